@@ -1,0 +1,49 @@
+# Every target sets up .venv by itself from requirements.lock, once; it is made anew when the lock or pyproject changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench docs lock clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[1m%-8s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Install everything into .venv; then .venv/bin/wholegrain is the command
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+demo: $(READY) ## Train every policy at ε = 4 on a real table and print what each protects
+	$(BIN)/wholegrain demo
+
+test: $(READY) ## Run the tests
+	$(BIN)/pytest
+
+check: $(READY) ## Style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Rewrite the code in the house's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## Run the benchmarks
+	$(BIN)/python benchmarks/accounting.py
+
+docs: $(READY) ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+lock: ## Resolve pyproject.toml anew into requirements.lock
+	$(PYTHON) tools/lock.py
+
+clean: ## Remove .venv and everything that was built
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

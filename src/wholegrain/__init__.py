@@ -1,0 +1,17 @@
+"""Subject-level differential privacy for cross-silo federated learning."""
+
+from wholegrain.data.clinics import clinics as clinics
+from wholegrain.data.dataset import Dataset as Dataset
+from wholegrain.data.nlswork import nlswork as nlswork
+from wholegrain.data.subjects import SubjectData as SubjectData
+from wholegrain.errors import WholegrainError as WholegrainError
+from wholegrain.policies.plan import Plan as Plan
+from wholegrain.privacy.units import Budget as Budget
+from wholegrain.privacy.units import Guarantee as Guarantee
+from wholegrain.privacy.units import Standing as Standing
+from wholegrain.privacy.units import Unit as Unit
+from wholegrain.runs.runner import Run as Run
+from wholegrain.runs.runner import train as train
+from wholegrain.runs.spec import RunSpec as RunSpec
+
+__version__ = "0.1.0"

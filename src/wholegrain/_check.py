@@ -1,0 +1,56 @@
+"""Validators that name the field they refuse. Each returns the value, so that it can be used inline."""
+
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from wholegrain.errors import SpecError
+
+
+def positive(name: str, value: float) -> float:
+    """A finite number above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise SpecError(f"{name} must be a number above 0, not {value}.")
+    return value
+
+
+def non_negative(name: str, value: float) -> float:
+    """A finite number, zero allowed."""
+    if not (math.isfinite(value) and value >= 0):
+        raise SpecError(f"{name} must be 0 or a number above it, not {value}.")
+    return value
+
+
+def rate(name: str, value: float) -> float:
+    """A sampling probability that is not zero."""
+    if not 0 < value <= 1:
+        raise SpecError(f"{name} is a sampling probability: above 0 and at most 1, not {value}.")
+    return value
+
+
+def fraction(name: str, value: float) -> float:
+    """A number strictly between zero and one."""
+    if not 0 < value < 1:
+        raise SpecError(f"{name} must lie strictly between 0 and 1, not {value}.")
+    return value
+
+
+def count(name: str, value: int) -> int:
+    """A whole number of at least one."""
+    if isinstance(value, bool) or value != int(value) or value < 1:
+        raise SpecError(f"{name} must be a whole number of at least 1, not {value}.")
+    return int(value)
+
+
+def known(name: str, value: str, options: Iterable[str]) -> str:
+    """One of the options; otherwise the error suggests the closest."""
+    options = list(options)
+    if value not in options:
+        raise SpecError(f"Unknown {name} '{value}'{suggestion(value, options)}; known: {', '.join(options)}.")
+    return value
+
+
+def suggestion(word: str, options: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing where no option is close."""
+    close = get_close_matches(word, list(options), n=1, cutoff=0.6)
+    return f" (did you mean '{close[0]}'?)" if close else ""

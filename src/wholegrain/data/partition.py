@@ -1,0 +1,55 @@
+"""Which silo holds which item. Each function returns one silo name for every item."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wholegrain import _check
+from wholegrain._random import Purpose, generator
+from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import DataError
+
+Labels = NDArray[np.str_]
+
+
+def uniform(data: SubjectData, silos: int, seed: int) -> Labels:
+    """Each item goes to a silo drawn uniformly, independently of everything else [Marathe, §5.1]."""
+    _check.count("silos", silos)
+    slots = generator(seed, Purpose.PARTITION, "uniform").integers(silos, size=data.items)
+    return _names(silos)[slots]
+
+
+def power(data: SubjectData, silos: int, alpha: float, seed: int) -> Labels:
+    """Each item draws x with density αx^{α−1} and goes to slot ⌊silos·x⌋ of its subject's own order of silos.
+
+    The order is a random permutation for each subject: silos stay alike in size while each subject's items gather in
+    few of them, the more so the larger α [Marathe, §5.2, which does not say how slots are assigned].
+    """
+    _check.count("silos", silos)
+    _check.positive("alpha", alpha)
+    draws = generator(seed, Purpose.PARTITION, "power")
+    orders = draws.permuted(np.tile(np.arange(silos), (data.subject_count, 1)), axis=1)
+    slots = np.minimum((draws.power(alpha, data.items) * silos).astype(np.int64), silos - 1)
+    chosen: NDArray[np.int64] = orders[data.roster.subjects, slots]
+    return _names(silos)[chosen]
+
+
+def split(data: SubjectData, labels: Labels) -> Mapping[str, SubjectData]:
+    """The silos by name, in the order of their names."""
+    if len(labels) != data.items:
+        raise DataError(f"{len(labels)} silo names were given for {data.items} items.")
+    names, numbers = np.unique(labels, return_inverse=True)
+    return {str(name): data.take(np.flatnonzero(numbers == number)) for number, name in enumerate(names)}
+
+
+def by_subject(data: SubjectData, fraction: float, seed: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of two parts with disjoint subjects; the second holds about `fraction` of the subjects."""
+    draws = generator(seed, Purpose.SPLIT, name).random(data.subject_count)
+    held_out = (draws < fraction)[data.roster.subjects]
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def _names(silos: int) -> Labels:
+    width = len(str(silos - 1))
+    return np.array([f"silo-{number:0{width}d}" for number in range(silos)])

@@ -1,0 +1,128 @@
+"""How a batch is drawn. Each law is exact, because the accountant prices exactly this law.
+
+A sampler holds public facts only; the data's index and the generator are call arguments.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wholegrain import _check
+from wholegrain.data.subjects import Roster, rank_within
+from wholegrain.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Positions of the drawn items, and for each the number of its subject within the batch, from 0.
+
+    Private: all of it, sizes included.
+    """
+
+    items: NDArray[np.int64]  # [item]
+    groups: NDArray[np.int64]  # [item]
+
+    @cached_property
+    def group_sizes(self) -> NDArray[np.int64]:
+        """Items of each subject in the batch."""
+        return np.bincount(self.groups)
+
+    @property
+    def subjects(self) -> int:
+        """Distinct subjects in the batch."""
+        return len(self.group_sizes)
+
+    @property
+    def largest_group(self) -> int:
+        """Items of the subject with most items in the batch [Marathe, Alg. 2: LrgGrpCnt]; 0 if empty."""
+        return int(self.group_sizes.max(initial=0))
+
+
+@dataclass(frozen=True)
+class PoissonItems:
+    """Each item with probability `rate`, independently; of one subject at most `most_per_subject` are kept."""
+
+    rate: float
+    most_per_subject: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.rate("rate", self.rate)
+        if self.most_per_subject is not None:
+            _check.count("group_cap", self.most_per_subject)
+
+    def draw(self, roster: Roster, generator: np.random.Generator) -> Batch:
+        """A batch; it may be empty.
+
+        Guarantee: which items of one subject are drawn depends on no other subject.
+        """
+        # A binomial count and then a uniform subset is the same law as a coin per item, without N coins.
+        count = generator.binomial(roster.items, self.rate)
+        items = generator.choice(roster.items, count, replace=False)
+        if self.most_per_subject is not None:
+            items = items[rank_within(roster.subjects[items]) < self.most_per_subject]
+        return _batch(items, roster)
+
+
+@dataclass(frozen=True)
+class PoissonSubjects:
+    """Each subject with probability `rate`, independently; then at most `items` of its items, drawn uniformly."""
+
+    rate: float
+    items: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.rate("rate", self.rate)
+        if self.items is not None:
+            _check.count("items_per_step", self.items)
+
+    def draw(self, roster: Roster, generator: np.random.Generator) -> Batch:
+        """A batch; it may be empty.
+
+        Guarantee: whether a subject is drawn, and with which items, depends on no other subject.
+        """
+        subjects = len(roster.counts)
+        count = generator.binomial(subjects, self.rate)
+        chosen = generator.choice(subjects, count, replace=False, shuffle=False)
+        items = _items_of(chosen, roster)
+        if self.items is not None and len(items):
+            items = generator.permutation(items)
+            items = items[rank_within(roster.subjects[items]) < self.items]
+        return _batch(items, roster)
+
+
+@dataclass(frozen=True)
+class FixedItems:
+    """Exactly `size` items, without replacement: as the paper prints it, and not what Poisson accounting prices."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _check.count("batch_size", self.size)
+
+    def draw(self, roster: Roster, generator: np.random.Generator) -> Batch:
+        """A batch of exactly `size` items."""
+        if roster.items < self.size:
+            raise DataError(
+                f"A batch of {self.size} items cannot be drawn from a silo of {roster.items}; lower batch_size."
+            )
+        return _batch(generator.choice(roster.items, self.size, replace=False), roster)
+
+
+Sampling = PoissonItems | PoissonSubjects | FixedItems
+
+
+def _items_of(chosen: NDArray[np.int64], roster: Roster) -> NDArray[np.int64]:
+    """All items of the chosen subjects."""
+    counts = roster.counts[chosen]
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    positions: NDArray[np.int64] = np.repeat(roster.starts[chosen], counts) + within
+    return roster.order[positions]
+
+
+def _batch(items: NDArray[np.int64], roster: Roster) -> Batch:
+    # Sorted by item, so that the same set of items always sums in the same order.
+    items = np.sort(items)
+    _, groups = np.unique(roster.subjects[items], return_inverse=True)
+    return Batch(items, groups.astype(np.int64))

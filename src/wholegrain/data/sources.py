@@ -1,0 +1,39 @@
+"""Data sets by name, as a spec calls them."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wholegrain import _check
+from wholegrain.data.clinics import clinics
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.nlswork import nlswork
+from wholegrain.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A function that makes a data set, and one line on what it is."""
+
+    load: Callable[..., Dataset]
+    summary: str
+
+
+SOURCES: Mapping[str, Source] = {
+    "clinics": Source(clinics, "synthetic patients with correlated visits over several clinics"),
+    "nlswork": Source(nlswork, "28,534 records of 4,711 working women in 12 industries, 1968–88"),
+}
+
+
+def load(name: str, options: Mapping[str, Any]) -> Dataset:
+    """The named data set with these options; an option that it does not have is refused by name."""
+    source = SOURCES[_check.known("data source", name, SOURCES)]
+    allowed = list(inspect.signature(source.load).parameters)
+    for option in options:
+        if option not in allowed:
+            near = _check.suggestion(option, allowed)
+            raise SpecError(
+                f"The data source '{name}' has no option '{option}'{near}; it has {', '.join(allowed) or 'none'}."
+            )
+    return source.load(**options)

@@ -1,0 +1,195 @@
+"""Tables into items, scaled with declared bounds only: no statistic of private rows enters a model.
+
+A column is declared with what is publicly known of it. A value beyond its bounds is moved to the bound; a category that
+was not declared, or a missing value where none was allowed, is refused with the row named.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from wholegrain import _check
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import DataError, SpecError
+
+
+@dataclass(frozen=True)
+class Number:
+    """A numeric column with public bounds, scaled to [−1, 1]; `missing` stands in for absent values, if given."""
+
+    name: str
+    low: float
+    high: float
+    missing: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise SpecError(f"The bounds of '{self.name}' must satisfy low < high, not {self.low} and {self.high}.")
+
+    def encode(self, frame: pl.DataFrame) -> NDArray[np.float32]:
+        """[row, 1] values in [−1, 1]."""
+        column = _column(frame, self.name)
+        if not column.dtype.is_numeric() and column.dtype != pl.Boolean:
+            raise DataError(
+                f"Column '{self.name}' is declared as a number and holds {column.dtype};"
+                " declare it with categories, or mend the file."
+            )
+        values = column.cast(pl.Float64).fill_nan(None)
+        if self.missing is None:
+            _refuse_missing(values, "declare `missing` with a value from knowledge, or remove the rows")
+        else:
+            values = values.fill_null(self.missing)
+        bounded = values.clip(self.low, self.high).to_numpy()
+        scaled = 2 * (bounded - self.low) / (self.high - self.low) - 1
+        return scaled.astype(np.float32)[:, None]
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column with publicly known categories, one-hot; absent values are all zeros where `missing` allows them."""
+
+    name: str
+    categories: tuple[str, ...]
+    missing: bool = False
+
+    def encode(self, frame: pl.DataFrame) -> NDArray[np.float32]:
+        """[row, category] zeros and ones."""
+        column = as_text(_column(frame, self.name))
+        if not self.missing:
+            _refuse_missing(column, "declare `missing = true`, or remove the rows")
+        codes = _codes(column, self.categories)
+        columns = np.arange(len(self.categories))
+        one_hot: NDArray[np.float32] = (codes[:, None] == columns).astype(np.float32)
+        return one_hot
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be predicted: one of `classes`, or whether a number lies above a public `threshold`."""
+
+    name: str
+    classes: tuple[str, ...] = ()
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if (len(self.classes) < 2) == (self.threshold is None):
+            raise SpecError(f"The target '{self.name}' needs either two or more classes or one threshold.")
+
+    @property
+    def count(self) -> int:
+        """Number of classes."""
+        return len(self.classes) or 2
+
+    def encode(self, frame: pl.DataFrame) -> NDArray[np.int64]:
+        """[row] class numbers."""
+        column = _column(frame, self.name)
+        _refuse_missing(column, "an item without a target cannot be trained on; remove the rows")
+        if self.threshold is None:
+            return _codes(as_text(column), self.classes)
+        if not column.dtype.is_numeric():
+            raise DataError(f"The target '{self.name}' has a threshold and is not numeric.")
+        return (column.cast(pl.Float64).to_numpy() > self.threshold).astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLayout:
+    """Which column is what."""
+
+    subject: str
+    target: Target
+    features: tuple[Number | Category, ...]
+    silo: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.features:
+            raise SpecError("The table declares no features; name at least one with its bounds.")
+        for feature in self.features:
+            if feature.name in (self.subject, self.target.name):
+                raise SpecError(f"'{feature.name}' cannot be a feature and the subject or target.")
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """Columns that are names, not quantities."""
+        return (self.subject,) if self.silo is None else (self.subject, self.silo)
+
+
+def encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
+    """The table as a data set; refused whole where any row breaks a declaration."""
+    if frame.is_empty():
+        raise DataError(f"The table '{name}' has no rows.")
+    ids = as_text(_column(frame, layout.subject))
+    _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
+    labels = None
+    if layout.silo is not None:
+        silos = as_text(_column(frame, layout.silo))
+        _refuse_missing(silos, "every row belongs to a silo; complete or remove the rows")
+        labels = silos.to_numpy().astype(np.str_)
+    _, subjects = np.unique(ids.to_numpy().astype(np.str_), return_inverse=True)
+    inputs = np.concatenate([feature.encode(frame) for feature in layout.features], axis=1)
+    data = SubjectData(inputs, layout.target.encode(frame), subjects.astype(np.int64))
+    return Dataset(name=name, data=data, silos=labels, classes=layout.target.count)
+
+
+def read(path: Path, identifiers: Sequence[str]) -> pl.DataFrame:
+    """A CSV or Parquet file; identifiers are read as text, so that '007' and '7' stay two people."""
+    if not path.is_file():
+        raise DataError(f"There is no file '{path}'.")
+    _check.known("table format", path.suffix.lower(), [".csv", ".parquet"])
+    try:
+        if path.suffix.lower() == ".parquet":
+            return pl.read_parquet(path)
+        columns = pl.read_csv(path, n_rows=0).columns
+        as_string = {name: pl.String for name in identifiers if name in columns}
+        return pl.read_csv(path, schema_overrides=as_string, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(f"The file '{path}' cannot be read as a table: {reason}.") from error
+
+
+def as_text(column: pl.Series) -> pl.Series:
+    """Values as text, whole numbers without a decimal point, blank text as missing."""
+    if column.dtype.is_float():
+        column = column.fill_nan(None)
+        whole = column.drop_nulls()
+        if bool((whole == whole.round()).all()):
+            column = column.cast(pl.Int64)
+    if column.dtype == pl.Boolean:
+        column = column.cast(pl.Int64)
+    text = column.cast(pl.String).str.strip_chars()
+    return text.set(text == "", None)
+
+
+def _column(frame: pl.DataFrame, name: str) -> pl.Series:
+    if name not in frame.columns:
+        near = _check.suggestion(name, frame.columns)
+        raise DataError(f"The table has no column '{name}'{near}; it has {', '.join(frame.columns)}.")
+    return frame[name]
+
+
+def _refuse_missing(column: pl.Series, remedy: str) -> None:
+    if column.dtype.is_float():
+        column = column.fill_nan(None)
+    if column.null_count():
+        row = int(column.is_null().arg_max() or 0)
+        raise DataError(
+            f"Column '{column.name}' has {column.null_count()} missing values (the first in row {row + 1}); {remedy}."
+        )
+
+
+def _codes(column: pl.Series, categories: Sequence[str]) -> NDArray[np.int64]:
+    """Position of each value among the categories; −1 where missing."""
+    positions = {category: number for number, category in enumerate(categories)}
+    values = column.to_list()
+    codes = np.array([-1 if v is None else positions.get(v, -2) for v in values], np.int64)
+    if (codes == -2).any():
+        row = int(np.flatnonzero(codes == -2)[0])
+        raise DataError(
+            f"Column '{column.name}' holds '{values[row]}' in row {row + 1}, which is not among its"
+            f" declared categories ({', '.join(categories)})."
+        )
+    return codes

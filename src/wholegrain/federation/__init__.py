@@ -1,0 +1,1 @@
+"""Rounds over silos: messages, averaging, and the only round loop."""

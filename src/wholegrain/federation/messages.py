@@ -1,0 +1,33 @@
+"""What travels between the round loop and the silos, and who carries it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class RoundTask:
+    """Train from these parameters, in these silos, for so many steps."""
+
+    round: int
+    silos: tuple[str, ...]
+    steps: int
+    vector: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SiloUpdate:
+    """A silo's parameters after its steps: noisy, and all that leaves the silo."""
+
+    silo: str
+    vector: Tensor
+
+
+class Engine(Protocol):
+    """Carries a task to silos and brings their updates back; it knows nothing of privacy."""
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
+        """One update for each silo of the task."""
+        ...

@@ -1,0 +1,49 @@
+"""A model's trainable parameters as one flat vector, and back.
+
+Rounds, noise and averaging work on the vector; only the gradient functions look inside.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the trainable parameters, in the vector's order."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @staticmethod
+    def of(model: nn.Module) -> "Layout":
+        """The layout of a model's parameters that require gradients."""
+        trainable = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
+        return Layout(tuple(n for n, _ in trainable), tuple(s for _, s in trainable))
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return sum(prod(shape) for shape in self.shapes)
+
+    def views(self, vector: Tensor) -> Mapping[str, Tensor]:
+        """The parameters by name, as views of the vector."""
+        pieces = torch.split(vector, [prod(shape) for shape in self.shapes])
+        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
+
+
+def flatten(model: nn.Module) -> Tensor:
+    """A copy of the model's trainable parameters as one vector."""
+    pieces = [p.detach().reshape(-1) for p in model.parameters() if p.requires_grad]
+    return torch.cat(pieces).clone()
+
+
+def load(model: nn.Module, vector: Tensor) -> None:
+    """Write the vector back into the model."""
+    with torch.no_grad():
+        parameters = dict(model.named_parameters())
+        for name, value in Layout.of(model).views(vector).items():
+            parameters[name].copy_(value)

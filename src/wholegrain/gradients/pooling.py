@@ -1,0 +1,102 @@
+"""What is clipped, and how one subject's items are pooled: the algebra of a contribution.
+
+With g_i the gradient of item i, subject a's items S_a in the batch, and clip(v) = v·min(1, C/‖v‖):
+
+    per item,    sum    Σ_i clip(g_i)                      LocalItemDP, LocalGroupDP
+    per item,    mean   Σ_a (1/|S_a|)·Σ_{i∈a} clip(g_i)    HiGradAvgDP
+    per subject, mean   Σ_a clip((1/|S_a|)·Σ_{i∈a} g_i)    SubjectDP
+    per batch,   mean   clip((1/|B|)·Σ_i g_i)              UserLDP
+    none,        sum    Σ_i g_i                            FedAvg
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from wholegrain import _check
+from wholegrain.errors import SpecError
+
+
+class ClipPer(StrEnum):
+    """What one clipped vector belongs to."""
+
+    NONE = "none"
+    ITEM = "item"
+    SUBJECT = "subject"
+    BATCH = "batch"
+
+
+class Pool(StrEnum):
+    """How the gradients of one subject's items become one contribution."""
+
+    SUM = "sum"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What is clipped, how a subject's items are pooled, and to which norm."""
+
+    per: ClipPer
+    pool: Pool
+    norm: float
+
+    def __post_init__(self) -> None:
+        _check.positive("clip_norm", self.norm)
+        if self.per is ClipPer.BATCH and self.pool is Pool.SUM:
+            raise SpecError("A batch clipped as a whole is averaged first: use pool = mean.")
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The sum of clipped contributions, before noise.
+
+    Private: both fields; neither leaves a silo without noise. `zeroed` counts contributions left out because they were
+    not finite.
+    """
+
+    total: Tensor  # [parameter]
+    zeroed: int
+
+
+def pool_gradients(gradients: Tensor, groups: Tensor, clip: Clip) -> Pooled:
+    """Pool per-item gradients [item, parameter] of items whose subjects are `groups` [item], numbered from 0.
+
+    Guarantee: removing one subject's items moves `total` by at most C times the number of that subject's items (per
+    item, sum), by at most C (per item, mean; per subject), or by at most 2C (per batch). A contribution that is not
+    finite counts as zero.
+    """
+    if clip.per is ClipPer.BATCH:
+        gradients = gradients.mean(0, keepdim=True) if len(gradients) else gradients
+    elif clip.per is ClipPer.SUBJECT:
+        gradients = _by_subject(gradients, groups, clip.pool)
+    gradients, zeroed = _zero_non_finite(gradients)
+    if clip.per is not ClipPer.NONE:
+        gradients = _clip_rows(gradients, clip.norm)
+    if clip.per is ClipPer.ITEM and clip.pool is Pool.MEAN:
+        gradients = _by_subject(gradients, groups, Pool.MEAN)
+    return Pooled(gradients.sum(0), zeroed)
+
+
+def _by_subject(rows: Tensor, groups: Tensor, pool: Pool) -> Tensor:
+    subjects = int(groups.max()) + 1 if len(groups) else 0
+    sums = rows.new_zeros(subjects, rows.shape[1]).index_add_(0, groups, rows)
+    if pool is Pool.SUM:
+        return sums
+    counts: Tensor = torch.bincount(groups, minlength=subjects).clamp(min=1)
+    return sums / counts[:, None]
+
+
+def _zero_non_finite(rows: Tensor) -> tuple[Tensor, int]:
+    finite = torch.isfinite(rows).all(1)
+    # `where`, not a product: 0·inf is not 0.
+    return torch.where(finite[:, None], rows, rows.new_zeros(())), int((~finite).sum())
+
+
+def _clip_rows(rows: Tensor, norm: float) -> Tensor:
+    # Norms in float64: in float32 they drift over millions of values, and could fall short of the true norm.
+    lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    scale = (norm / lengths.clamp(min=norm)).to(rows.dtype)
+    return rows * scale[:, None]

@@ -1,0 +1,46 @@
+"""All items at once by `torch.func.vmap`, in chunks that keep the per-item gradients within a memory bound."""
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.pooling import Clip, ClipPer, Pooled, pool_gradients
+from wholegrain.gradients.reference import Loss, batch_gradient
+
+# 2²⁶ values: 256 MB of float32 per-item gradients at a time.
+MOST_VALUES = 1 << 26
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss: Loss,
+    vector: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    groups: Tensor,
+    clip: Clip,
+) -> Pooled:
+    """`ClippedSum` by vmap; where nothing is clipped within the batch, by one ordinary backward pass."""
+    layout = Layout.of(model)
+    if len(inputs) == 0:
+        return Pooled(vector.new_zeros(layout.size), 0)
+    if clip.per in (ClipPer.NONE, ClipPer.BATCH):
+        mean = batch_gradient(model, loss, layout, vector, inputs, targets)
+        scale = len(inputs) if clip.per is ClipPer.NONE else 1
+        return pool_gradients(mean[None] * scale, groups[:1] * 0, clip)
+    gradients = _item_gradients(model, loss, layout, vector, inputs, targets)
+    return pool_gradients(gradients, groups, clip)
+
+
+def _item_gradients(
+    model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
+) -> Tensor:
+    def item_loss(parameters: dict[str, Tensor], item: Tensor, target: Tensor) -> Tensor:
+        return loss(functional_call(model, parameters, (item[None],)), target[None])
+
+    chunk = max(1, MOST_VALUES // max(1, layout.size))
+    by_name = vmap(grad(item_loss), in_dims=(None, 0, 0), chunk_size=chunk)(
+        dict(layout.views(vector.detach())), inputs, targets
+    )
+    return torch.cat([by_name[name].flatten(1) for name in layout.names], dim=1)

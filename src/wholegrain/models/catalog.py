@@ -1,0 +1,64 @@
+"""Which models a spec may name, and which a private step refuses."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from wholegrain import _check
+from wholegrain._random import Purpose, derive
+from wholegrain.errors import ModelError, SpecError
+from wholegrain.models import dense
+
+MODELS: Mapping[str, Callable[..., nn.Module]] = {"logistic": dense.logistic, "mlp": dense.mlp}
+
+MIXES_ITEMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+def build(name: str, features: int, classes: int, seed: int, **options: Any) -> nn.Module:
+    """The named model, or `module:factory` of the caller's own, with parameters drawn from the seed alone.
+
+    >>> build("logistic", features=3, classes=2, seed=0)
+    Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=3, out_features=2, bias=True)
+    )
+    """
+    factory = _factory(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, Purpose.INITIAL))
+        try:
+            model = factory(features=features, classes=classes, **options)
+        except TypeError as error:
+            raise SpecError(f"The model '{name}' does not take these options: {error}.") from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"'{name}' returned {type(model).__name__}, not a torch.nn.Module.")
+    return checked(model)
+
+
+def checked(model: nn.Module) -> nn.Module:
+    """The model itself, refused where one item's output depends on the others or nothing is trainable."""
+    for name, module in model.named_modules():
+        if isinstance(module, MIXES_ITEMS):
+            raise ModelError(
+                f"The layer '{name}' ({type(module).__name__}) mixes the items of a batch, so no"
+                " item's influence can be bounded; use GroupNorm or LayerNorm instead."
+            )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ModelError("The model has no trainable parameters.")
+    return model
+
+
+def _factory(name: str) -> Callable[..., nn.Module]:
+    if ":" not in name:
+        return MODELS[_check.known("model", name, MODELS)]
+    module, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpecError(f"The model factory '{name}' cannot be imported: {error}.") from error
+    if not callable(factory):
+        raise SpecError(f"The model factory '{name}' is not callable.")
+    return factory  # type: ignore[no-any-return]

@@ -1,0 +1,191 @@
+"""From a row to its event: what one step of a policy reveals about an item, a subject or a silo.
+
+The answer depends on the row's structure, never on its name, so that a new combination is priced by the same proofs or
+refused. Proofs, with C the clip norm, K the public bound on a subject's items, q or r the rate:
+
+    subject, item-Poisson, clip per item, sum      J ~ Bin(K, q) items move the sum by min(J, Z)·C
+    subject, item-Poisson, pooled or clipped once  present with 1−(1−q)^K, moves it by C
+    subject, item-Poisson, clip per batch          present with 1−(1−q)^K, moves it by 2C (both may point apart)
+    subject, subject-Poisson                       present with r, moves it by C (m items summed: m·C; per batch: 2C)
+    subject, fixed size                            J ~ Hypergeometric items leave and J others enter
+    item                                           present with q; moves the sum by C or 2C, see `_item_step`
+    silo                                           every step; only a clip per batch bounds it, by 2C
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from dp_accounting import DpEvent
+
+from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
+from wholegrain.errors import AccountingError
+from wholegrain.gradients.pooling import ClipPer, Pool
+from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
+from wholegrain.privacy import events
+from wholegrain.privacy.units import Unit
+
+Row = tuple[Policy, SiloFacts]
+
+
+def obstacles(policy: Policy, unit: Unit) -> tuple[str, ...]:
+    """Why nothing can be proved of a row for a unit; empty where something can."""
+    reasons = []
+    if policy.clip.per is ClipPer.NONE:
+        reasons.append("gradients are not clipped, so one subject may move the sum without bound")
+    if policy.noise is not None and not isinstance(policy.noise, FixedNoise):
+        reasons.append("the noise is looked up by the batch's largest group, a private fact")
+    if not isinstance(policy.divisor, PublicDivisor):
+        reasons.append("the noise is divided by the batch's number of subjects, a private fact")
+    if unit is Unit.SILO and policy.clip.per is not ClipPer.BATCH:
+        reasons.append("only a clip of the whole batch bounds what a silo contributes")
+    return tuple(reasons)
+
+
+def step_event(policy: Policy, silo: SiloFacts, unit: Unit) -> DpEvent:
+    """The event of one step for this unit, refused where `obstacles` names any."""
+    sigma = _fixed_noise(policy, unit)
+    if unit is Unit.SILO:
+        return events.gaussian(sigma / 2)
+    if unit is Unit.ITEM:
+        return _item_step(policy, silo, sigma)
+    return _subject_step(policy, silo, sigma)
+
+
+def federation_event(rows: Iterable[Row], releases: Mapping[str, int], unit: Unit, span: int) -> DpEvent:
+    """What all silos' releases together reveal about one unit.
+
+    A subject lives in up to `span` silos and pays for each (horizontal composition); an item or a silo pays in one.
+    Where the unit can be in every silo that released, their events compose exactly; otherwise `span` copies of the
+    coordinate-wise worst silo stand in for any choice of them.
+    """
+    active = [(policy, silo) for policy, silo in rows if releases.get(silo.name, 0) > 0]
+    reach = span if unit is Unit.SUBJECT else 1
+    if reach >= len(active):
+        return events.compose(
+            events.repeat(step_event(policy, silo, unit), releases[silo.name]) for policy, silo in active
+        )
+    steps = max(releases[silo.name] for _, silo in active)
+    return events.repeat(step_event(*worst_row(active, unit), unit), steps * reach)
+
+
+def worst_row(rows: list[Row], unit: Unit) -> Row:
+    """A row at least as revealing as each of these: largest rate, K and cap, smallest noise and silo."""
+    policies, silos = [policy for policy, _ in rows], [silo for _, silo in rows]
+    if len({(type(p.sampling), p.clip.per, p.clip.pool) for p in policies}) > 1:
+        raise AccountingError(
+            "Silos that follow different algorithms cannot be priced by their worst one;"
+            " set span to the number of silos."
+        )
+    bounds = [silo.items_per_subject for silo in silos]
+    silo = replace(
+        silos[0],
+        name="worst",
+        items=min(silo.items for silo in silos),
+        items_per_subject=None if None in bounds else max(b for b in bounds if b is not None),
+        drops_surplus=any(silo.drops_surplus for silo in silos),
+    )
+    least = min(_fixed_noise(policy, unit) for policy in policies)
+    worst = replace(policies[0], sampling=_worst_sampling(policies))
+    return worst.with_noise(least), silo
+
+
+def _fixed_noise(policy: Policy, unit: Unit) -> float:
+    """The row's noise multiplier, refused where nothing can be proved of the row."""
+    reasons = obstacles(policy, unit)
+    if reasons:
+        raise AccountingError(f"Nothing can be proved of {policy.name}: {'; '.join(reasons)}.")
+    if not isinstance(policy.noise, FixedNoise):
+        raise AccountingError(f"The policy '{policy.name}' has no noise yet; make a plan first.")
+    return policy.noise.multiplier
+
+
+def _worst_sampling(policies: list[Policy]) -> PoissonItems | PoissonSubjects | FixedItems:
+    samplings = [policy.sampling for policy in policies]
+    poisson = [s for s in samplings if isinstance(s, PoissonItems)]
+    if poisson:
+        caps = [s.most_per_subject for s in poisson]
+        cap = None if None in caps else max(c for c in caps if c is not None)
+        return PoissonItems(max(s.rate for s in poisson), cap)
+    by_subject = [s for s in samplings if isinstance(s, PoissonSubjects)]
+    if by_subject:
+        sizes = [s.items for s in by_subject]
+        most = None if None in sizes else max(m for m in sizes if m is not None)
+        return PoissonSubjects(max(s.rate for s in by_subject), most)
+    return FixedItems(max(s.size for s in samplings if isinstance(s, FixedItems)))
+
+
+def _subject_step(policy: Policy, silo: SiloFacts, sigma: float) -> DpEvent:
+    if isinstance(policy.sampling, PoissonSubjects):
+        move = _move_of_a_sampled_subject(policy, silo)
+        return events.sampled_gaussian(policy.sampling.rate, sigma / move)
+    bound = _bound(policy, silo)
+    if isinstance(policy.sampling, FixedItems):
+        return _subject_step_of_fixed_size(policy, silo, sigma, bound)
+    rate = policy.sampling.rate
+    if policy.clip.per is ClipPer.ITEM and policy.clip.pool is Pool.SUM:
+        return events.group_by_poisson(rate, bound, sigma, policy.sampling.most_per_subject)
+    move = 2.0 if policy.clip.per is ClipPer.BATCH else 1.0
+    return events.sampled_gaussian(events.presence(rate, bound), sigma / move)
+
+
+def _move_of_a_sampled_subject(policy: Policy, silo: SiloFacts) -> float:
+    """How far, in units of C, a subject that was sampled moves the sum."""
+    if policy.clip.per is ClipPer.BATCH:
+        return 2.0
+    if policy.clip.per is ClipPer.SUBJECT or policy.clip.pool is Pool.MEAN:
+        return 1.0
+    bounds = (getattr(policy.sampling, "items", None), silo.items_per_subject)
+    known = [bound for bound in bounds if bound is not None]
+    return float(min(known)) if known else float(_bound(policy, silo))
+
+
+def _subject_step_of_fixed_size(policy: Policy, silo: SiloFacts, sigma: float, bound: int) -> DpEvent:
+    batch = min(getattr(policy.sampling, "size", silo.items), silo.items)
+    bound = min(bound, silo.items)
+    if policy.clip.per is ClipPer.BATCH:
+        present = events.presence_without_replacement(batch, silo.items, bound)
+        return events.sampled_gaussian(present, sigma / 2)
+    if policy.clip.per is ClipPer.SUBJECT:
+        own, per_item = 1.0, 2.0  # an item that enters can turn another subject's clipped mean round
+    elif policy.clip.pool is Pool.MEAN:
+        own, per_item = 1.0, 1.0  # an item that enters moves another subject's mean by C at most
+    else:
+        own, per_item = 0.0, 2.0  # one item leaves, one enters
+    return events.group_without_replacement(batch, silo.items, bound, sigma, own=own, per_item=per_item)
+
+
+def _item_step(policy: Policy, silo: SiloFacts, sigma: float) -> DpEvent:
+    """One item more or less.
+
+    Present in the batch with the rate at most. It moves the sum by C where its own clipped gradient simply leaves:
+    items summed, or averaged within a subject (of n items, the mean moves by 2C/n at most, and by C if it was alone).
+    It moves it by 2C where another item takes its place (a fixed size, a group cap that binds, surplus items dropped
+    for K) or where removing it turns a clipped mean round.
+    """
+    sampling = policy.sampling
+    if isinstance(sampling, FixedItems):
+        rate = min(1.0, sampling.size / silo.items)
+        return events.sampled_gaussian(rate, sigma / 2)
+    alone = silo.items_per_subject == 1 and not silo.drops_surplus
+    replaced = silo.drops_surplus or _cap_may_bind(policy, silo)
+    turned = policy.clip.per in (ClipPer.SUBJECT, ClipPer.BATCH)
+    move = 2.0 if replaced or turned else 1.0
+    if alone and policy.clip.per is not ClipPer.BATCH:
+        move = 1.0
+    return events.sampled_gaussian(sampling.rate, sigma / move)
+
+
+def _cap_may_bind(policy: Policy, silo: SiloFacts) -> bool:
+    """Whether a cap within the batch can let another item of the subject in."""
+    cap = getattr(policy.sampling, "most_per_subject", None) or getattr(policy.sampling, "items", None)
+    return cap is not None and cap < (silo.items_per_subject or math.inf)
+
+
+def _bound(policy: Policy, silo: SiloFacts) -> int:
+    if silo.items_per_subject is None:
+        raise AccountingError(
+            f"{policy.name} needs items_per_subject, the public bound K on one subject's items in"
+            f" silo '{silo.name}'; without it nothing can be proved for a subject."
+        )
+    return silo.items_per_subject

@@ -1,0 +1,233 @@
+"""The plan: everything that must agree for a guarantee to hold, calibrated, frozen, made before any silo trains.
+
+A plan is made from public facts only. What it promises is in its guarantees; `epsilon` prices what was really
+released, by the same accountant and the same events.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dp_accounting import DpEvent
+
+from wholegrain import _check
+from wholegrain.errors import BudgetError, SpecError
+from wholegrain.policies.catalog import Settings, find
+from wholegrain.policies.guarantees import Row, federation_event, obstacles
+from wholegrain.policies.horizon import Horizon
+from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.privacy.accountants import DEFAULT, Accountant
+from wholegrain.privacy.calibration import calibrate_noise, calibrate_rounds
+from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One row per silo, how long, for which budget, and what that guarantees.
+
+    `unit` is whom the budget protects and `span` is M, the most silos that hold one subject. `budget` is None where
+    nothing is enforced (FedAvg, noise given by hand, the paper as printed).
+    """
+
+    policy: str
+    rows: tuple[Row, ...]
+    horizon: Horizon
+    span: int
+    unit: Unit
+    delta: float
+    accountant: Accountant
+    budget: Budget | None = None
+    guarantees: tuple[Guarantee, ...] = ()
+
+    def policy_for(self, silo: str) -> Policy:
+        """The row of this silo."""
+        return next(policy for policy, facts in self.rows if facts.name == silo)
+
+    def epsilon(self, releases: Mapping[str, int], unit: Unit | None = None) -> float:
+        """What these releases cost, proved; infinite where nothing can be."""
+        unit = unit or self.unit
+        if obstacles(self.rows[0][0], unit):
+            return math.inf
+        event = federation_event(self.rows, releases, unit, self.span)
+        return self.accountant.epsilon(event, self.delta)
+
+    def guarantee(self, unit: Unit = Unit.SUBJECT) -> Guarantee:
+        """The strongest standing for this unit: proved before none; what is only claimed is never returned here."""
+        proper = [g for g in self.guarantees if g.unit is unit and g.standing is not Standing.CLAIMED]
+        if not proper:
+            raise SpecError(f"The plan says nothing about the unit '{unit}'.")
+        return proper[0]
+
+    @property
+    def claimed(self) -> Guarantee | None:
+        """What the paper claims of this plan, if it was made as printed."""
+        claims = [g for g in self.guarantees if g.standing is Standing.CLAIMED]
+        return claims[0] if claims else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """The public facts of the silos, and M."""
+
+    silos: tuple[SiloFacts, ...]
+    span: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.silos:
+            raise SpecError("A federation needs at least one silo.")
+        if self.span is not None and _check.count("span", self.span) > len(self.silos):
+            raise SpecError(f"span = {self.span} is more than the {len(self.silos)} silos of the federation.")
+
+    @property
+    def reach(self) -> int:
+        """M: the most silos that may hold one subject."""
+        return self.span or len(self.silos)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What the plan is to meet.
+
+    With a budget and no noise, noise is calibrated. With noise and a budget, the horizon is checked. With noise and no
+    budget (ε None), whatever follows is reported.
+    """
+
+    epsilon: float | None
+    delta: float
+    unit: Unit = Unit.SUBJECT
+    noise_multiplier: float | None = None
+    accountant: Accountant = DEFAULT
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget, if there is one."""
+        return None if self.epsilon is None else Budget(self.epsilon, self.delta)
+
+
+def make_plan(policy: str, settings: Settings, federation: Federation, horizon: Horizon, goal: Goal) -> Plan:
+    """A plan whose guarantees are proved, or an error that says why there is none.
+
+    >>> silos = tuple(SiloFacts(name=n, items=900, subjects=300, items_per_subject=5) for n in "ab")
+    >>> plan = make_plan(
+    ...     "subject_dp", Settings(rate=0.1), Federation(silos=silos),
+    ...     Horizon(silos=("a", "b"), rounds=10, steps=2), Goal(epsilon=2.0, delta=1e-5))
+    >>> print(plan.guarantee())
+    subject: ε = 2, δ = 1e-05, PROVED by pld
+    """
+    rows = tuple((find(policy).row(settings, silo), silo) for silo in federation.silos)
+    draft = Plan(
+        policy=policy,
+        rows=rows,
+        horizon=horizon,
+        span=federation.reach,
+        unit=goal.unit,
+        delta=goal.delta,
+        accountant=goal.accountant,
+    )
+    if rows[0][0].noise is not None:  # FedAvg: nothing to calibrate and nothing to promise
+        return with_guarantees(draft)
+    _require_priceable(draft)
+    if goal.noise_multiplier is None:
+        draft = _calibrated(draft, goal)
+    else:
+        _check.positive("noise_multiplier", goal.noise_multiplier)
+        draft = _with_noise(draft, goal.noise_multiplier)
+        _require_met(draft, goal)
+    return with_guarantees(replace(draft, budget=goal.budget))
+
+
+def rounds_allowed(plan: Plan) -> int | None:
+    """The most rounds that the plan's noise and budget allow; None where there is no budget."""
+    if plan.budget is None:
+        return None
+
+    def event_of(rounds: int) -> DpEvent:
+        return federation_event(plan.rows, plan.horizon.releases(rounds), plan.unit, plan.span)
+
+    return calibrate_rounds(event_of, plan.budget, plan.accountant)
+
+
+def with_guarantees(plan: Plan) -> Plan:
+    """The plan with what can be proved for each unit, after any claim that it already carries."""
+    found = tuple(_guarantee(plan, unit) for unit in (Unit.SUBJECT, Unit.ITEM, Unit.SILO))
+    return replace(plan, guarantees=plan.guarantees + found)
+
+
+def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
+    reasons = obstacles(plan.rows[0][0], unit) or _missing_bound(plan, unit)
+    if reasons:
+        return Guarantee(
+            unit=unit,
+            standing=Standing.NONE,
+            epsilon=math.inf,
+            delta=plan.delta,
+            accountant=plan.accountant.name,
+            because="; ".join(reasons),
+        )
+    event = federation_event(plan.rows, plan.horizon.releases(), unit, plan.span)
+    return Guarantee(
+        unit=unit,
+        standing=Standing.PROVED,
+        epsilon=plan.accountant.epsilon(event, plan.delta),
+        delta=plan.delta,
+        accountant=plan.accountant.name,
+        because=_composition(plan, unit),
+        event=event,
+    )
+
+
+def _composition(plan: Plan, unit: Unit) -> str:
+    if unit is not Unit.SUBJECT:
+        return f"an {unit} pays in one silo" if unit is Unit.ITEM else "each silo pays for itself"
+    if plan.span >= len(plan.rows):
+        return f"the releases of all {len(plan.rows)} silos are composed"
+    return f"a subject is in {plan.span} silos at most; as many copies of the worst are composed"
+
+
+def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:
+    policy, silo = plan.rows[0]
+    if unit is not Unit.SUBJECT or not _needs_bound(policy):
+        return ()
+    if all(facts.items_per_subject is not None for _, facts in plan.rows):
+        return ()
+    return (f"no public bound on the items of one subject is declared for '{silo.name}'",)
+
+
+def _needs_bound(policy: Policy) -> bool:
+    return not hasattr(policy.sampling, "items")
+
+
+def _require_priceable(plan: Plan) -> None:
+    reasons = obstacles(plan.rows[0][0], plan.unit)
+    if reasons:
+        raise SpecError(f"{plan.policy} cannot promise anything for the unit '{plan.unit}': {'; '.join(reasons)}.")
+
+
+def _calibrated(plan: Plan, goal: Goal) -> Plan:
+    if goal.budget is None:
+        raise SpecError(f"{plan.policy} needs epsilon (and delta), or a noise_multiplier.")
+    releases = plan.horizon.releases()
+
+    def event_of(noise: float) -> DpEvent:
+        rows = _with_noise(plan, noise).rows
+        return federation_event(rows, releases, plan.unit, plan.span)
+
+    noise = calibrate_noise(event_of, goal.budget, plan.accountant)
+    return _with_noise(plan, noise)
+
+
+def _with_noise(plan: Plan, noise: float) -> Plan:
+    return replace(plan, rows=tuple((policy.with_noise(noise), silo) for policy, silo in plan.rows))
+
+
+def _require_met(plan: Plan, goal: Goal) -> None:
+    if goal.budget is None:
+        return
+    epsilon = plan.epsilon(plan.horizon.releases())
+    if epsilon <= goal.budget.epsilon:
+        return
+    allowed = rounds_allowed(replace(plan, budget=goal.budget))
+    raise BudgetError(
+        f"{plan.horizon.rounds} rounds with noise_multiplier = {goal.noise_multiplier:g} cost"
+        f" ε = {epsilon:.4g} and the budget is {goal.budget.epsilon:g}; it allows {allowed} rounds."
+    )

@@ -1,0 +1,108 @@
+"""The row: a local algorithm told by facts alone, which the one step interprets and the one event prices.
+
+    release = ( Σ contributions + N(0, (noise·C)² I) ) / divisor
+
+Rows of the catalogue hold public facts only. The paper's rows may also name a noise or a divisor that is read off the
+batch; what that costs is for `guarantees` to say, never for the step.
+"""
+
+from dataclasses import dataclass, replace
+
+from wholegrain import _check
+from wholegrain.data.sampling import Batch, Sampling
+from wholegrain.errors import SpecError
+from wholegrain.gradients.pooling import Clip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiloFacts:
+    """What is public of a silo: its name, N_i items, n_i subjects, and K_i, the bound on items of one subject.
+
+    `drops_surplus` says what the silo does with a subject that exceeds K: drop items at random, or refuse the data.
+    """
+
+    name: str
+    items: int
+    subjects: int
+    items_per_subject: int | None = None
+    drops_surplus: bool = True
+
+    def __post_init__(self) -> None:
+        _check.count(f"items of silo '{self.name}'", self.items)
+        _check.count(f"subjects of silo '{self.name}'", self.subjects)
+        if self.items_per_subject is not None:
+            _check.count("items_per_subject", self.items_per_subject)
+
+
+@dataclass(frozen=True)
+class FixedNoise:
+    """The same noise multiplier for every batch."""
+
+    multiplier: float
+
+    def __post_init__(self) -> None:
+        _check.non_negative("noise_multiplier", self.multiplier)
+
+    def multiplier_for(self, batch: Batch) -> float:
+        """The multiplier, whatever the batch."""
+        return self.multiplier
+
+
+@dataclass(frozen=True)
+class NoiseByLargestGroup:
+    """σ_Z looked up by the batch's largest group [Marathe, Alg. 2 line 10]: a private fact sets the noise."""
+
+    table: tuple[float, ...]
+    """σ_1, σ_2, …"""
+
+    def multiplier_for(self, batch: Batch) -> float:
+        """σ_Z; an empty batch counts as Z = 1."""
+        return self.table[max(batch.largest_group, 1) - 1]
+
+
+@dataclass(frozen=True)
+class PublicDivisor:
+    """A constant from public facts."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _check.positive("divisor", self.value)
+
+    def divisor_for(self, batch: Batch) -> float:
+        """The constant, whatever the batch."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class RealisedSubjects:
+    """|subjects(B)| [Marathe, Alg. 3 line 12]: a private fact scales the noise."""
+
+    def divisor_for(self, batch: Batch) -> float:
+        """Subjects in the batch; an empty batch counts as one."""
+        return float(max(batch.subjects, 1))
+
+
+Noise = FixedNoise | NoiseByLargestGroup
+Divisor = PublicDivisor | RealisedSubjects
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """One silo's algorithm. `noise` is None until a plan has calibrated it."""
+
+    name: str
+    sampling: Sampling
+    clip: Clip
+    divisor: Divisor
+    noise: Noise | None = None
+
+    def with_noise(self, multiplier: float) -> "Policy":
+        """The same row with this noise multiplier."""
+        return replace(self, noise=FixedNoise(multiplier))
+
+    def noise_std_for(self, batch: Batch) -> float:
+        """Standard deviation of the noise on the sum; refused before calibration."""
+        if self.noise is None:
+            raise SpecError(f"The policy '{self.name}' has no noise yet; make a plan first.")
+        return self.noise.multiplier_for(batch) * self.clip.norm

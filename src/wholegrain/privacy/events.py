@@ -1,0 +1,146 @@
+"""The events of one step, and how steps and silos compose: descriptions only, evaluated by the accountants.
+
+Each function's docstring is the mathematics. Two simplifications are made wherever an event is built, so that equal
+mechanisms are equal events (which is what the caches key on): repetitions are flattened into one count, and a sampling
+probability of one is no sampling.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    NonPrivateDpEvent,
+    NoOpDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from scipy import stats
+
+# Probability below which a mixture's larger sensitivities are folded into the largest one. Folding upwards only makes
+# the event worse, so it is sound; this much mass is below what the accountant itself truncates.
+NEGLIGIBLE = 1e-26
+
+
+def gaussian(noise_multiplier: float) -> DpEvent:
+    """One release with N(0, (σ·Δ)²) on a sum of sensitivity Δ; no noise is no privacy."""
+    return GaussianDpEvent(noise_multiplier) if noise_multiplier > 0 else NonPrivateDpEvent()
+
+
+def sampled_gaussian(probability: float, noise_multiplier: float) -> DpEvent:
+    """The Gaussian release when the protected unit takes part with this probability only."""
+    if probability <= 0:
+        return NoOpDpEvent()
+    if probability >= 1 or noise_multiplier <= 0:
+        return gaussian(noise_multiplier)
+    return PoissonSampledDpEvent(probability, GaussianDpEvent(noise_multiplier))
+
+
+def presence(rate: float, items: int) -> float:
+    """Chance that at least one of `items` items is sampled when each is with `rate`: 1 − (1−q)^K.
+
+    >>> round(presence(0.01, 4), 6)
+    0.039404
+    """
+    return 1.0 if rate >= 1 else -math.expm1(items * math.log1p(-rate))
+
+
+def presence_without_replacement(batch: int, size: int, items: int) -> float:
+    """The same when exactly `batch` of `size` items are drawn."""
+    return float(-math.expm1(stats.hypergeom(size, items, batch).logpmf(0)))
+
+
+def mixture(noise_multiplier: float, sensitivities: Sequence[float], probabilities: Sequence[float]) -> DpEvent:
+    """A release whose sensitivity is itself random: Σ_j p_j·N(c_j, σ²) against N(0, σ²).
+
+    The vector case is dominated by this scalar one [Choquette-Choo et al., 2310.15526]. Sensitivities must increase.
+    """
+    values, weights = _fold_upwards(np.asarray(sensitivities, float), np.asarray(probabilities))
+    if len(values) == 1 and values[0] == 0:
+        return NoOpDpEvent()
+    if noise_multiplier <= 0:
+        return NonPrivateDpEvent()
+    if len(values) == 2 and values[0] == 0:
+        return sampled_gaussian(float(weights[1]), noise_multiplier / values[1])
+    if len(values) == 1:
+        return gaussian(noise_multiplier / values[0])
+    return MixtureOfGaussiansDpEvent(noise_multiplier, tuple(values), tuple(weights))
+
+
+def group_by_poisson(rate: float, items: int, noise_multiplier: float, cap: int | None = None) -> DpEvent:
+    """A subject with `items` items, each sampled with `rate`, at most `cap` kept, each clipped by itself.
+
+    It moves the sum by at most min(J, Z)·C with J ~ Binomial(K, q) [Ganesh, 2401.10294]. K = 1 is the ordinary
+    Poisson-sampled Gaussian.
+    """
+    largest = min(items, cap or items)
+    sizes = np.arange(largest + 1)
+    chances = stats.binom.pmf(sizes, items, rate)
+    chances[-1] = stats.binom.sf(largest - 1, items, rate)
+    return mixture(noise_multiplier, sizes.tolist(), chances.tolist())
+
+
+def group_without_replacement(
+    batch: int, size: int, items: int, noise_multiplier: float, *, own: float, per_item: float
+) -> DpEvent:
+    """A subject with `items` of a silo's `size` items, when exactly `batch` of them are drawn.
+
+    Removing the subject lets j other items into the batch in place of its own j ~ Hypergeometric, so both its
+    contribution and theirs move the sum: by `own + per_item·j` (in units of C) for j > 0. Such batches are *not*
+    Poisson ones, and cost more.
+    """
+    drawn = np.arange(min(items, batch) + 1)
+    chances = stats.hypergeom(size, items, batch).pmf(drawn)
+    moves = np.where(drawn > 0, own + per_item * drawn, 0.0)
+    return mixture(noise_multiplier, moves.tolist(), chances.tolist())
+
+
+def repeat(event: DpEvent, times: int) -> DpEvent:
+    """The event `times` over, with nested repetitions flattened."""
+    if times == 0 or isinstance(event, NoOpDpEvent):
+        return NoOpDpEvent()
+    if isinstance(event, NonPrivateDpEvent) or times == 1:
+        return event
+    if isinstance(event, SelfComposedDpEvent):
+        return SelfComposedDpEvent(event.event, event.count * times)
+    return SelfComposedDpEvent(event, times)
+
+
+def compose(events: Iterable[DpEvent]) -> DpEvent:
+    """Adaptive composition; equal events are counted, so that sixteen like silos cost what one does.
+
+    >>> compose([repeat(gaussian(2.0), 3), gaussian(2.0)])
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=4)
+    """
+    counts: Counter[DpEvent] = Counter()
+    for event in events:
+        if isinstance(event, SelfComposedDpEvent):
+            counts[event.event] += event.count
+        else:
+            counts[event] += 1
+    parts = [repeat(event, n) for event, n in counts.items()]
+    private = [part for part in parts if not isinstance(part, NoOpDpEvent)]
+    if any(isinstance(part, NonPrivateDpEvent) for part in private):
+        return NonPrivateDpEvent()
+    if not private:
+        return NoOpDpEvent()
+    return private[0] if len(private) == 1 else ComposedDpEvent(tuple(private))
+
+
+def _fold_upwards(values: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
+    """Drop impossible sensitivities, and fold the negligible tail into the largest one."""
+    tail = np.cumsum(weights[::-1])[::-1]
+    keep = tail > NEGLIGIBLE
+    folded = weights[~keep].sum()
+    values_kept, weights_kept = values[keep], weights[keep].copy()
+    if folded > 0:
+        values_kept = np.append(values_kept, values[-1])
+        weights_kept = np.append(weights_kept, folded)
+    possible = weights_kept > 0
+    values_kept, weights_kept = values_kept[possible], weights_kept[possible]
+    return values_kept.tolist(), (weights_kept / weights_kept.sum()).tolist()

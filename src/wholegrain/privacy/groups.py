@@ -1,0 +1,51 @@
+"""Group privacy: from one item to k items, and back.
+
+An (ε, δ)-private algorithm is (kε, Δ)-private for groups of k [Marathe, Theorem 3.2 and Appendix]. Three forms of Δ
+are in use; each is at most the next.
+"""
+
+import math
+from enum import StrEnum
+
+from wholegrain import _check
+from wholegrain.privacy.units import Budget
+
+
+class GroupForm(StrEnum):
+    """How Δ is written."""
+
+    GEOMETRIC = "geometric"
+    """(e^{kε} − 1)/(e^ε − 1)·δ, the tightest by this proof."""
+    DWORK_ROTH = "dwork-roth"
+    """k·e^{(k−1)ε}·δ, the one that the paper's LocalGroupDP calibrates with."""
+    VADHAN = "vadhan"
+    """k·e^{kε}·δ, the simplest."""
+
+
+def group_delta(budget: Budget, size: int, form: GroupForm = GroupForm.GEOMETRIC) -> float:
+    """Δ for groups of `size` items of an algorithm that is `budget`-private for one item.
+
+    >>> round(group_delta(Budget(1.0, 1e-6), 3) / 1e-6, 3)
+    11.107
+    """
+    k, epsilon = _check.count("group size", size), budget.epsilon
+    if form is GroupForm.GEOMETRIC:
+        return budget.delta * math.expm1(k * epsilon) / math.expm1(epsilon)
+    exponent = k - 1 if form is GroupForm.DWORK_ROTH else k
+    return k * math.exp(exponent * epsilon) * budget.delta
+
+
+def group_budget(item: Budget, size: int, form: GroupForm = GroupForm.GEOMETRIC) -> Budget:
+    """What an item-level budget promises to a group of `size`; refused by `Budget` where Δ reaches 1."""
+    return Budget(size * item.epsilon, group_delta(item, size, form))
+
+
+def item_budget(group: Budget, size: int, form: GroupForm = GroupForm.DWORK_ROTH) -> Budget:
+    """The item-level budget that gives a group of `size` the budget asked for: ε = E/Z, δ = Δ / (the form's factor).
+
+    >>> item_budget(Budget(4.0, 1e-5), 2)
+    Budget(epsilon=2.0, delta=6.76676416183064e-07)
+    """
+    epsilon = group.epsilon / _check.count("group size", size)
+    factor = group_delta(Budget(epsilon, 0.5), size, form) / 0.5
+    return Budget(epsilon, group.delta / factor)

@@ -1,0 +1,91 @@
+"""Who is protected, what counts as a neighbour, how much may be spent, and on what authority.
+
+These are values: frozen, without behaviour beyond checking themselves. Nothing in `privacy` reads data or imports
+torch.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dp_accounting import DpEvent
+
+from wholegrain import _check
+
+
+class Unit(StrEnum):
+    """What one unit of privacy protection covers."""
+
+    ITEM = "item"
+    SUBJECT = "subject"
+    SILO = "silo"
+
+
+class Neighbouring(StrEnum):
+    """Which pairs of federations must be hard to tell apart."""
+
+    ITEM = "one item added or removed in one silo"
+    SUBJECT = "all items of one subject added or removed, in every silo"
+    SILO = "any two data sets of one silo"
+
+
+NEIGHBOURING = {
+    Unit.ITEM: Neighbouring.ITEM,
+    Unit.SUBJECT: Neighbouring.SUBJECT,
+    Unit.SILO: Neighbouring.SILO,
+}
+
+
+class Standing(StrEnum):
+    """On what authority a guarantee is given."""
+
+    PROVED = "PROVED"
+    """The event dominates the mechanism that runs, and the accountant's ε is an upper bound."""
+    CLAIMED = "CLAIMED"
+    """The paper says so; what can be proved of it is reported beside it."""
+    NONE = "NONE"
+    """Nothing is promised."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent in all: ε and δ.
+
+    >>> Budget(epsilon=4.0, delta=1e-5)
+    Budget(epsilon=4.0, delta=1e-05)
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _check.positive("epsilon", self.epsilon)
+        _check.fraction("delta", self.delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """What is promised, for which unit, on what authority, and why.
+
+    `event` is what the accountant priced; it is None where nothing could be (standing NONE) or where the paper's own
+    arithmetic was followed instead (standing CLAIMED). `epsilon` is infinite where nothing is promised.
+    """
+
+    unit: Unit
+    standing: Standing
+    epsilon: float
+    delta: float
+    accountant: str
+    because: str
+    event: DpEvent | None = None
+
+    @property
+    def neighbouring(self) -> Neighbouring:
+        """The neighbouring relation that belongs to the unit."""
+        return NEIGHBOURING[self.unit]
+
+    def __str__(self) -> str:
+        if self.standing is Standing.NONE:
+            return f"{self.unit}: no guarantee ({self.because})"
+        size = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:.4g}"
+        return f"{self.unit}: ε = {size}, δ = {self.delta:g}, {self.standing} by {self.accountant}"

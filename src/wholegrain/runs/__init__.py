@@ -1,0 +1,1 @@
+"""Runs: a spec in, a record out. No terminal code here."""

@@ -1,0 +1,140 @@
+"""From a spec's `data` and `silos` sections to silos that keep their declared bounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from wholegrain._random import Purpose, generator
+from wholegrain.data import partition, sources
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import SubjectData
+from wholegrain.data.table import Category, Number, TableLayout, Target, encode, read
+from wholegrain.errors import DataError, SpecError
+from wholegrain.policies.policy import SiloFacts
+from wholegrain.runs.spec import FeatureSpec, RunSpec, TableSpec
+from wholegrain.silo.training import Silo
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Silos to train in, and items of held-out subjects to score on."""
+
+    silos: Mapping[str, Silo]
+    held_out: Mapping[str, SubjectData]
+
+
+def load_dataset(spec: RunSpec) -> Dataset:
+    """The data set that the spec names."""
+    if spec.data.source != "table":
+        if spec.data.table is not None:
+            raise SpecError("A spec names either a data source or a table, not both.")
+        return sources.load(spec.data.source, spec.data.options)
+    if spec.data.table is None:
+        raise SpecError("The spec names no data: set data.source, or describe a table in data.table.")
+    layout = _layout(spec.data.table)
+    path = Path(spec.data.table.path)
+    return encode(read(path, layout.identifiers), layout, path.stem)
+
+
+def split_dataset(dataset: Dataset, spec: RunSpec) -> Parts:
+    """Hold out subjects for scoring, spread the rest over silos, and enforce K and M."""
+    kept, held_out = _hold_out(dataset.data, spec)
+    labels = _labels(dataset, spec)[kept]
+    by_name = partition.split(dataset.data.take(kept), labels)
+    _require_span(by_name, spec.silos.span)
+    silos = {name: _silo(name, data, dataset, spec) for name, data in by_name.items()}
+    parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
+    return Parts(silos, parts)
+
+
+def bound_of(dataset: Dataset, spec: RunSpec) -> int | None:
+    """K: what the spec declares, else what the source vouches for. Never what the data happens to hold."""
+    return spec.silos.items_per_subject or dataset.items_per_subject
+
+
+def drops_surplus(spec: RunSpec) -> bool:
+    """Whether a silo drops a subject's surplus items or refuses the data."""
+    if spec.policy.name == "local_item_dp":
+        if spec.silos.surplus == "drop":
+            raise SpecError(
+                "local_item_dp cannot drop surplus items (a dropped item can let another in, which"
+                " breaks its item-level guarantee); remove silos.surplus or raise items_per_subject."
+            )
+        return False
+    return spec.silos.surplus != "refuse"
+
+
+def _layout(table: TableSpec) -> TableLayout:
+    target = Target(table.target.column, table.target.classes, table.target.threshold)
+    features = tuple(_feature(name, feature) for name, feature in table.features.items())
+    return TableLayout(subject=table.subject, silo=table.silo, target=target, features=features)
+
+
+def _feature(name: str, feature: FeatureSpec) -> Number | Category:
+    if feature.categories is not None and feature.low is None and feature.high is None:
+        return Category(name, feature.categories, missing=bool(feature.missing))
+    if feature.categories is not None or feature.low is None or feature.high is None:
+        raise SpecError(
+            f"The feature '{name}' needs either low and high or categories; they must come from"
+            " public knowledge, not from the data."
+        )
+    return Number(name, feature.low, feature.high, feature.missing)
+
+
+def _hold_out(data: SubjectData, spec: RunSpec) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+    """Positions to train on, and positions of each held-out part; their subjects are disjoint."""
+    kept, test = partition.by_subject(data, spec.evaluation.test, spec.seed, "test")
+    remaining = data.take(kept)
+    inner, validation = partition.by_subject(remaining, spec.evaluation.validation, spec.seed, "validation")
+    if not len(inner):
+        raise DataError("Nothing is left to train on; lower evaluation.test and validation.")
+    return kept[inner], {"validation": kept[validation], "test": test}
+
+
+def _labels(dataset: Dataset, spec: RunSpec) -> partition.Labels:
+    if spec.silos.partition == "column":
+        if dataset.silos is None:
+            raise SpecError(
+                f"The data '{dataset.name}' names no silos; set data.table.silo, or choose"
+                " silos.partition = 'uniform' or 'power' with silos.count."
+            )
+        return dataset.silos
+    if spec.silos.count is None:
+        raise SpecError(f"silos.partition = '{spec.silos.partition}' needs silos.count.")
+    if spec.silos.partition == "uniform":
+        return partition.uniform(dataset.data, spec.silos.count, spec.seed)
+    return partition.power(dataset.data, spec.silos.count, spec.silos.alpha, spec.seed)
+
+
+def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec) -> Silo:
+    bound, drops = bound_of(dataset, spec), drops_surplus(spec)
+    if bound is not None and data.largest_subject > bound:
+        if not drops:
+            raise DataError(
+                f"Silo '{name}' has subjects with more than items_per_subject = {bound} items, and"
+                f" {spec.policy.name} does not drop any; raise the bound or remove the surplus."
+            )
+        data = data.capped(bound, generator(spec.seed, Purpose.CAP, name))
+    facts = SiloFacts(
+        name=name,
+        items=data.items,
+        subjects=data.subject_count,
+        items_per_subject=bound,
+        drops_surplus=drops,
+    )
+    return Silo(facts, data)
+
+
+def _require_span(silos: Mapping[str, SubjectData], span: int | None) -> None:
+    """Refuse data in which a subject is in more silos than the declared M: the guarantee would be false."""
+    if span is None:
+        return
+    pairs = np.concatenate([np.unique(data.subjects) for data in silos.values()])
+    _, counts = np.unique(pairs, return_counts=True)
+    if counts.max() > span:
+        raise DataError(
+            f"{int((counts > span).sum())} subjects have items in more than silos.span = {span}"
+            f" silos (up to {counts.max()}); raise span or leave it out."
+        )

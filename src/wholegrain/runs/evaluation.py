@@ -1,0 +1,35 @@
+"""Scores of a model on items. They read raw data and are not private: never to leave a silo in a deployment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from wholegrain.data.subjects import SubjectData
+from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.reference import Loss
+
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean loss and accuracy over items."""
+
+    loss: float
+    accuracy: float
+
+
+def score(model: nn.Module, loss: Loss, vector: Tensor, data: SubjectData) -> Score:
+    """The model's score at parameters `vector`."""
+    parameters: Mapping[str, Tensor] = Layout.of(model).views(vector)
+    inputs, targets = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
+    total, correct = 0.0, 0
+    with torch.no_grad():
+        for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
+            outputs = functional_call(model, dict(parameters), (x,))
+            total += float(loss(outputs, y)) * len(y)
+            correct += int((outputs.argmax(1) == y).sum())
+    return Score(total / data.items, correct / data.items)

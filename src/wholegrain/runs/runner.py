@@ -1,0 +1,227 @@
+"""From a spec to a finished run: prepare (everything that can be refused), then execute (everything that costs
+budget)."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from wholegrain import _check
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import SubjectData
+from wholegrain.engines.inprocess import InProcess
+from wholegrain.errors import ModelError
+from wholegrain.federation.aggregation import Averaging, weights
+from wholegrain.federation.rounds import State, rounds
+from wholegrain.gradients import vectorised
+from wholegrain.gradients.parameters import flatten, load
+from wholegrain.models import catalog as models
+from wholegrain.policies.as_printed import Composition, print_plan
+from wholegrain.policies.catalog import Settings, find
+from wholegrain.policies.horizon import Horizon
+from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
+from wholegrain.privacy.accountants import Accountant, accountant
+from wholegrain.privacy.guard import Guard
+from wholegrain.privacy.ledger import MemoryLedger
+from wholegrain.privacy.units import Budget, Guarantee, Unit
+from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.evaluation import Score, score
+from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
+from wholegrain.runs.spec import RunSpec
+from wholegrain.silo.noise import SeededNoise
+from wholegrain.silo.training import Silo, Trainer
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared:
+    """All that a run needs, checked and priced; nothing has been released or written yet."""
+
+    spec: RunSpec
+    plan: Plan
+    silos: Mapping[str, Silo]
+    scored: Mapping[str, SubjectData]
+    model: nn.Module
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """A finished run: its plan with guarantees, what each round gave, and the trained model."""
+
+    spec: RunSpec
+    plan: Plan
+    rounds: tuple[RoundDone, ...]
+    vector: Tensor
+    model: nn.Module
+    noise: str
+    seconds: float
+
+    @property
+    def scores(self) -> Mapping[str, Score]:
+        """Scores after the last round, by part. Not private."""
+        return self.rounds[-1].scores
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy on the test part (or on whatever part was scored last)."""
+        parts = self.scores
+        return (parts.get("test") or list(parts.values())[-1]).accuracy if parts else float("nan")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is proved for a subject."""
+        return self.plan.guarantee(Unit.SUBJECT)
+
+
+def train(dataset: Dataset, *, model: nn.Module | Mapping[str, Any] | None = None, **sections: Any) -> Run:
+    """Train on a data set in memory; the keywords are the sections of a spec.
+
+    >>> import wholegrain as wg
+    >>> run = wg.train(
+    ...     wg.clinics(patients=200, clinics=2),
+    ...     policy={"name": "subject_dp", "rate": 0.5},
+    ...     privacy={"epsilon": 4.0, "delta": 1e-5},
+    ...     rounds={"count": 2, "steps": 2},
+    ... )
+    >>> print(run.guarantee)
+    subject: ε = 4, δ = 1e-05, PROVED by pld
+    """
+    given = model if isinstance(model, nn.Module) else None
+    if model is not None and given is None:
+        sections["model"] = model
+    return execute(prepare(RunSpec.of(sections), dataset=dataset, model=given))
+
+
+def prepare(
+    spec: RunSpec,
+    *,
+    dataset: Dataset | None = None,
+    model: nn.Module | None = None,
+    pricing: Accountant | None = None,
+) -> Prepared:
+    """Load, split, check and price; every refusal comes from here."""
+    _check.positive("rounds.learning_rate", spec.rounds.learning_rate)
+    _check_early(spec)
+    dataset = dataset or load_dataset(spec)
+    parts = split_dataset(dataset, spec)
+    plan = plan_for(spec, parts.silos, pricing or accountant(spec.privacy.accountant))
+    model = models.checked(model) if model else _model(spec, dataset)
+    scored = dict(parts.held_out)
+    if spec.evaluation.train:
+        scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items()}
+    prepared = Prepared(spec=spec, plan=plan, silos=parts.silos, scored=scored, model=model)
+    _require_fit(prepared, dataset)
+    return prepared
+
+
+def plan_for(spec: RunSpec, silos: Mapping[str, Silo], pricing: Accountant) -> Plan:
+    """The plan that the spec asks for on these silos."""
+    policy = spec.policy
+    federation = Federation(silos=tuple(silo.facts for silo in silos.values()), span=spec.silos.span)
+    horizon = Horizon(
+        silos=tuple(silos),
+        rounds=spec.rounds.count,
+        steps=spec.rounds.steps,
+        cohort_size=spec.rounds.cohort,
+        seed=spec.seed,
+    )
+    settings = _settings(spec)
+    if not policy.as_printed:
+        return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
+    return print_plan(
+        policy.name,
+        settings,
+        federation,
+        horizon,
+        Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta),
+        largest_subject={name: silo.data.largest_subject for name, silo in silos.items()},
+        composition=Composition(policy.composition),
+        accountant=pricing,
+    )
+
+
+def execute(prepared: Prepared, observe: Observer = ignore) -> Run:
+    """Play the rounds; each is told to the observer when it is averaged and scored."""
+    started = time.perf_counter()
+    spec, plan = prepared.spec, prepared.plan
+    trainer = Trainer(
+        model=prepared.model,
+        loss=cross_entropy,
+        clipped_sum=vectorised.clipped_sum,
+        noise=SeededNoise(spec.seed),
+        learning_rate=spec.rounds.learning_rate,
+        seed=spec.seed,
+    )
+    engine = Observed(InProcess(prepared.silos, plan, trainer), observe)
+    guard = Guard(MemoryLedger(), plan.epsilon, plan.budget)
+    facts = [silo.facts for silo in prepared.silos.values()]
+    state = State(0, flatten(prepared.model))
+    done = []
+    for record in rounds(state, plan.horizon, engine, guard, weights(facts, Averaging(spec.rounds.averaging))):
+        state = record.state
+        scores = {
+            name: score(prepared.model, cross_entropy, state.vector, data) for name, data in prepared.scored.items()
+        }
+        done.append(RoundDone(state.round - 1, record.cohort, record.epsilon, record.seconds, scores))
+        observe(done[-1])
+    load(prepared.model, state.vector)
+    return Run(
+        spec=spec,
+        plan=plan,
+        rounds=tuple(done),
+        vector=state.vector,
+        model=prepared.model,
+        noise=trainer.noise.name,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _check_early(spec: RunSpec) -> None:
+    """Refuse impossible numbers before any data is read."""
+    _goal(spec, accountant(spec.privacy.accountant))
+    _settings(spec)
+    _check.fraction("privacy.delta", spec.privacy.delta)
+    if spec.privacy.epsilon is not None or spec.policy.as_printed:
+        Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta)
+    _check.count("rounds.count", spec.rounds.count)
+    _check.count("rounds.steps", spec.rounds.steps)
+    find(spec.policy.name)
+
+
+def _settings(spec: RunSpec) -> Settings:
+    policy = spec.policy
+    return Settings(
+        rate=policy.rate,
+        batch_size=policy.batch_size,
+        clip_norm=policy.clip_norm,
+        group_cap=policy.group_cap,
+        items_per_step=policy.items_per_step,
+    )
+
+
+def _goal(spec: RunSpec, pricing: Accountant) -> Goal:
+    return Goal(
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        unit=Unit(spec.privacy.unit),
+        noise_multiplier=spec.privacy.noise_multiplier,
+        accountant=pricing,
+    )
+
+
+def _model(spec: RunSpec, dataset: Dataset) -> nn.Module:
+    return models.build(spec.model.name, dataset.features, dataset.classes, spec.seed, **spec.model.options)
+
+
+def _require_fit(prepared: Prepared, dataset: Dataset) -> None:
+    """One forward pass on zeros, so that a model that does not fit is refused before anything is spent."""
+    sample = SubjectData(dataset.data.inputs[:1] * 0, dataset.data.targets[:1] * 0, dataset.data.subjects[:1])
+    try:
+        score(prepared.model, cross_entropy, flatten(prepared.model), sample)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"The model does not fit the data ({dataset.features} features, {dataset.classes} classes): {reason}."
+        ) from error

@@ -1,0 +1,215 @@
+"""What a run is asked to do: one frozen tree of sections, read from TOML, in which an unknown key is an error."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from wholegrain import _check
+from wholegrain.errors import SpecError
+
+Label = Annotated[str, BeforeValidator(str)]
+"""A class or category; numbers are taken by their digits."""
+
+
+class Section(BaseModel):
+    """A frozen part of a spec that refuses what it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FeatureSpec(Section):
+    """A column's public knowledge: bounds of a number, or the categories of a name."""
+
+    low: float | None = None
+    high: float | None = None
+    categories: tuple[Label, ...] | None = None
+    missing: float | bool | None = None
+
+
+class TargetSpec(Section):
+    """The column to predict: its classes, or a public threshold for a number."""
+
+    column: str
+    classes: tuple[Label, ...] = ()
+    threshold: float | None = None
+
+
+class TableSpec(Section):
+    """The user's own table, CSV or Parquet; a relative path is taken from the spec's folder."""
+
+    path: str
+    subject: str
+    target: TargetSpec
+    features: dict[str, FeatureSpec]
+    silo: str | None = None
+
+
+class DataSpec(Section):
+    """Which data: a named source with options, or a table."""
+
+    source: str = "table"
+    options: dict[str, Any] = {}
+    table: TableSpec | None = None
+
+
+class SilosSpec(Section):
+    """How items are spread over silos, and the public bounds: K (`items_per_subject`) and M (`span`)."""
+
+    partition: Literal["column", "uniform", "power"] = "column"
+    count: int | None = None
+    alpha: float = 2.0
+    items_per_subject: int | None = None
+    span: int | None = None
+    surplus: Literal["drop", "refuse"] | None = None
+
+
+class ModelSpec(Section):
+    """A model of the catalogue or `module:factory`, with its options."""
+
+    name: str = "logistic"
+    options: dict[str, Any] = {}
+
+
+class PolicySpec(Section):
+    """Which algorithm, with its public settings."""
+
+    name: str = "subject_dp"
+    rate: float | None = None
+    batch_size: int | None = None
+    clip_norm: float = 1.0
+    group_cap: int | None = None
+    items_per_step: int | None = None
+    as_printed: bool = False
+    composition: Literal["fewer_rounds", "more_lots"] = "fewer_rounds"
+
+
+class PrivacySpec(Section):
+    """The budget and how it is priced. With a noise multiplier given, ε is a limit to be met."""
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+    unit: Literal["subject", "item", "silo"] = "subject"
+    noise_multiplier: float | None = None
+    accountant: str = "pld"
+
+
+class RoundsSpec(Section):
+    """How long to train, who takes part, and how parameters move."""
+
+    count: int = 10
+    steps: int = 1
+    cohort: int | None = None
+    learning_rate: float = 1.0
+    averaging: Literal["plain", "items", "subjects"] = "plain"
+
+
+class EvaluationSpec(Section):
+    """Shares of subjects held out for validation and test, and whether training items are scored too."""
+
+    test: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    train: bool = False
+
+
+class RunSpec(Section):
+    """A whole run.
+
+    >>> RunSpec.of({"policy": {"name": "fedavg", "rate": 0.1}}).policy.name
+    'fedavg'
+    """
+
+    seed: int = 0
+    data: DataSpec = DataSpec()
+    silos: SilosSpec = SilosSpec()
+    model: ModelSpec = ModelSpec()
+    policy: PolicySpec = PolicySpec()
+    privacy: PrivacySpec = PrivacySpec()
+    rounds: RoundsSpec = RoundsSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+
+    @staticmethod
+    def of(tree: Mapping[str, Any]) -> "RunSpec":
+        """A spec from nested mappings, or an error that names the first key at fault."""
+        try:
+            return RunSpec.model_validate(tree)
+        except ValidationError as error:
+            raise SpecError(_sentence(error)) from error
+
+
+def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
+    """Read a spec (TOML, or the JSON that a run keeps), with `a.b=value` changes applied on top."""
+    tree = _read(path)
+    for change in changes:
+        _apply(tree, change)
+    table = tree.get("data", {}).get("table") if isinstance(tree.get("data"), dict) else None
+    if isinstance(table, dict) and isinstance(table.get("path"), str):
+        table["path"] = str((path.parent / table["path"]).resolve())
+    return RunSpec.of(tree)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise SpecError(f"There is no spec '{path}'.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"The spec '{path}' cannot be read: {error}.") from error
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise SpecError(f"The spec '{path}' is not valid: {error}.") from error
+    if not isinstance(tree, dict):
+        raise SpecError(f"The spec '{path}' holds no sections.")
+    return tree
+
+
+def _apply(tree: dict[str, Any], change: str) -> None:
+    key, equals, text = change.partition("=")
+    *sections, last = key.strip().split(".")
+    if not equals or not last:
+        raise SpecError(f"A change is written section.key=value, not '{change}'.")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise SpecError(f"'{section}' in the change '{change}' is a value, not a section.")
+    tree[last] = _literal(text.strip())
+
+
+def _literal(text: str) -> Any:
+    """A TOML value where it is one, otherwise the text itself, so that names need no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] != "extra_forbidden":
+        return f"In the spec, {place}: {first['msg']} (it is {first['input']!r})."
+    section = _section(first["loc"][:-1])
+    options = list(section.model_fields) if section else []
+    near = _check.suggestion(str(first["loc"][-1]), options)
+    return f"In the spec, unknown key '{place}'{near}; known here: {', '.join(options)}."
+
+
+def _section(place: tuple[int | str, ...]) -> type[Section] | None:
+    """The section class at this place of the tree."""
+    section: Any = RunSpec
+    for part in place:
+        if section is None or part not in getattr(section, "model_fields", {}):
+            return FeatureSpec if section is dict else None
+        section = _section_in(section.model_fields[part].annotation)
+    return section if isinstance(section, type) and issubclass(section, Section) else None
+
+
+def _section_in(annotation: Any) -> Any:
+    """The section class inside an annotation such as `TableSpec | None`, or `dict` for a mapping of them."""
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, Section):
+            return dict if getattr(annotation, "__origin__", None) is dict else candidate
+    return None

@@ -1,0 +1,101 @@
+"""Plans and runs as plain mappings, for JSON and for whoever prints them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from wholegrain.policies.plan import Plan, rounds_allowed
+from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy
+from wholegrain.privacy.units import Guarantee
+from wholegrain.runs.progress import RoundDone
+from wholegrain.runs.runner import Run
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity; null stands for "no bound"."""
+    return value if math.isfinite(value) else None
+
+
+def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
+    """A guarantee in words and numbers."""
+    return {
+        "unit": str(guarantee.unit),
+        "neighbouring": str(guarantee.neighbouring),
+        "epsilon": finite(guarantee.epsilon),
+        "delta": guarantee.delta,
+        "standing": str(guarantee.standing),
+        "accountant": guarantee.accountant,
+        "because": guarantee.because,
+    }
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """A plan before any training: per silo, and as a whole."""
+    releases = plan.horizon.releases()
+    return {
+        "policy": plan.policy,
+        "unit": str(plan.unit),
+        "rounds": plan.horizon.rounds,
+        "steps_per_round": plan.horizon.steps,
+        "cohort": plan.horizon.cohort_count,
+        "span": plan.span,
+        "rounds_allowed": rounds_allowed(plan),
+        "guarantees": [guarantee_facts(guarantee) for guarantee in plan.guarantees],
+        "silos": [
+            {
+                "name": facts.name,
+                "items": facts.items,
+                "subjects": facts.subjects,
+                "items_per_subject": facts.items_per_subject,
+                "steps": releases.get(facts.name, 0),
+                **policy_facts(policy),
+            }
+            for policy, facts in plan.rows
+        ],
+    }
+
+
+def policy_facts(policy: Policy) -> dict[str, Any]:
+    """How a silo samples and how much noise it adds."""
+    noise: float | list[float] | None = None
+    if isinstance(policy.noise, FixedNoise):
+        noise = policy.noise.multiplier
+    elif isinstance(policy.noise, NoiseByLargestGroup):
+        noise = list(policy.noise.table)
+    return {
+        "sampling": {"kind": type(policy.sampling).__name__, **asdict(policy.sampling)},
+        "clip_per": str(policy.clip.per),
+        "clip_norm": policy.clip.norm,
+        "noise_multiplier": noise,
+    }
+
+
+def round_facts(done: RoundDone) -> dict[str, Any]:
+    """One line of a run's record; scores are marked for what they are."""
+    return {
+        "round": done.round,
+        "cohort": list(done.cohort),
+        "epsilon": finite(done.epsilon),
+        "seconds": round(done.seconds, 6),
+        "scores (not private)": _scores(done),
+    }
+
+
+def run_facts(run: Run) -> dict[str, Any]:
+    """A finished run in one mapping."""
+    return {
+        "policy": run.plan.policy,
+        "guarantees": [guarantee_facts(guarantee) for guarantee in run.plan.guarantees],
+        "noise": run.noise,
+        "rounds": len(run.rounds),
+        "seconds": round(run.seconds, 3),
+        "scores (not private)": _scores(run.rounds[-1]),
+    }
+
+
+def _scores(done: RoundDone) -> Mapping[str, Any]:
+    return {
+        name: {"accuracy": round(score.accuracy, 6), "loss": finite(round(score.loss, 6))}
+        for name, score in done.scores.items()
+    }

@@ -1,0 +1,1 @@
+"""What happens inside one silo: noise, the one step, T steps."""

@@ -1,0 +1,66 @@
+"""T steps in one silo: draw, clip and pool, add noise, move. Nothing else touches a silo's data in a run."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from wholegrain._random import Purpose, generator
+from wholegrain.data.sampling import Batch
+from wholegrain.data.subjects import SubjectData
+from wholegrain.gradients.reference import ClippedSum, Loss
+from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.silo.noise import NoiseSource
+from wholegrain.silo.step import release
+
+
+@dataclass(frozen=True, eq=False)
+class Silo:
+    """A silo's data, already held to its cap, and what is public of it."""
+
+    facts: SiloFacts
+    data: SubjectData
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """Inputs as a tensor that shares the array's memory."""
+        return torch.from_numpy(self.data.inputs)
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """Targets as a tensor that shares the array's memory."""
+        return torch.from_numpy(self.data.targets)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trainer:
+    """What local training needs and all silos share: public choices and the machinery of gradients."""
+
+    model: nn.Module
+    loss: Loss
+    clipped_sum: ClippedSum
+    noise: NoiseSource
+    learning_rate: float
+    seed: int
+
+    def train(self, silo: Silo, policy: Policy, vector: Tensor, round: int, steps: int) -> Tensor:
+        """Parameters after `steps` local steps from `vector`, which is left as it was.
+
+        Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
+        """
+        vector = vector.clone()
+        for step in range(steps):
+            keys = (round, silo.facts.name, step)
+            draws = generator(self.seed, Purpose.SAMPLING, *keys)
+            batch = policy.sampling.draw(silo.data.roster, draws)
+            total = self._pooled(silo, batch, policy, vector)
+            update = release(total, batch, policy, self.noise, keys)
+            vector.sub_(update, alpha=self.learning_rate)
+        return vector
+
+    def _pooled(self, silo: Silo, batch: Batch, policy: Policy, vector: Tensor) -> Tensor:
+        items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
+        inputs, targets = silo.inputs[items], silo.targets[items]
+        pooled = self.clipped_sum(self.model, self.loss, vector, inputs, targets, groups, policy.clip)
+        return pooled.total
