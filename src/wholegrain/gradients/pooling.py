@@ -92,11 +92,12 @@ def _by_subject(rows: Tensor, groups: Tensor, pool: Pool) -> Tensor:
 def _zero_non_finite(rows: Tensor) -> tuple[Tensor, int]:
     finite = torch.isfinite(rows).all(1)
     # `where`, not a product: 0·inf is not 0.
-    return torch.where(finite[:, None], rows, rows.new_zeros(())), int((~finite).sum())
+    return torch.where(finite[:, None], rows, torch.zeros_like(rows)), int((~finite).sum())
 
 
 def _clip_rows(rows: Tensor, norm: float) -> Tensor:
     # Norms in float64: in float32 they drift over millions of values, and could fall short of the true norm.
     lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    scale = (norm / lengths.clamp(min=norm)).to(rows.dtype)
-    return rows * scale[:, None]
+    scale: Tensor = (norm / lengths.clamp(min=norm)).to(rows.dtype)
+    clipped: Tensor = rows * scale[:, None]
+    return clipped

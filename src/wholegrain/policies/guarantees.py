@@ -8,7 +8,7 @@ refused. Proofs, with C the clip norm, K the public bound on a subject's items, 
     subject, item-Poisson, clip per batch          present with 1−(1−q)^K, moves it by 2C (both may point apart)
     subject, subject-Poisson                       present with r, moves it by C (m items summed: m·C; per batch: 2C)
     subject, fixed size                            J ~ Hypergeometric items leave and J others enter
-    item                                           present with q; moves the sum by C or 2C, see `_item_step`
+    item                                           moves the sum by C or 2C, with or without sampling: see `_item_step`
     silo                                           every step; only a clip per batch bounds it, by 2C
 """
 
@@ -20,9 +20,10 @@ from dp_accounting import DpEvent
 
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
-from wholegrain.gradients.pooling import ClipPer, Pool
+from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy import events
+from wholegrain.privacy.groups import group_epsilon
 from wholegrain.privacy.units import Unit
 
 Row = tuple[Policy, SiloFacts]
@@ -67,6 +68,35 @@ def federation_event(rows: Iterable[Row], releases: Mapping[str, int], unit: Uni
         )
     steps = max(releases[silo.name] for _, silo in active)
     return events.repeat(step_event(*worst_row(active, unit), unit), steps * reach)
+
+
+def federation_epsilon(
+    rows: list[Row],
+    releases: Mapping[str, int],
+    unit: Unit,
+    span: int,
+    price: Callable[[DpEvent, float], float],
+    delta: float,
+) -> float:
+    """The smallest ε at δ that can be proved for one unit of the federation.
+
+    One item more or less is also its subject taken away and another version of it put in place: twice what one subject
+    pays in one silo. Where sampling does not hide an item by itself, that is often the better bound.
+    """
+    epsilon = accountant.epsilon(federation_event(rows, releases, unit, span), delta)
+    if unit is not Unit.ITEM or not any(shares_its_coin(policy, silo) for policy, silo in rows):
+        return epsilon
+    if needs_bound(rows[0][0]) and any(silo.items_per_subject is None for _, silo in rows):
+        return epsilon
+    subject = federation_event(rows, releases, Unit.SUBJECT, span=1)
+    return min(epsilon, group_epsilon(lambda inner: accountant.epsilon(subject, inner), 2, delta))
+
+
+def needs_bound(policy: Policy) -> bool:
+    """Whether K enters the policy's subject-level event."""
+    return not isinstance(policy.sampling, PoissonSubjects) or policy.clip == Clip(
+        ClipPer.ITEM, Pool.SUM, policy.clip.norm
+    )
 
 
 def worst_row(rows: list[Row], unit: Unit) -> Row:
@@ -158,22 +188,33 @@ def _subject_step_of_fixed_size(policy: Policy, silo: SiloFacts, sigma: float, b
 def _item_step(policy: Policy, silo: SiloFacts, sigma: float) -> DpEvent:
     """One item more or less.
 
-    Present in the batch with the rate at most. It moves the sum by C where its own clipped gradient simply leaves:
-    items summed, or averaged within a subject (of n items, the mean moves by 2C/n at most, and by C if it was alone).
-    It moves it by 2C where another item takes its place (a fixed size, a group cap that binds, surplus items dropped
-    for K) or where removing it turns a clipped mean round.
+    It moves the sum by C where its own clipped gradient simply leaves: items summed, or averaged within a subject (of n
+    items, the mean moves by 2C/n at most, and by C if it was alone). It moves it by 2C where another item takes its
+    place (a fixed size, a group cap that binds, surplus items dropped for K) or where removing it turns a clipped mean
+    round.
+
+    Sampling hides it only if it does not share its coin; a step that does is priced without amplification.
     """
+    if silo.items_per_subject == 1 and not silo.drops_surplus:
+        return _subject_step(policy, silo, sigma)  # then an item is a subject
     sampling = policy.sampling
-    if isinstance(sampling, FixedItems):
-        rate = min(1.0, sampling.size / silo.items)
-        return events.sampled_gaussian(rate, sigma / 2)
-    alone = silo.items_per_subject == 1 and not silo.drops_surplus
     replaced = silo.drops_surplus or _cap_may_bind(policy, silo)
     turned = policy.clip.per in (ClipPer.SUBJECT, ClipPer.BATCH)
-    move = 2.0 if replaced or turned else 1.0
-    if alone and policy.clip.per is not ClipPer.BATCH:
-        move = 1.0
-    return events.sampled_gaussian(sampling.rate, sigma / move)
+    fixed = isinstance(sampling, FixedItems)
+    noise = sigma / (2.0 if replaced or turned or fixed else 1.0)
+    if shares_its_coin(policy, silo):
+        return events.gaussian(noise)
+    rate = min(1.0, sampling.size / silo.items) if isinstance(sampling, FixedItems) else sampling.rate
+    return events.sampled_gaussian(rate, noise)
+
+
+def shares_its_coin(policy: Policy, silo: SiloFacts) -> bool:
+    """Whether, without the item, something else answers to the coin that decided about it.
+
+    So it is where subjects are sampled (the rest of its subject stays) and where surplus is dropped (another item takes
+    its place). The step without it is then not the step in which it was not drawn, and sampling does not hide it.
+    """
+    return silo.drops_surplus or isinstance(policy.sampling, PoissonSubjects)
 
 
 def _cap_may_bind(policy: Policy, silo: SiloFacts) -> bool:

@@ -13,7 +13,7 @@ from dp_accounting import DpEvent
 from wholegrain import _check
 from wholegrain.errors import BudgetError, SpecError
 from wholegrain.policies.catalog import Settings, find
-from wholegrain.policies.guarantees import Row, federation_event, obstacles
+from wholegrain.policies.guarantees import Row, federation_epsilon, federation_event, needs_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.accountants import DEFAULT, Accountant
@@ -48,8 +48,8 @@ class Plan:
         unit = unit or self.unit
         if obstacles(self.rows[0][0], unit):
             return math.inf
-        event = federation_event(self.rows, releases, unit, self.span)
-        return self.accountant.epsilon(event, self.delta)
+        rows = list(self.rows)
+        return federation_epsilon(rows, releases, unit, self.span, self.accountant, self.delta)
 
     def guarantee(self, unit: Unit = Unit.SUBJECT) -> Guarantee:
         """The strongest standing for this unit: proved before none; what is only claimed is never returned here."""
@@ -168,7 +168,7 @@ def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
     return Guarantee(
         unit=unit,
         standing=Standing.PROVED,
-        epsilon=plan.accountant.epsilon(event, plan.delta),
+        epsilon=plan.epsilon(plan.horizon.releases(), unit),
         delta=plan.delta,
         accountant=plan.accountant.name,
         because=_composition(plan, unit),
@@ -186,15 +186,11 @@ def _composition(plan: Plan, unit: Unit) -> str:
 
 def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:
     policy, silo = plan.rows[0]
-    if unit is not Unit.SUBJECT or not _needs_bound(policy):
+    if unit is not Unit.SUBJECT or not needs_bound(policy):
         return ()
     if all(facts.items_per_subject is not None for _, facts in plan.rows):
         return ()
     return (f"no public bound on the items of one subject is declared for '{silo.name}'",)
-
-
-def _needs_bound(policy: Policy) -> bool:
-    return not hasattr(policy.sampling, "items")
 
 
 def _require_priceable(plan: Plan) -> None:

@@ -18,15 +18,14 @@ from dp_accounting import (
 )
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 
-COARSEST_GRID = 1e-3  # for an ε of 1; a larger ε needs no finer relative error
 FINEST_GRID = 1e-7
-# exp(x) − 1 beyond this is "large" for every purpose here.
-LARGEST_EXPONENT = 50.0
+COARSEST_GRID = 1e-3  # up to an ε of about 5; a larger ε bears a coarser grid at the same relative error
+COARSEST_GRID_OF_ALL = 2e-2
 
 
 def approximate_epsilon(event: DpEvent, delta: float) -> float:
     """ε of the Gaussian that the event resembles; a starting point, not a bound."""
-    squared, _ = _size(event)
+    squared, _ = _size(event, most=50.0)
     if squared == 0:
         return 0.0
     with np.errstate(divide="ignore"):  # the library takes log(0) on its way to a finite answer
@@ -39,10 +38,10 @@ def suitable_grid(event: DpEvent) -> float:
     Rounding privacy losses to a grid g adds at most g²/4 of variance per step, here 0.25 % of the step's own. The value
     does not depend on how often a step is repeated, so that one more round finds the step's distribution in the cache.
     """
-    squared, steps = _size(event)
+    squared, steps = _size(event, most=1.0)
     if not steps:
         return COARSEST_GRID
-    coarsest = COARSEST_GRID * max(1.0, squared / 10)  # ε grows as μ²/2 where it is large
+    coarsest = min(COARSEST_GRID * max(1.0, squared / 10), COARSEST_GRID_OF_ALL)
     wanted = min(max(0.1 * math.sqrt(squared / steps), FINEST_GRID), coarsest)
     power = 10.0 ** math.floor(math.log10(wanted) + 1e-9)
     mantissa = max(m for m in (1, 2, 5) if m * power <= wanted * (1 + 1e-9))
@@ -50,41 +49,37 @@ def suitable_grid(event: DpEvent) -> float:
 
 
 @singledispatch
-def _size(event: DpEvent) -> tuple[float, int]:
-    """(μ², number of steps) of the event; nothing for events that are not priced here."""
+def _size(event: DpEvent, most: float) -> tuple[float, int]:
+    """(μ², number of steps) of the event, with exponents held to `most` so that rare large losses do not dominate."""
     return 0.0, 0
 
 
 @_size.register
-def _(event: GaussianDpEvent) -> tuple[float, int]:
+def _(event: GaussianDpEvent, most: float) -> tuple[float, int]:
     return event.noise_multiplier**-2, 1
 
 
 @_size.register
-def _(event: PoissonSampledDpEvent) -> tuple[float, int]:
+def _(event: PoissonSampledDpEvent, most: float) -> tuple[float, int]:
     sigma = getattr(event.event, "noise_multiplier", 1.0)
-    return event.sampling_probability**2 * _expm1(sigma**-2), 1
+    return event.sampling_probability**2 * math.expm1(min(sigma**-2, most)), 1
 
 
 @_size.register
-def _(event: MixtureOfGaussiansDpEvent) -> tuple[float, int]:
+def _(event: MixtureOfGaussiansDpEvent, most: float) -> tuple[float, int]:
     moves = np.asarray(event.sensitivities) / event.standard_deviation
     weights = np.asarray(event.sampling_probs)
-    products = np.expm1(np.minimum(np.outer(moves, moves), LARGEST_EXPONENT))
+    products = np.expm1(np.minimum(np.outer(moves, moves), most))
     return float(weights @ products @ weights), 1
 
 
 @_size.register
-def _(event: SelfComposedDpEvent) -> tuple[float, int]:
-    squared, steps = _size(event.event)
+def _(event: SelfComposedDpEvent, most: float) -> tuple[float, int]:
+    squared, steps = _size(event.event, most)
     return squared * event.count, steps * event.count
 
 
 @_size.register
-def _(event: ComposedDpEvent) -> tuple[float, int]:
-    sizes = [_size(part) for part in event.events]
+def _(event: ComposedDpEvent, most: float) -> tuple[float, int]:
+    sizes = [_size(part, most) for part in event.events]
     return sum(size[0] for size in sizes), sum(size[1] for size in sizes)
-
-
-def _expm1(exponent: float) -> float:
-    return math.expm1(min(exponent, LARGEST_EXPONENT))

@@ -5,10 +5,14 @@ are in use; each is at most the next.
 """
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 
 from wholegrain import _check
 from wholegrain.privacy.units import Budget
+
+SMALLEST_INNER_DELTA = 1e-12
+LARGEST_GROUP_EPSILON = 100.0
 
 
 class GroupForm(StrEnum):
@@ -49,3 +53,23 @@ def item_budget(group: Budget, size: int, form: GroupForm = GroupForm.DWORK_ROTH
     epsilon = group.epsilon / _check.count("group size", size)
     factor = group_delta(Budget(epsilon, 0.5), size, form) / 0.5
     return Budget(epsilon, group.delta / factor)
+
+
+def group_epsilon(price: Callable[[float], float], size: int, delta: float) -> float:
+    """ε at δ for groups of `size`, from a function that prices one member at any δ; infinite where none is found.
+
+    >>> round(group_epsilon(lambda delta: 0.5, 2, 1e-5), 3)
+    1.0
+    """
+    inner = delta / _check.count("group size", size)
+    while inner >= SMALLEST_INNER_DELTA:
+        epsilon = price(inner)
+        if epsilon == 0:
+            return 0.0
+        if size * epsilon > LARGEST_GROUP_EPSILON:
+            return math.inf
+        total = group_delta(Budget(epsilon, inner), size)
+        if total <= delta:
+            return size * epsilon
+        inner *= 0.9 * delta / total
+    return math.inf

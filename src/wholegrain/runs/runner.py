@@ -1,5 +1,6 @@
 """From a spec to a finished run: prepare (everything that can be refused), then execute (everything that costs
-budget)."""
+budget).
+"""
 
 import time
 from collections.abc import Mapping

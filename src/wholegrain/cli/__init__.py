@@ -1,0 +1,1 @@
+"""The command line: one file per verb. All terminal code lives here."""

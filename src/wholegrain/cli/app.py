@@ -1,0 +1,46 @@
+"""The command `wholegrain`: its verbs, and the one place where an error becomes a line and an exit code."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import wholegrain
+from wholegrain.cli import bounds, data, demo, pricing, runs, show
+from wholegrain.errors import WholegrainError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Subject-level differential privacy for cross-silo federated learning.",
+)
+app.command()(runs.run)
+app.command()(runs.plan)
+app.command()(pricing.account)
+app.command()(pricing.calibrate)
+app.command()(bounds.bounds)
+app.command()(demo.demo)
+app.add_typer(data.app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        show.out.print(f"wholegrain {wholegrain.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Subject-level differential privacy for cross-silo federated learning."""
+
+
+def main() -> None:
+    """Run the command; an error on purpose is one sentence on standard error and exit code 2."""
+    try:
+        app()
+    except WholegrainError as error:
+        show.err.print(f"error: {error}", markup=False, soft_wrap=True)
+        sys.exit(2)

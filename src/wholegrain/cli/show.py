@@ -1,0 +1,92 @@
+"""How things look on a terminal: consoles, tables, and the rule that JSON goes alone to standard output."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wholegrain.policies.plan import Plan, rounds_allowed
+from wholegrain.policies.policy import NoiseByLargestGroup, Policy
+from wholegrain.privacy.units import Guarantee, Standing
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+STYLE = {Standing.PROVED: "green", Standing.CLAIMED: "yellow", Standing.NONE: "red"}
+
+
+def as_json(content: Mapping[str, Any]) -> None:
+    """One JSON object on standard output."""
+    print(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def number(value: float) -> str:
+    """Four significant digits, ∞ where there is no bound.
+
+    >>> number(3.99912), number(float("inf"))
+    ('3.999', '∞')
+    """
+    return f"{value:.4g}" if math.isfinite(value) else "∞"
+
+
+def standing(value: Standing) -> Text:
+    """The standing in its colour."""
+    return Text(str(value), style=STYLE[value])
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A plain table; every column but the first is right-aligned where it holds numbers."""
+    grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        grid.add_column(column)
+    for row in rows:
+        grid.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
+    return grid
+
+
+def guarantees(found: Iterable[Guarantee]) -> Table:
+    """What is promised to whom."""
+    rows = [(g.unit, number(g.epsilon), f"{g.delta:g}", standing(g.standing), g.accountant, g.because) for g in found]
+    return table("Guarantees", ("unit", "ε", "δ", "standing", "accountant", "because"), rows)
+
+
+def plan(planned: Plan) -> None:
+    """The plan in full, before any training."""
+    horizon = planned.horizon
+    out.print(
+        f"[bold]{planned.policy}[/bold]: {horizon.rounds} rounds of {horizon.steps} steps in"
+        f" {horizon.cohort_count} of {len(planned.rows)} silos; a subject in {planned.span} silos at most"
+    )
+    out.print(guarantees(planned.guarantees))
+    releases = horizon.releases()
+    rows = [
+        (f.name, f.items, f.subjects, f.items_per_subject or "–", releases.get(f.name, 0), sampling(p), noise(p))
+        for p, f in planned.rows
+    ]
+    columns = ("silo", "items", "subjects", "K", "steps", "sampling", "noise multiplier")
+    out.print(table("Silos", columns, rows))
+    allowed = rounds_allowed(planned)
+    if allowed is not None:
+        out.print(f"The budget allows {allowed} rounds with this noise.")
+
+
+def sampling(policy: Policy) -> str:
+    """The sampler in one phrase."""
+    drawn = policy.sampling
+    text = type(drawn).__name__
+    details = [f"{name} {value:.4g}" for name, value in vars(drawn).items() if value is not None]
+    return f"{text}({', '.join(details)})"
+
+
+def noise(policy: Policy) -> str:
+    """The noise multiplier, or the ends of the paper's table."""
+    if policy.noise is None:
+        return "–"
+    if isinstance(policy.noise, NoiseByLargestGroup):
+        return f"{policy.noise.table[0]:.4g} … {policy.noise.table[-1]:.4g} by largest group"
+    return f"{policy.noise.multiplier:.4g}"
