@@ -75,7 +75,7 @@ def federation_epsilon(
     releases: Mapping[str, int],
     unit: Unit,
     span: int,
-    price: Callable[[DpEvent, float], float],
+    accountant: Accountant,
     delta: float,
 ) -> float:
     """The smallest ε at δ that can be proved for one unit of the federation.
