@@ -23,6 +23,7 @@ from wholegrain.errors import AccountingError
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy import events
+from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.groups import group_epsilon
 from wholegrain.privacy.units import Unit
 
