@@ -3,6 +3,7 @@
 import sys
 from typing import Annotated
 
+import torch
 import typer
 
 import wholegrain
@@ -39,6 +40,8 @@ def root(
 
 def main() -> None:
     """Run the command; an error on purpose is one sentence on standard error and exit code 2."""
+    # One thread: results then do not depend on the number of cores, and small models run faster for it.
+    torch.set_num_threads(1)
     try:
         app()
     except WholegrainError as error:

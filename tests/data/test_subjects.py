@@ -1,0 +1,97 @@
+"""Items never lose their subjects, and data that cannot be used is refused at the door."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from wholegrain.data.subjects import Roster, SubjectData, rank_within
+from wholegrain.errors import DataError
+
+codes = arrays.arrays(np.int64, st.integers(0, 30), elements=st.integers(-5, 5))
+
+
+def data_of(subjects: list[int]) -> SubjectData:
+    """Items whose input and target are their own number."""
+    numbers = np.arange(len(subjects))
+    return SubjectData(numbers[:, None].astype(np.float32), numbers, np.array(subjects, np.int64))
+
+
+@pytest.mark.parametrize("lengths", [(3, 2, 2), (2, 3, 2), (2, 2, 3)])
+def test_lengths_must_agree(lengths: tuple[int, int, int]) -> None:
+    inputs, targets, subjects = lengths
+    with pytest.raises(DataError, match=f"{inputs}, {targets} and {subjects}"):
+        SubjectData(np.zeros((inputs, 2)), np.zeros(targets, np.int64), np.zeros(subjects, np.int64))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("shape", [(5, 3), (5, 1, 2, 2)], ids=["table", "images"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inputs_must_be_finite(bad: float, shape: tuple[int, ...], dtype: type) -> None:
+    inputs = np.zeros(shape, dtype)
+    inputs[3].flat[-1] = inputs[4].flat[0] = bad
+    with pytest.raises(DataError, match=r"^2 items .*the first is item 3"):
+        SubjectData(inputs, np.zeros(5, np.int64), np.arange(5))
+
+
+def test_subject_codes_must_be_whole_numbers() -> None:
+    with pytest.raises(DataError, match="whole numbers"):
+        SubjectData(np.zeros((2, 1)), np.zeros(2, np.int64), np.array([0.0, 1.0]))
+
+
+def test_tokens_are_inputs_too() -> None:
+    data = SubjectData(np.array([[3, 4], [5, 6]]), np.array([0, 1]), np.array([8, 8]))
+    assert (data.items, data.subject_count, data.largest_subject) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("inputs", [np.zeros((0, 3), np.float32), np.zeros((0, 3), np.int64)], ids=["floats", "tokens"])
+def test_no_items_are_data_as_well(inputs: np.ndarray) -> None:
+    data = SubjectData(inputs, np.zeros(0, np.int64), np.zeros(0, np.int64))
+    assert (data.items, data.subject_count, data.largest_subject) == (0, 0, 0)
+
+
+def test_taking_none_leaves_none() -> None:
+    assert data_of([1, 2]).take(np.zeros(0, np.int64)).items == 0
+
+
+@given(groups=codes)
+def test_rank_within_counts_earlier_members(groups: np.ndarray) -> None:
+    slow = [int((groups[:position] == group).sum()) for position, group in enumerate(groups)]
+    assert rank_within(groups).tolist() == slow
+
+
+@given(subjects=codes)
+def test_a_roster_finds_each_subjects_items(subjects: np.ndarray) -> None:
+    roster = Roster.of(subjects)
+    distinct = np.unique(subjects)
+    assert roster.items == len(subjects)
+    assert len(roster.counts) == len(roster.starts) == len(distinct)
+    for number, code in enumerate(distinct):
+        items = roster.order[roster.starts[number] : roster.starts[number] + roster.counts[number]]
+        assert items.tolist() == np.flatnonzero(subjects == code).tolist()
+        assert (roster.subjects[items] == number).all()
+
+
+def test_take_keeps_items_and_subjects_together() -> None:
+    taken = data_of([7, 8, 9, 8]).take(np.array([3, 0]))
+    assert taken.subjects.tolist() == [8, 7]
+    assert taken.targets.tolist() == [3, 0]
+    assert taken.inputs[:, 0].tolist() == [3.0, 0.0]
+
+
+@given(subjects=st.lists(st.integers(0, 4), min_size=1, max_size=25), most=st.integers(1, 4), seed=st.integers(0, 99))
+def test_capped_keeps_what_the_cap_allows_and_nothing_else(subjects: list[int], most: int, seed: int) -> None:
+    data = data_of(subjects)
+    capped = data.capped(most, np.random.default_rng(seed))
+    for code in set(subjects):
+        assert (capped.subjects == code).sum() == min(most, subjects.count(code))
+    assert (np.diff(capped.targets) > 0).all()  # the items' own numbers: in order, none twice
+    assert (data.subjects[capped.targets] == capped.subjects).all()
+    assert (capped.inputs[:, 0] == capped.targets).all()
+
+
+def test_capped_is_a_pure_function_of_its_generator() -> None:
+    data = data_of([0] * 9 + [1] * 9)
+    first, second, other = (data.capped(3, np.random.default_rng(seed)).targets.tolist() for seed in (4, 4, 5))
+    assert first == second != other
