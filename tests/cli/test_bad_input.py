@@ -26,11 +26,11 @@ def assert_refused(outcome: Outcome, *words: str) -> None:
         ("privacy.epsilon=0", ["epsilon", "above 0"]),
         ("privacy.epsilon=-1", ["epsilon"]),
         ("privacy.epsilon=nan", ["epsilon"]),
-        ("privacy.epsilon=0.00001", ["epsilon", "1e-05"]),
         ("privacy.accountant=magic", ["accountant", "pld"]),
         ("privacy.unit=family", ["privacy.unit"]),
         ("privacy.unit=silo", ["silo", "subject_dp"]),
-        ("privacy.noise_multiplier=0.5", ["noise_multiplier", "rounds"]),
+        ("privacy.noise_multiplier=0.5", ["Not even one round", "add noise"]),
+        ("privacy.noise_multiplier=1.9", ["noise_multiplier = 1.9", "it allows 1"]),
         ("privacy.noise_multiplier=-1", ["noise_multiplier"]),
         ("policy.rate=1.5", ["rate", "probability"]),
         ("policy.rate=0", ["rate"]),
@@ -68,6 +68,12 @@ def test_a_spec_that_cannot_be_met(
     out = tmp_path / "out"
     assert_refused(wholegrain("run", clinics, "--out", out, "--set", change), *words)
     assert not out.exists()
+
+
+def test_a_budget_that_no_noise_meets(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:
+    changes = ["--set", "privacy.epsilon=1e-12", "--set", "privacy.delta=1e-12"]
+    assert_refused(wholegrain("run", clinics, "--out", tmp_path / "out", *changes), "ε = 1e-12", "raise the budget")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

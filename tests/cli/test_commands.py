@@ -61,7 +61,7 @@ def test_plan_says_it_all_and_writes_nothing(wholegrain: Command, clinics: Path,
     assert all(silo["noise_multiplier"] > 0 for silo in facts["silos"])
     shown = wholegrain("plan", clinics)
     assert "PROVED" in shown.out
-    assert "PoissonSubjects" in shown.out
+    assert "subjects, 0.5" in shown.out
     assert {path for path in tmp_path.iterdir() if path.name != "cache"} == before
 
 

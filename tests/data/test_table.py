@@ -210,7 +210,7 @@ def test_how_a_silo_is_called_depends_on_no_other_row() -> None:
 def test_identifiers_are_read_as_text(tmp_path: Path) -> None:
     path = tmp_path / "visits.csv"
     path.write_text("patient,clinic,age,sex,ill\n007,01,1,f,yes\n7,1,2,m,no\n007,01,3,f,no\n")
-    encoded = encode(read(path, LAYOUT.identifiers), LAYOUT, "visits")
+    encoded = encode(read(path, LAYOUT.names), LAYOUT, "visits")
     assert encoded.data.subject_count == 2
     assert encoded.data.subjects[0] == encoded.data.subjects[2]
     assert encoded.silos is not None
@@ -221,7 +221,7 @@ def test_identifiers_are_read_as_text(tmp_path: Path) -> None:
 def test_a_file_gives_what_the_table_gave(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"visits{suffix}"
     (table().write_parquet if suffix == ".parquet" else table().write_csv)(path)
-    from_file, direct = encode(read(path, LAYOUT.identifiers), LAYOUT, "visits"), encode(table(), LAYOUT, "visits")
+    from_file, direct = encode(read(path, LAYOUT.names), LAYOUT, "visits"), encode(table(), LAYOUT, "visits")
     assert (from_file.data.inputs == direct.data.inputs).all()
     assert (from_file.data.subjects == direct.data.subjects).all()
 
@@ -231,7 +231,7 @@ def test_a_blank_subject_in_a_file_is_refused(tmp_path: Path, blank: str) -> Non
     path = tmp_path / "visits.csv"
     path.write_text(f"patient,clinic,age,sex,ill\na,x,1,f,yes\n{blank},x,2,m,no\n")
     with pytest.raises(DataError, match=r"'patient'.*row 2"):
-        encode(read(path, LAYOUT.identifiers), LAYOUT, "visits")
+        encode(read(path, LAYOUT.names), LAYOUT, "visits")
 
 
 def test_a_category_in_a_file_is_written_as_it_is_declared(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_category_in_a_file_is_written_as_it_is_declared(tmp_path: Path) -> No
         target=Target("ill", ("false", "true")),
         features=(Number("age", 0, 100), Category("sex", ("01", "02"))),
     )
-    encoded = encode(read(path, layout.identifiers), layout, "visits")
+    encoded = encode(read(path, layout.names), layout, "visits")
     assert encoded.data.targets.tolist() == [1, 0]
     assert encoded.data.inputs[:, 1:].tolist() == [[1, 0], [0, 1]]
 
@@ -253,7 +253,7 @@ def test_text_late_in_a_numeric_column_is_found(tmp_path: Path) -> None:
     rows = "".join(f"p{number},x,{number % 90},f,no\n" for number in range(500))
     path.write_text(f"patient,clinic,age,sex,ill\n{rows}p500,x,old,f,no\n")
     with pytest.raises(DataError, match=r"'age'.*row 501"):
-        encode(read(path, LAYOUT.identifiers), LAYOUT, "visits")
+        encode(read(path, LAYOUT.names), LAYOUT, "visits")
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_file_with_a_header_only_has_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "visits.csv"
     path.write_text("patient,clinic,age,sex,ill\n")
     with pytest.raises(DataError, match="no rows"):
-        encode(read(path, LAYOUT.identifiers), LAYOUT, "visits")
+        encode(read(path, LAYOUT.names), LAYOUT, "visits")
 
 
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:

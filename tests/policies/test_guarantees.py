@@ -192,10 +192,12 @@ class TestBatchesOfFixedSize:
         event = step_event(built(FixedItems(10), *clip), self.SILO, Unit.ITEM)
         assert event == PoissonSampledDpEvent(0.25, GaussianDpEvent(SIGMA / 2))
 
-    def test_item_whose_subject_is_clipped(self):
+    @pytest.mark.parametrize("drops", [False, True])
+    def test_item_whose_subject_is_clipped(self, drops):
         """The item that leaves can turn its subject's mean round, and the one that enters another's: 2C each."""
-        event = step_event(built(FixedItems(10), ClipPer.SUBJECT, Pool.MEAN), self.SILO, Unit.ITEM)
-        assert event == PoissonSampledDpEvent(0.25, GaussianDpEvent(SIGMA / 4))
+        policy, silo = built(FixedItems(10), ClipPer.SUBJECT, Pool.MEAN), replace(self.SILO, drops_surplus=drops)
+        at_4c = GaussianDpEvent(SIGMA / 4)
+        assert step_event(policy, silo, Unit.ITEM) == (at_4c if drops else PoissonSampledDpEvent(0.25, at_4c))
 
     def test_batch_of_everything_is_no_sampling(self):
         event = step_event(built(FixedItems(40), ClipPer.ITEM, Pool.SUM), self.SILO, Unit.SUBJECT)
@@ -331,6 +333,18 @@ def test_one_step_is_as_private_as_promised(sampling, clip, unit, drops):
             for delta, epsilon in promised.items():
                 assert true_delta(epsilon, law, other) <= delta * (1 + 1e-4)  # what the integral is good for
                 assert true_delta(epsilon, other, law) <= delta * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(("rate", "hidden"), [(0.05, True), (1.0, False)])
+def test_item_that_shares_its_coin_pays_the_smaller_of_two_prices(rate, hidden):
+    """Twice its subject, sampled, or itself alone, not sampled."""
+    silo = facts()
+    policy = catalogued("subject_dp", silo, rate)
+    alone = PRICING.epsilon(repeat(GaussianDpEvent(SIGMA / 2), 20), 1e-5)
+    priced = federation_epsilon([(policy, silo)], {"silo": 20}, Unit.ITEM, 1, PRICING, 1e-5)
+    assert (priced < alone) is hidden
+    assert priced <= alone
+    assert priced > PRICING.epsilon(federation_event([(policy, silo)], {"silo": 20}, Unit.SUBJECT, 1), 1e-5)
 
 
 # Composition over silos.

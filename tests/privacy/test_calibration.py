@@ -54,7 +54,7 @@ def test_calibrated_noise_spends_the_budget_and_no_more(event_of, budget):
     assert epsilon >= budget.epsilon * (1 - 1e-3) or noise == LEAST_NOISE
 
 
-@few
+@settings(max_examples=4)
 @given(rate=st.floats(0.05, 1.0), noise=st.floats(2.0, 8.0), steps=st.integers(1, 5), budget=budgets)
 def test_calibrated_rounds_fit_and_one_more_does_not(rate, noise, steps, budget):
     accountant = RdpAccountant()
@@ -100,8 +100,8 @@ def test_round_that_no_budget_meets_is_refused_with_its_price():
 
 
 def test_sixteen_different_silos_take_few_evaluations():
-    rates = [512 / (20_000 + 700 * number) for number in range(16)]
-    accountant = Counting(PldAccountant())
+    rates = [0.1 + 0.005 * number for number in range(16)]
+    accountant = Counting(PldAccountant(grid=1e-2))
     budget = Budget(4.0, 1e-5)
     noise = calibrate_noise(
         lambda s: compose(repeat(group_by_poisson(rate, 20, s), 500) for rate in rates), budget, accountant

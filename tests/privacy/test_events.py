@@ -24,6 +24,7 @@ from wholegrain.privacy.events import (
     sampled_gaussian,
 )
 
+TWO = compose([gaussian(1.0), gaussian(2.0)])
 rates = st.floats(1e-4, 0.999)
 many = settings(max_examples=60)
 
@@ -176,7 +177,10 @@ def test_composition_merges_equal_events_and_keeps_different_ones():
         ([gaussian(1.0), NoOpDpEvent()], gaussian(1.0)),
         ([gaussian(1.0)] * 16, SelfComposedDpEvent(gaussian(1.0), 16)),
         ([gaussian(1.0), NonPrivateDpEvent()], NonPrivateDpEvent()),
-        ([compose([gaussian(1.0), gaussian(2.0)])] * 2, SelfComposedDpEvent(compose([gaussian(1.0), gaussian(2.0)]), 2)),
+        (
+            [compose([gaussian(1.0), gaussian(2.0)])] * 2,
+            SelfComposedDpEvent(compose([gaussian(1.0), gaussian(2.0)]), 2),
+        ),
     ],
 )
 def test_composition_has_one_form(parts, same):

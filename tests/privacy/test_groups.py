@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wholegrain.errors import SpecError
-from wholegrain.privacy.groups import GroupForm, group_budget, group_delta, item_budget
+from wholegrain.privacy.accountants import RdpAccountant
+from wholegrain.privacy.events import gaussian
+from wholegrain.privacy.groups import GroupForm, group_budget, group_delta, group_epsilon, item_budget
 from wholegrain.privacy.units import Budget
 
 items = st.builds(Budget, st.floats(0.01, 2.0), st.floats(1e-12, 1e-6))
@@ -29,9 +31,7 @@ def test_geometric_form_is_the_sum_over_the_group(item, size):
 @given(item=items, size=sizes)
 def test_written_forms(item, size):
     epsilon, delta = item.epsilon, item.delta
-    assert group_delta(item, size, GroupForm.DWORK_ROTH) == pytest.approx(
-        size * math.exp((size - 1) * epsilon) * delta
-    )
+    assert group_delta(item, size, GroupForm.DWORK_ROTH) == pytest.approx(size * math.exp((size - 1) * epsilon) * delta)
     assert group_delta(item, size, GroupForm.VADHAN) == pytest.approx(size * math.exp(size * epsilon) * delta)
 
 
@@ -63,3 +63,24 @@ def test_group_whose_delta_reaches_one_is_refused():
 def test_group_size_is_a_count(size):
     with pytest.raises(SpecError, match="group size"):
         group_delta(Budget(1.0, 1e-6), size)
+
+
+@pytest.mark.parametrize("sigma", [5.0, 20.0])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_priced_group_pays_at_least_what_it_really_costs(size, sigma):
+    """A group of k moves a Gaussian k times as far as one member does."""
+    asked = []
+
+    def price(delta):
+        asked.append(delta)
+        return RdpAccountant().epsilon(gaussian(sigma), delta)
+
+    epsilon = group_epsilon(price, size, 1e-5)
+    assert epsilon >= RdpAccountant().epsilon(gaussian(sigma / size), 1e-5)
+    assert epsilon == size * price(asked[-1])
+    assert group_delta(Budget(epsilon / size, asked[-1]), size) <= 1e-5
+
+
+@pytest.mark.parametrize(("price", "epsilon"), [(0.0, 0.0), (math.inf, math.inf), (40.0, math.inf)])
+def test_priced_group_at_the_ends(price, epsilon):
+    assert group_epsilon(lambda delta: price, 2, 1e-5) == epsilon

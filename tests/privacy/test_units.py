@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -7,10 +8,10 @@ from wholegrain.privacy.units import Budget, Guarantee, Neighbouring, Standing, 
 
 
 def guarantee(**changes):
-    facts = dict(
+    proved = Guarantee(
         unit=Unit.SUBJECT, standing=Standing.PROVED, epsilon=3.99951, delta=1e-5, accountant="pld", because="composed"
     )
-    return Guarantee(**facts | changes)
+    return replace(proved, **changes)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])

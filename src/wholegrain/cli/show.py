@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wholegrain.data.sampling import FixedItems, PoissonItems
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import NoiseByLargestGroup, Policy
 from wholegrain.privacy.units import Guarantee, Standing
@@ -78,9 +79,13 @@ def plan(planned: Plan) -> None:
 def sampling(policy: Policy) -> str:
     """The sampler in one phrase."""
     drawn = policy.sampling
-    text = type(drawn).__name__
-    details = [f"{name} {value:.4g}" for name, value in vars(drawn).items() if value is not None]
-    return f"{text}({', '.join(details)})"
+    if isinstance(drawn, FixedItems):
+        return f"{drawn.size} items"
+    if isinstance(drawn, PoissonItems):
+        kept = f", {drawn.most_per_subject} a subject" if drawn.most_per_subject else ""
+        return f"items, {drawn.rate:.4g}{kept}"
+    kept = f", {drawn.items} items each" if drawn.items else ""
+    return f"subjects, {drawn.rate:.4g}{kept}"
 
 
 def noise(policy: Policy) -> str:

@@ -108,7 +108,7 @@ def rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _require_finite(inputs: NDArray[np.generic]) -> None:
-    finite = np.isfinite(inputs.reshape(len(inputs), -1)).all(1)
+    finite = np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim)))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
         raise DataError(

@@ -4,7 +4,8 @@ A column is declared with what is publicly known of it. A value beyond its bound
 was not declared, or a missing value where none was allowed, is refused with the row named.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,18 +29,14 @@ class Number:
     missing: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise SpecError(f"The bounds of '{self.name}' must satisfy low < high, not {self.low} and {self.high}.")
+        if not (self.low < self.high and math.isfinite(self.high - self.low)):
+            raise SpecError(
+                f"The bounds of '{self.name}' must be finite with low < high, not {self.low} and {self.high}."
+            )
 
     def encode(self, frame: pl.DataFrame) -> NDArray[np.float32]:
         """[row, 1] values in [−1, 1]."""
-        column = _column(frame, self.name)
-        if not column.dtype.is_numeric() and column.dtype != pl.Boolean:
-            raise DataError(
-                f"Column '{self.name}' is declared as a number and holds {column.dtype};"
-                " declare it with categories, or mend the file."
-            )
-        values = column.cast(pl.Float64).fill_nan(None)
+        values = _numbers(_column(frame, self.name))
         if self.missing is None:
             _refuse_missing(values, "declare `missing` with a value from knowledge, or remove the rows")
         else:
@@ -88,12 +85,11 @@ class Target:
     def encode(self, frame: pl.DataFrame) -> NDArray[np.int64]:
         """[row] class numbers."""
         column = _column(frame, self.name)
-        _refuse_missing(column, "an item without a target cannot be trained on; remove the rows")
+        values = as_text(column) if self.threshold is None else _numbers(column)
+        _refuse_missing(values, "an item without a target cannot be trained on; remove the rows")
         if self.threshold is None:
-            return _codes(as_text(column), self.classes)
-        if not column.dtype.is_numeric():
-            raise DataError(f"The target '{self.name}' has a threshold and is not numeric.")
-        return (column.cast(pl.Float64).to_numpy() > self.threshold).astype(np.int64)
+            return _codes(values, self.classes)
+        return (values.to_numpy() > self.threshold).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +109,11 @@ class TableLayout:
                 raise SpecError(f"'{feature.name}' cannot be a feature and the subject or target.")
 
     @property
-    def identifiers(self) -> tuple[str, ...]:
-        """Columns that are names, not quantities."""
-        return (self.subject,) if self.silo is None else (self.subject, self.silo)
+    def names(self) -> frozenset[str]:
+        """Columns that hold names, not quantities."""
+        names = {feature.name for feature in self.features if isinstance(feature, Category)}
+        names |= {self.target.name} if self.target.classes else set()
+        return frozenset(names | {self.subject} | ({self.silo} if self.silo else set()))
 
 
 def encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
@@ -135,8 +133,8 @@ def encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
     return Dataset(name=name, data=data, silos=labels, classes=layout.target.count)
 
 
-def read(path: Path, identifiers: Sequence[str]) -> pl.DataFrame:
-    """A CSV or Parquet file; identifiers are read as text, so that '007' and '7' stay two people."""
+def read(path: Path, names: Collection[str]) -> pl.DataFrame:
+    """A CSV or Parquet file; columns of names are read as text, so that '007' and '7' stay two people."""
     if not path.is_file():
         raise DataError(f"There is no file '{path}'.")
     _check.known("table format", path.suffix.lower(), [".csv", ".parquet"])
@@ -144,7 +142,7 @@ def read(path: Path, identifiers: Sequence[str]) -> pl.DataFrame:
         if path.suffix.lower() == ".parquet":
             return pl.read_parquet(path)
         columns = pl.read_csv(path, n_rows=0).columns
-        as_string = {name: pl.String for name in identifiers if name in columns}
+        as_string = {name: pl.String for name in names if name in columns}
         return pl.read_csv(path, schema_overrides=as_string, infer_schema_length=None)
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -152,16 +150,43 @@ def read(path: Path, identifiers: Sequence[str]) -> pl.DataFrame:
 
 
 def as_text(column: pl.Series) -> pl.Series:
-    """Values as text, whole numbers without a decimal point, blank text as missing."""
-    if column.dtype.is_float():
-        column = column.fill_nan(None)
-        whole = column.drop_nulls()
-        if bool((whole == whole.round()).all()):
-            column = column.cast(pl.Int64)
+    """Values as text: whole numbers without a decimal point, blanks and what is not finite as missing.
+
+    How a value is written depends on no other row.
+
+    >>> as_text(pl.Series([1.0, 2.5, float("nan")])).to_list()
+    ['1', '2.5', None]
+    """
     if column.dtype == pl.Boolean:
         column = column.cast(pl.Int64)
-    text = column.cast(pl.String).str.strip_chars()
-    return text.set(text == "", None)
+    if column.dtype.is_float():
+        text = [_written(value) for value in column.to_list()]
+        return pl.Series(column.name, text, dtype=pl.String)
+    stripped = column.cast(pl.String).str.strip_chars()
+    return stripped.set(stripped == "", None)
+
+
+def _written(value: float | None) -> str | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _numbers(column: pl.Series) -> pl.Series:
+    """Values as numbers, NaN as missing; text that is no number is refused with its row."""
+    if column.dtype == pl.String:
+        column = column.set(column.str.strip_chars() == "", None)
+    elif not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+        raise DataError(f"Column '{column.name}' is declared as a number and holds {column.dtype}.")
+    values = column.cast(pl.Float64, strict=False)
+    wrong = values.is_null() & column.is_not_null()
+    if wrong.any():
+        row = int(wrong.arg_max() or 0)
+        raise DataError(
+            f"Column '{column.name}' is declared as a number and holds '{column[row]}' in row {row + 1};"
+            " declare it with categories, or mend the row."
+        )
+    return values.fill_nan(None)
 
 
 def _column(frame: pl.DataFrame, name: str) -> pl.Series:
@@ -172,8 +197,6 @@ def _column(frame: pl.DataFrame, name: str) -> pl.Series:
 
 
 def _refuse_missing(column: pl.Series, remedy: str) -> None:
-    if column.dtype.is_float():
-        column = column.fill_nan(None)
     if column.null_count():
         row = int(column.is_null().arg_max() or 0)
         raise DataError(

@@ -27,8 +27,11 @@ def clipped_sum(
         return Pooled(vector.new_zeros(layout.size), 0)
     if clip.per in (ClipPer.NONE, ClipPer.BATCH):
         mean = batch_gradient(model, loss, layout, vector, inputs, targets)
-        scale = len(inputs) if clip.per is ClipPer.NONE else 1
-        return pool_gradients(mean[None] * scale, groups[:1] * 0, clip)
+        if clip.per is ClipPer.BATCH:
+            return pool_gradients(mean[None], groups[:1] * 0, clip)
+        if bool(torch.isfinite(mean).all()):
+            return Pooled(mean * len(inputs), 0)
+        # Otherwise find the items at fault, one by one.
     gradients = _item_gradients(model, loss, layout, vector, inputs, targets)
     return pool_gradients(gradients, groups, clip)
 

@@ -28,11 +28,12 @@ def build(name: str, features: int, classes: int, seed: int, **options: Any) -> 
     """
     factory = _factory(name)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, Purpose.INITIAL))
+        torch.manual_seed(derive(seed, Purpose.INITIAL) % 2**32)
         try:
             model = factory(features=features, classes=classes, **options)
-        except TypeError as error:
-            raise SpecError(f"The model '{name}' does not take these options: {error}.") from error
+        except (TypeError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise SpecError(f"The model '{name}' cannot be built with these options: {reason}.") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{name}' returned {type(model).__name__}, not a torch.nn.Module.")
     return checked(model)

@@ -117,7 +117,7 @@ def worst_row(rows: list[Row], unit: Unit) -> Row:
         drops_surplus=any(silo.drops_surplus for silo in silos),
     )
     least = min(_fixed_noise(policy, unit) for policy in policies)
-    worst = replace(policies[0], sampling=_worst_sampling(policies))
+    worst = replace(policies[0], sampling=_worst_sampling(policies, unit))
     return worst.with_noise(least), silo
 
 
@@ -131,19 +131,23 @@ def _fixed_noise(policy: Policy, unit: Unit) -> float:
     return policy.noise.multiplier
 
 
-def _worst_sampling(policies: list[Policy]) -> PoissonItems | PoissonSubjects | FixedItems:
+def _worst_sampling(policies: list[Policy], unit: Unit) -> PoissonItems | PoissonSubjects | FixedItems:
     samplings = [policy.sampling for policy in policies]
     poisson = [s for s in samplings if isinstance(s, PoissonItems)]
     if poisson:
-        caps = [s.most_per_subject for s in poisson]
-        cap = None if None in caps else max(c for c in caps if c is not None)
-        return PoissonItems(max(s.rate for s in poisson), cap)
+        return PoissonItems(max(s.rate for s in poisson), _worst_cap([s.most_per_subject for s in poisson], unit))
     by_subject = [s for s in samplings if isinstance(s, PoissonSubjects)]
     if by_subject:
-        sizes = [s.items for s in by_subject]
-        most = None if None in sizes else max(m for m in sizes if m is not None)
-        return PoissonSubjects(max(s.rate for s in by_subject), most)
+        return PoissonSubjects(max(s.rate for s in by_subject), _worst_cap([s.items for s in by_subject], unit))
     return FixedItems(max(s.size for s in samplings if isinstance(s, FixedItems)))
+
+
+def _worst_cap(caps: list[int | None], unit: Unit) -> int | None:
+    """The loosest cap is worst for a subject; the tightest for an item, whose place another takes where a cap binds."""
+    given = [cap for cap in caps if cap is not None]
+    if unit is Unit.ITEM:
+        return min(given, default=None)
+    return max(given) if len(given) == len(caps) else None
 
 
 def _subject_step(policy: Policy, silo: SiloFacts, sigma: float) -> DpEvent:
@@ -192,7 +196,7 @@ def _item_step(policy: Policy, silo: SiloFacts, sigma: float) -> DpEvent:
     It moves the sum by C where its own clipped gradient simply leaves: items summed, or averaged within a subject (of n
     items, the mean moves by 2C/n at most, and by C if it was alone). It moves it by 2C where another item takes its
     place (a fixed size, a group cap that binds, surplus items dropped for K) or where removing it turns a clipped mean
-    round.
+    round; by 4C where both happen to two subjects (a fixed size, clipped per subject).
 
     Sampling hides it only if it does not share its coin; a step that does is priced without amplification.
     """
@@ -202,7 +206,10 @@ def _item_step(policy: Policy, silo: SiloFacts, sigma: float) -> DpEvent:
     replaced = silo.drops_surplus or _cap_may_bind(policy, silo)
     turned = policy.clip.per in (ClipPer.SUBJECT, ClipPer.BATCH)
     fixed = isinstance(sampling, FixedItems)
-    noise = sigma / (2.0 if replaced or turned or fixed else 1.0)
+    move = 2.0 if replaced or turned or fixed else 1.0
+    if fixed and policy.clip.per is ClipPer.SUBJECT:
+        move = 4.0
+    noise = sigma / move
     if shares_its_coin(policy, silo):
         return events.gaussian(noise)
     rate = min(1.0, sampling.size / silo.items) if isinstance(sampling, FixedItems) else sampling.rate

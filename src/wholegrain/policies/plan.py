@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from dp_accounting import DpEvent
 
 from wholegrain import _check
-from wholegrain.errors import BudgetError, SpecError
+from wholegrain.errors import AccountingError, BudgetError, SpecError
 from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.guarantees import Row, federation_epsilon, federation_event, needs_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.accountants import DEFAULT, Accountant
-from wholegrain.privacy.calibration import calibrate_noise, calibrate_rounds
+from wholegrain.privacy.calibration import first_guess, least_noise, most_rounds
 from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
 
 
@@ -46,7 +46,7 @@ class Plan:
     def epsilon(self, releases: Mapping[str, int], unit: Unit | None = None) -> float:
         """What these releases cost, proved; infinite where nothing can be."""
         unit = unit or self.unit
-        if obstacles(self.rows[0][0], unit):
+        if obstacles(self.rows[0][0], unit) or _missing_bound(self, unit):
             return math.inf
         rows = list(self.rows)
         return federation_epsilon(rows, releases, unit, self.span, self.accountant, self.delta)
@@ -140,11 +140,7 @@ def rounds_allowed(plan: Plan) -> int | None:
     """The most rounds that the plan's noise and budget allow; None where there is no budget."""
     if plan.budget is None:
         return None
-
-    def event_of(rounds: int) -> DpEvent:
-        return federation_event(plan.rows, plan.horizon.releases(rounds), plan.unit, plan.span)
-
-    return calibrate_rounds(event_of, plan.budget, plan.accountant)
+    return most_rounds(lambda rounds: plan.epsilon(plan.horizon.releases(rounds)), plan.budget)
 
 
 def with_guarantees(plan: Plan) -> Plan:
@@ -185,18 +181,21 @@ def _composition(plan: Plan, unit: Unit) -> str:
 
 
 def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:
-    policy, silo = plan.rows[0]
-    if unit is not Unit.SUBJECT or not needs_bound(policy):
+    if unit is not Unit.SUBJECT or not needs_bound(plan.rows[0][0]):
         return ()
-    if all(facts.items_per_subject is not None for _, facts in plan.rows):
+    silos = [facts.name for _, facts in plan.rows if facts.items_per_subject is None]
+    if not silos:
         return ()
-    return (f"no public bound on the items of one subject is declared for '{silo.name}'",)
+    return (f"no public bound on the items of one subject is declared for '{silos[0]}'",)
 
 
 def _require_priceable(plan: Plan) -> None:
     reasons = obstacles(plan.rows[0][0], plan.unit)
     if reasons:
         raise SpecError(f"{plan.policy} cannot promise anything for the unit '{plan.unit}': {'; '.join(reasons)}.")
+    missing = _missing_bound(plan, plan.unit)
+    if missing:
+        raise AccountingError(f"{plan.policy} needs items_per_subject: {missing[0]}.")
 
 
 def _calibrated(plan: Plan, goal: Goal) -> Plan:
@@ -205,11 +204,12 @@ def _calibrated(plan: Plan, goal: Goal) -> Plan:
     releases = plan.horizon.releases()
 
     def event_of(noise: float) -> DpEvent:
-        rows = _with_noise(plan, noise).rows
-        return federation_event(rows, releases, plan.unit, plan.span)
+        return federation_event(_with_noise(plan, noise).rows, releases, plan.unit, plan.span)
 
-    noise = calibrate_noise(event_of, goal.budget, plan.accountant)
-    return _with_noise(plan, noise)
+    def cost(noise: float) -> float:
+        return _with_noise(plan, noise).epsilon(releases)
+
+    return _with_noise(plan, least_noise(cost, first_guess(event_of, goal.budget), goal.budget))
 
 
 def _with_noise(plan: Plan, noise: float) -> Plan:
@@ -225,5 +225,5 @@ def _require_met(plan: Plan, goal: Goal) -> None:
     allowed = rounds_allowed(replace(plan, budget=goal.budget))
     raise BudgetError(
         f"{plan.horizon.rounds} rounds with noise_multiplier = {goal.noise_multiplier:g} cost"
-        f" ε = {epsilon:.4g} and the budget is {goal.budget.epsilon:g}; it allows {allowed} rounds."
+        f" ε = {epsilon:.4g} and the budget is {goal.budget.epsilon:g}; it allows {allowed} of them."
     )

@@ -5,8 +5,11 @@ moments accountant) is what the paper used; it cannot price mixtures and says so
 add/remove-one; neither ever approximates what it cannot price.
 """
 
+import contextlib
 import importlib.metadata
+import logging
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
 from typing import Protocol
@@ -105,7 +108,8 @@ class RdpAccountant:
             return math.inf
         accountant = rdp.RdpAccountant()
         try:
-            accountant.compose(event)
+            with _quiet_orders():
+                accountant.compose(event)
         except UnsupportedEventError as error:
             raise AccountingError(
                 "The RDP accountant cannot price a subject whose number of sampled items is random"
@@ -138,6 +142,18 @@ def _is_non_private(event: DpEvent) -> bool:
     if isinstance(event, ComposedDpEvent):
         return any(_is_non_private(part) for part in event.events)
     return isinstance(event, NonPrivateDpEvent)
+
+
+@contextlib.contextmanager
+def _quiet_orders() -> Iterator[None]:
+    """Hush the library where a Rényi order does not converge: it leaves that order out, and ε stays an upper bound."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _library_version() -> str:

@@ -41,11 +41,45 @@ def suitable_grid(event: DpEvent) -> float:
     squared, steps = _size(event, most=1.0)
     if not steps:
         return COARSEST_GRID
-    coarsest = min(COARSEST_GRID * max(1.0, squared / 10), COARSEST_GRID_OF_ALL)
-    wanted = min(max(0.1 * math.sqrt(squared / steps), FINEST_GRID), coarsest)
+    largest, _ = _size(event, most=50.0)
+    coarsest = min(COARSEST_GRID * max(1.0, largest / 10), COARSEST_GRID_OF_ALL)
+    finest = max(FINEST_GRID, _finest(event))
+    wanted = max(min(0.1 * math.sqrt(squared / steps), coarsest), finest)
     power = 10.0 ** math.floor(math.log10(wanted) + 1e-9)
     mantissa = max(m for m in (1, 2, 5) if m * power <= wanted * (1 + 1e-9))
     return float(f"{mantissa * power:.0e}")
+
+
+@singledispatch
+def _finest(event: DpEvent) -> float:
+    """The finest grid worth its memory and time, from the range over which the event's losses spread."""
+    return 0.0
+
+
+@_finest.register
+def _(event: PoissonSampledDpEvent) -> float:
+    return 1e-6 * _range(1.0 / getattr(event.event, "noise_multiplier", 1.0))
+
+
+@_finest.register
+def _(event: MixtureOfGaussiansDpEvent) -> float:
+    # Each grid point of a mixture takes a search of its own.
+    return 5e-6 * _range(max(event.sensitivities) / event.standard_deviation)
+
+
+@_finest.register
+def _(event: SelfComposedDpEvent) -> float:
+    return _finest(event.event)
+
+
+@_finest.register
+def _(event: ComposedDpEvent) -> float:
+    return max(_finest(part) for part in event.events)
+
+
+def _range(move: float) -> float:
+    """Losses of a Gaussian that moves by so many standard deviations, as far out as matters."""
+    return move**2 + 16 * move
 
 
 @singledispatch

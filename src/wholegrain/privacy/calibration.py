@@ -22,10 +22,7 @@ MOST_TRIALS = 60
 
 
 def calibrate_noise(
-    event_of: Callable[[float], DpEvent],
-    budget: Budget,
-    accountant: Accountant,
-    tolerance: float = 5e-4,
+    event_of: Callable[[float], DpEvent], budget: Budget, accountant: Accountant, tolerance: float = 5e-4
 ) -> float:
     """The smallest noise multiplier (at least `LEAST_NOISE`) whose event costs at most the budget.
 
@@ -37,13 +34,15 @@ def calibrate_noise(
     >>> round(calibrate_noise(lambda s: repeat(gaussian(s), 100), Budget(1.0, 1e-5), PldAccountant()), 1)
     37.3
     """
+    guess = first_guess(event_of, budget)
+    return least_noise(lambda noise: accountant.epsilon(event_of(noise), budget.delta), guess, budget, tolerance)
 
-    def cost(noise: float) -> float:
-        return accountant.epsilon(event_of(noise), budget.delta)
 
+def least_noise(cost: Callable[[float], float], guess: float, budget: Budget, tolerance: float = 5e-4) -> float:
+    """The same for any cost that falls with noise, from a first guess."""
     too_little: tuple[float, float] | None = None
     enough: tuple[float, float] | None = None
-    noise = _first_guess(event_of, budget)
+    noise = guess
     for _ in range(MOST_TRIALS):
         epsilon = cost(noise)
         if epsilon <= budget.epsilon:
@@ -70,28 +69,29 @@ def calibrate_rounds(event_of: Callable[[int], DpEvent], budget: Budget, account
 
     Guarantee: `accountant.epsilon(event_of(result), budget.delta) <= budget.epsilon`.
     """
+    return most_rounds(lambda rounds: accountant.epsilon(event_of(rounds), budget.delta), budget)
 
-    def affordable(rounds: int) -> bool:
-        return accountant.epsilon(event_of(rounds), budget.delta) <= budget.epsilon
 
-    if not affordable(1):
-        needed = accountant.epsilon(event_of(1), budget.delta)
+def most_rounds(cost: Callable[[int], float], budget: Budget) -> int:
+    """The same for any cost that grows with rounds."""
+    needed = cost(1)
+    if not needed <= budget.epsilon:
         raise BudgetError(
             f"Not even one round fits: it costs ε = {needed:.4g} and the budget is {budget.epsilon:g}"
             f" at δ = {budget.delta:g}; add noise or sample less."
         )
     low, high = 1, 2
-    while high <= MOST_ROUNDS and affordable(high):
+    while high <= MOST_ROUNDS and cost(high) <= budget.epsilon:
         low, high = high, high * 2
     if high > MOST_ROUNDS:
         return MOST_ROUNDS
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if affordable(middle) else (low, middle)
+        low, high = (middle, high) if cost(middle) <= budget.epsilon else (low, middle)
     return low
 
 
-def _first_guess(event_of: Callable[[float], DpEvent], budget: Budget) -> float:
+def first_guess(event_of: Callable[[float], DpEvent], budget: Budget) -> float:
     """Where the approximation meets the budget, on a logarithmic scale."""
 
     def excess(log_noise: float) -> float:

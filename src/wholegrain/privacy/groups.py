@@ -47,8 +47,9 @@ def group_budget(item: Budget, size: int, form: GroupForm = GroupForm.GEOMETRIC)
 def item_budget(group: Budget, size: int, form: GroupForm = GroupForm.DWORK_ROTH) -> Budget:
     """The item-level budget that gives a group of `size` the budget asked for: ε = E/Z, δ = Δ / (the form's factor).
 
-    >>> item_budget(Budget(4.0, 1e-5), 2)
-    Budget(epsilon=2.0, delta=6.76676416183064e-07)
+    >>> item = item_budget(Budget(4.0, 1e-5), 2)
+    >>> item.epsilon, round(item.delta * 1e7, 3)
+    (2.0, 6.767)
     """
     epsilon = group.epsilon / _check.count("group size", size)
     factor = group_delta(Budget(epsilon, 0.5), size, form) / 0.5

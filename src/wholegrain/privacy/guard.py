@@ -27,7 +27,8 @@ class Guard:
         for entry in entries:
             asked[entry.silo] += entry.steps
         epsilon = self.price(asked)
-        if self.budget is not None and epsilon > self.budget.epsilon:
+        # Not `epsilon > budget`: a price that is not a number must not pass.
+        if self.budget is not None and not epsilon <= self.budget.epsilon:
             spent = self.price(self.ledger.releases())
             raise BudgetError(
                 f"Round {entries[0].round} would bring ε to {epsilon:.4g}; {spent:.4g} of"

@@ -35,7 +35,7 @@ def load_dataset(spec: RunSpec) -> Dataset:
         raise SpecError("The spec names no data: set data.source, or describe a table in data.table.")
     layout = _layout(spec.data.table)
     path = Path(spec.data.table.path)
-    return encode(read(path, layout.identifiers), layout, path.stem)
+    return encode(read(path, layout.names), layout, path.stem)
 
 
 def split_dataset(dataset: Dataset, spec: RunSpec) -> Parts:
