@@ -148,4 +148,4 @@ def test_demo_shows_every_policy(wholegrain: Command) -> None:
     private = [label for label, promise in subject.items() if (promise["epsilon"] or 99) <= 4]
     assert all(subject[label]["standing"] == "PROVED" for label in private)
     assert max(accuracy[label] for label in private) > accuracy["fedavg"] - 0.02
-    assert subject["local_item_dp (per item)"]["epsilon"] > 100
+    assert subject["local_item_dp (item)"]["epsilon"] > 100

@@ -138,6 +138,13 @@ class TestCalibration:
         assert [g.unit for g in plan.guarantees] == [Unit.SUBJECT, Unit.ITEM, Unit.SILO]
         assert plan.guarantee(Unit.ITEM).standing is plan.guarantee(Unit.SUBJECT).standing is Standing.PROVED
 
+    @pytest.mark.parametrize("unit", [Unit.SUBJECT, Unit.ITEM])
+    @pytest.mark.parametrize("policy", PRIVATE)
+    def test_event_of_a_guarantee_is_the_one_that_was_priced(self, policy, unit):
+        """Or there is none, where the price is not that of one event (an item at twice its subject's)."""
+        guarantee = plan_of(policy, noise_multiplier=5.0).guarantee(unit)
+        assert guarantee.event is None or COARSE.epsilon(guarantee.event, DELTA) == guarantee.epsilon
+
     def test_all_silos_have_the_same_noise_and_rates_of_their_own(self):
         silos = Federation(silos=(facts("north", items=500), facts("south", items=2000)))
         plan = make_plan(

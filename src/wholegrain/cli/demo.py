@@ -17,13 +17,13 @@ EPSILON, DELTA = 4.0, 1e-5
 LINEUP: tuple[tuple[str, dict[str, Any], str, dict[str, Any]], ...] = (
     ("fedavg", {"name": "fedavg", "rate": 0.1}, "subject", {"count": 50, "steps": 5, "learning_rate": 0.5}),
     (
-        "local_item_dp (per item)",
+        "local_item_dp (item)",
         {"name": "local_item_dp", "rate": 0.1},
         "item",
         {"count": 20, "steps": 4, "learning_rate": 2.0},
     ),
     (
-        "local_item_dp (per subject)",
+        "local_item_dp (subject)",
         {"name": "local_item_dp", "rate": 0.5},
         "subject",
         {"count": 20, "learning_rate": 1.0},

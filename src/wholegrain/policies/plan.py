@@ -126,7 +126,7 @@ def make_plan(policy: str, settings: Settings, federation: Federation, horizon: 
     )
     if rows[0][0].noise is not None:  # FedAvg: nothing to calibrate and nothing to promise
         return with_guarantees(draft)
-    _require_priceable(draft)
+    _require_priceable(draft, goal)
     if goal.noise_multiplier is None:
         draft = _calibrated(draft, goal)
     else:
@@ -189,12 +189,12 @@ def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:
     return (f"no public bound on the items of one subject is declared for '{silos[0]}'",)
 
 
-def _require_priceable(plan: Plan) -> None:
+def _require_priceable(plan: Plan, goal: Goal) -> None:
     reasons = obstacles(plan.rows[0][0], plan.unit)
     if reasons:
         raise SpecError(f"{plan.policy} cannot promise anything for the unit '{plan.unit}': {'; '.join(reasons)}.")
     missing = _missing_bound(plan, plan.unit)
-    if missing:
+    if missing and goal.budget is not None:
         raise AccountingError(f"{plan.policy} needs items_per_subject: {missing[0]}.")
 
 

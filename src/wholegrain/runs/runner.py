@@ -81,13 +81,13 @@ def train(dataset: Dataset, *, model: nn.Module | Mapping[str, Any] | None = Non
 
     >>> import wholegrain as wg
     >>> run = wg.train(
-    ...     wg.clinics(patients=200, clinics=2),
+    ...     wg.clinics(patients=200, clinics=3),
     ...     policy={"name": "subject_dp", "rate": 0.5},
     ...     privacy={"epsilon": 4.0, "delta": 1e-5},
     ...     rounds={"count": 2, "steps": 2},
     ... )
     >>> print(run.guarantee)
-    subject: ε = 4, δ = 1e-05, PROVED by pld
+    subject: ε = 3.998, δ = 1e-05, PROVED by pld
     """
     given = model if isinstance(model, nn.Module) else None
     if model is not None and given is None:
