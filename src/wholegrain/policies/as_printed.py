@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 
 from wholegrain import _check
 from wholegrain.data.sampling import FixedItems
@@ -66,6 +67,7 @@ class PrintedSilo:
         return self.batch / self.facts.items
 
 
+@cache
 def item_noise(budget: Budget, rate: float, lots: int) -> float:
     """σ of LocalItemDP: the moments accountant on the Poisson-sampled Gaussian."""
     return calibrate_noise(

@@ -161,14 +161,16 @@ def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
             because="; ".join(reasons),
         )
     event = federation_event(plan.rows, plan.horizon.releases(), unit, plan.span)
+    epsilon = plan.epsilon(plan.horizon.releases(), unit)
+    through_subject = epsilon < plan.accountant.epsilon(event, plan.delta)
     return Guarantee(
         unit=unit,
         standing=Standing.PROVED,
-        epsilon=plan.epsilon(plan.horizon.releases(), unit),
+        epsilon=epsilon,
         delta=plan.delta,
         accountant=plan.accountant.name,
-        because=_composition(plan, unit),
-        event=event,
+        because="at most twice what its subject pays in one silo" if through_subject else _composition(plan, unit),
+        event=None if through_subject else event,
     )
 
 

@@ -67,8 +67,8 @@ class Budget:
 class Guarantee:
     """What is promised, for which unit, on what authority, and why.
 
-    `event` is what the accountant priced; it is None where nothing could be (standing NONE) or where the paper's own
-    arithmetic was followed instead (standing CLAIMED). `epsilon` is infinite where nothing is promised.
+    `event` is what the accountant priced; it is None where nothing could be (standing NONE), where the paper's own
+    arithmetic was followed (standing CLAIMED), or where `because` names another way to the bound. `epsilon` is infinite where nothing is promised.
     """
 
     unit: Unit
