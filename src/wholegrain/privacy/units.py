@@ -68,7 +68,8 @@ class Guarantee:
     """What is promised, for which unit, on what authority, and why.
 
     `event` is what the accountant priced; it is None where nothing could be (standing NONE), where the paper's own
-    arithmetic was followed (standing CLAIMED), or where `because` names another way to the bound. `epsilon` is infinite where nothing is promised.
+    arithmetic was followed (standing CLAIMED), or where `because` names another way to the bound. `epsilon` is
+    infinite where nothing is promised.
     """
 
     unit: Unit
