@@ -37,7 +37,7 @@ def fraction(name: str, value: float) -> float:
 
 def count(name: str, value: int) -> int:
     """A whole number of at least one."""
-    if isinstance(value, bool) or value != int(value) or value < 1:
+    if isinstance(value, bool) or not math.isfinite(value) or value != int(value) or value < 1:
         raise SpecError(f"{name} must be a whole number of at least 1, not {value}.")
     return int(value)
 

@@ -1,5 +1,6 @@
 """Tables are scaled by what was declared, never by their rows; a row that breaks a declaration is refused by name."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -292,3 +293,11 @@ def test_a_wrong_suffix_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(SpecError, match=r"\.xlsx.*known: \.csv, \.parquet"):
         read(path, ())
+
+
+@pytest.mark.parametrize(
+    "declare", [lambda: Category("sex", ("f", "f")), lambda: Target("ill", ("0", "1", "0"))], ids=["category", "target"]
+)
+def test_values_declared_twice_are_refused(declare: Callable[[], object]) -> None:
+    with pytest.raises(SpecError, match="not distinct"):
+        declare()

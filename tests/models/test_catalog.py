@@ -145,3 +145,9 @@ def test_a_model_without_trainable_parameters_is_refused() -> None:
     for model in (frozen, nn.Tanh()):
         with pytest.raises(ModelError, match="no trainable parameters"):
             checked(model)
+
+
+def test_running_statistics_are_refused_and_instance_norm_without_them_is_not() -> None:
+    checked(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True)))
+    with pytest.raises(ModelError, match="InstanceNorm2d"):
+        checked(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)))

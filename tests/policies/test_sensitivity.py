@@ -290,6 +290,41 @@ def test_a_subject_moves_a_sum_of_fixed_size_by_no_more_than_declared(clip: Clip
         assert scene.moved(batch, np.append(batch[~mine], enter), clip) <= most * SLACK
 
 
+@pytest.mark.parametrize("clip", FIXED, ids=lambda clip: f"{clip.per}-{clip.pool}")
+@settings(deadline=None, max_examples=100)
+@given(scene=scenes())
+def test_an_item_moves_a_sum_of_fixed_size_by_no_more_than_declared(clip: Clip, scene: Scene) -> None:
+    facts = facts_of(scene.counts)
+    policy = Policy(
+        name="fixed", sampling=FixedItems(max(1, facts.items - 2)), clip=clip, divisor=PublicDivisor(1.0)
+    ).with_noise(1.0)
+    batch = scene.draw(policy.sampling).items
+    for item in batch:
+        for enters in np.setdiff1d(np.arange(facts.items), batch):
+            moved = scene.moved(batch, np.append(batch[batch != item], enters), clip)
+            assert moved <= declared(policy, facts, Unit.ITEM) * SLACK
+
+
+@pytest.mark.parametrize(
+    ("clip", "lengths", "bound"),
+    [
+        (FIXED[0], [9.0, 9.0, -9.0, -9.0], 2.0),
+        (FIXED[1], [9.0, -9.0, 9.0, -9.0], 2.0),
+        (FIXED[2], [9.0, -3.0, 3.0, -9.0], 4.0),
+        (FIXED[3], [9.0, -1.0, 0.0, -9.0], 2.0),
+    ],
+    ids=["item-sum", "item-mean", "subject-mean", "batch-mean"],
+)
+def test_the_declared_bound_for_an_item_in_a_fixed_size_is_attained(
+    clip: Clip, lengths: list[float], bound: float
+) -> None:
+    """Of two subjects with two items each, the first loses an item and the second's other one enters."""
+    scene, facts = line_scene([2, 2], lengths), facts_of([2, 2])
+    policy = Policy(name="fixed", sampling=FixedItems(3), clip=clip, divisor=PublicDivisor(1.0)).with_noise(1.0)
+    assert declared(policy, facts, Unit.ITEM) == pytest.approx(bound)
+    assert scene.moved(np.array([0, 1, 2]), np.array([1, 2, 3]), clip) == pytest.approx(bound)
+
+
 # The real path: a silo's own training step, on two neighbouring silos.
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
+from wholegrain._random import Purpose, derive
+from wholegrain.silo import noise as noise_module
 from wholegrain.silo.noise import Keys, SeededNoise
 
 FAR = 6.5
@@ -64,13 +66,23 @@ def test_no_two_releases_of_a_run_share_their_noise() -> None:
     assert len({noise(8, keys=key).tobytes() for key in keys}) == len(keys)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [((314, "a", 97), (607, "a", 141)), ((304, "a", 45), (647, "a", 193)), ((168, "a", 59), (911, "a", 128))],
-)
-def test_all_bits_of_a_seed_count(one: Keys, other: Keys) -> None:
-    """These keys' 63-bit seeds have their low 32 bits in common, which is all that torch's CPU generator looks at."""
-    assert not (noise(32, keys=one) == noise(32, keys=other)).any()
+@pytest.mark.parametrize("bit", [0, 31, 32, 62, 63, 64, 127])
+def test_every_bit_of_a_streams_seed_counts(bit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's CPU generator, for one, looks at 32 bits: then two of 80,000 releases are likely to share their noise."""
+    draws = []
+    for seed in (5, 5 ^ (1 << bit)):
+        monkeypatch.setattr(noise_module, "derive", lambda *keys, seed=seed: seed)
+        draws.append(noise(32))
+    assert not (draws[0] == draws[1]).any()
+
+
+def test_a_streams_seed_is_wide_and_depends_on_every_key() -> None:
+    """128 bits: with 2⁴⁰ releases two of them collide with a chance below 2⁻⁴⁸."""
+    keys = product(range(2), range(2), ["a", "b"], range(2))
+    seeds = [derive(seed, Purpose.NOISE, round, silo, step) for seed, round, silo, step in keys]
+    assert len(set(seeds)) == 16
+    assert len({seed & 0xFFFFFFFF for seed in seeds}) == 16
+    assert max(seed.bit_length() for seed in seeds) > 120
 
 
 def test_no_noise_is_zero_and_like_its_model() -> None:

@@ -24,7 +24,7 @@ def power(data: SubjectData, silos: int, alpha: float, seed: int) -> Labels:
     """Each item draws x with density αx^{α−1} and goes to slot ⌊silos·x⌋ of its subject's own order of silos.
 
     The order is a random permutation for each subject: silos stay alike in size while each subject's items gather in
-    few of them, the more so the larger α [Marathe, §5.2, which does not say how slots are assigned].
+    few of them, the more so the larger α > 1 [Marathe, §5.2, which does not say how slots are assigned].
     """
     _check.count("silos", silos)
     _check.positive("alpha", alpha)

@@ -54,6 +54,9 @@ class Category:
     categories: tuple[str, ...]
     missing: bool = False
 
+    def __post_init__(self) -> None:
+        _require_distinct(self.name, self.categories)
+
     def encode(self, frame: pl.DataFrame) -> NDArray[np.float32]:
         """[row, category] zeros and ones."""
         column = as_text(_column(frame, self.name))
@@ -74,6 +77,7 @@ class Target:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
+        _require_distinct(self.name, self.classes)
         if (len(self.classes) < 2) == (self.threshold is None):
             raise SpecError(f"The target '{self.name}' needs either two or more classes or one threshold.")
 
@@ -187,6 +191,11 @@ def _numbers(column: pl.Series) -> pl.Series:
             " declare it with categories, or mend the row."
         )
     return values.fill_nan(None)
+
+
+def _require_distinct(name: str, values: Sequence[str]) -> None:
+    if len(set(values)) < len(values):
+        raise SpecError(f"The values declared for '{name}' are not distinct: {', '.join(values)}.")
 
 
 def _column(frame: pl.DataFrame, name: str) -> pl.Series:

@@ -1,4 +1,7 @@
-"""All items at once by `torch.func.vmap`, in chunks that keep the per-item gradients within a memory bound."""
+"""All items at once by `torch.func.vmap`; the per-item gradients [item, parameter] are held in memory, whole.
+
+Chunks bound what vmap needs besides. A model whose per-item gradients do not fit needs smaller batches.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +11,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, ClipPer, Pooled, pool_gradients
 from wholegrain.gradients.reference import Loss, batch_gradient
 
-# 2²⁶ values: 256 MB of float32 per-item gradients at a time.
+# 2²⁶ values: 256 MB of float32 per-item gradients made at a time.
 MOST_VALUES = 1 << 26
 
 

@@ -14,8 +14,6 @@ from wholegrain.models import dense
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {"logistic": dense.logistic, "mlp": dense.mlp}
 
-MIXES_ITEMS = (nn.modules.batchnorm._BatchNorm,)
-
 
 def build(name: str, features: int, classes: int, seed: int, **options: Any) -> nn.Module:
     """The named model, or `module:factory` of the caller's own, with parameters drawn from the seed alone.
@@ -42,7 +40,7 @@ def build(name: str, features: int, classes: int, seed: int, **options: Any) -> 
 def checked(model: nn.Module) -> nn.Module:
     """The model itself, refused where one item's output depends on the others or nothing is trainable."""
     for name, module in model.named_modules():
-        if isinstance(module, MIXES_ITEMS):
+        if _mixes_items(module):
             raise ModelError(
                 f"The layer '{name}' ({type(module).__name__}) mixes the items of a batch, so no"
                 " item's influence can be bounded; use GroupNorm or LayerNorm instead."
@@ -50,6 +48,13 @@ def checked(model: nn.Module) -> nn.Module:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError("The model has no trainable parameters.")
     return model
+
+
+def _mixes_items(module: nn.Module) -> bool:
+    """BatchNorm by its batch; InstanceNorm only by running statistics, which would be kept without noise."""
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm):
+        return bool(module.track_running_stats)
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
 def _factory(name: str) -> Callable[..., nn.Module]:
