@@ -9,35 +9,35 @@ from wholegrain.errors import SpecError
 
 def positive(name: str, value: float) -> float:
     """A finite number above zero."""
-    if not (math.isfinite(value) and value > 0):
+    if not (_finite(value) and value > 0):
         raise SpecError(f"{name} must be a number above 0, not {value}.")
     return value
 
 
 def non_negative(name: str, value: float) -> float:
     """A finite number, zero allowed."""
-    if not (math.isfinite(value) and value >= 0):
+    if not (_finite(value) and value >= 0):
         raise SpecError(f"{name} must be 0 or a number above it, not {value}.")
     return value
 
 
 def rate(name: str, value: float) -> float:
     """A sampling probability that is not zero."""
-    if not 0 < value <= 1:
+    if not (_finite(value) and 0 < value <= 1):
         raise SpecError(f"{name} is a sampling probability: above 0 and at most 1, not {value}.")
     return value
 
 
 def fraction(name: str, value: float) -> float:
     """A number strictly between zero and one."""
-    if not 0 < value < 1:
+    if not (_finite(value) and 0 < value < 1):
         raise SpecError(f"{name} must lie strictly between 0 and 1, not {value}.")
     return value
 
 
 def count(name: str, value: int) -> int:
     """A whole number of at least one."""
-    if isinstance(value, bool) or not math.isfinite(value) or value != int(value) or value < 1:
+    if not (_finite(value) and value == int(value) and value >= 1):
         raise SpecError(f"{name} must be a whole number of at least 1, not {value}.")
     return int(value)
 
@@ -54,3 +54,8 @@ def suggestion(word: str, options: Iterable[str]) -> str:
     """` (did you mean 'x'?)`, or nothing where no option is close."""
     close = get_close_matches(word, list(options), n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def _finite(value: object) -> bool:
+    """Whether this is a number at all, and a finite one; options of a spec come untyped."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

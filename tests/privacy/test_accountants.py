@@ -126,3 +126,9 @@ def test_accountants_by_name():
 def test_version_tells_answers_apart():
     versions = {priced_by.version for priced_by in ACCOUNTANTS}
     assert len(versions) == len(ACCOUNTANTS)
+
+
+@pytest.mark.parametrize("sigma", [1e-9, 1e-3, 0.05])
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+def test_next_to_no_noise_has_a_huge_price_and_no_traceback(rate, sigma):
+    assert PldAccountant().epsilon(repeat(sampled_gaussian(rate, sigma), 10), 1e-5) > 100

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, singledispatch
 from typing import Protocol
 
+import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
@@ -84,7 +85,12 @@ class PldAccountant:
         if _is_non_private(event):
             return math.inf
         grid = self.grid or suitable_grid(event)
-        return float(_distribution(event, grid).get_epsilon_for_delta(delta))
+        try:
+            with np.errstate(over="ignore", divide="ignore"):
+                epsilon = float(_distribution(event, grid).get_epsilon_for_delta(delta))
+        except OverflowError:  # losses beyond floating point: so little noise that there is no bound to speak of
+            return math.inf
+        return math.inf if math.isnan(epsilon) else epsilon
 
 
 @dataclass(frozen=True)

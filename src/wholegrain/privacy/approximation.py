@@ -68,7 +68,14 @@ def _(event: MixtureOfGaussiansDpEvent) -> float:
 
 
 @_finest.register
+def _(event: GaussianDpEvent) -> float:
+    return 1e-6 * _range(1.0 / event.noise_multiplier)
+
+
+@_finest.register
 def _(event: SelfComposedDpEvent) -> float:
+    if isinstance(event.event, GaussianDpEvent):  # composed as one, see the accountant
+        return 1e-6 * _range(math.sqrt(event.count) / event.event.noise_multiplier)
     return _finest(event.event)
 
 
