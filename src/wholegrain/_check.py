@@ -6,6 +6,9 @@ from difflib import get_close_matches
 
 from wholegrain.errors import SpecError
 
+LEAST_RATE = 1e-9  # below it, accounting meets the limits of floating point
+MOST_COUNT = 10**12
+
 
 def positive(name: str, value: float) -> float:
     """A finite number above zero."""
@@ -23,7 +26,7 @@ def non_negative(name: str, value: float) -> float:
 
 def rate(name: str, value: float) -> float:
     """A sampling probability that is not zero."""
-    if not (_finite(value) and 0 < value <= 1):
+    if not (_finite(value) and LEAST_RATE <= value <= 1):
         raise SpecError(f"{name} is a sampling probability: above 0 and at most 1, not {value}.")
     return value
 
@@ -37,7 +40,7 @@ def fraction(name: str, value: float) -> float:
 
 def count(name: str, value: int) -> int:
     """A whole number of at least one."""
-    if not (_finite(value) and value == int(value) and value >= 1):
+    if not (_finite(value) and value == int(value) and 1 <= value <= MOST_COUNT):
         raise SpecError(f"{name} must be a whole number of at least 1, not {value}.")
     return int(value)
 
@@ -54,6 +57,12 @@ def suggestion(word: str, options: Iterable[str]) -> str:
     """` (did you mean 'x'?)`, or nothing where no option is close."""
     close = get_close_matches(word, list(options), n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def reason(error: BaseException) -> str:
+    """What an error of another library says, in one line and without its full stop."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 def _finite(value: object) -> bool:

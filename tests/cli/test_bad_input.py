@@ -32,13 +32,17 @@ def assert_refused(outcome: Outcome, *words: str) -> None:
         ("privacy.noise_multiplier=0.5", ["Not even one round", "add noise"]),
         ("privacy.noise_multiplier=1.9", ["noise_multiplier = 1.9", "it allows 1"]),
         ("privacy.noise_multiplier=-1", ["noise_multiplier"]),
+        ("privacy.noise_multiplier=1e-9", ["Not even one round"]),
+        ("privacy.noise_multiplier=1e300", ["noise_multiplier"]),
         ("policy.rate=1.5", ["rate", "probability"]),
         ("policy.rate=0", ["rate"]),
         ("policy.batch_size=10", ["rate", "batch_size"]),
         ("policy.name=subjectdp", ["Unknown policy", "did you mean 'subject_dp'"]),
         ("policy.name=local_group_dp", ["group_cap"]),
         ("policy.clip_norm=0", ["clip_norm"]),
+        ("policy.clip_norm=1e300", ["clip_norm"]),
         ("policy.items_per_step=0", ["items_per_step"]),
+        ("policy.group_cap=-1", ["group_cap"]),
         ("policy.clipnorm=1", ["policy.clipnorm", "did you mean 'clip_norm'"]),
         ("polcy.name=fedavg", ["polcy", "did you mean 'policy'"]),
         ("policy.as_printed=true", ["printed"]),
@@ -48,12 +52,19 @@ def assert_refused(outcome: Outcome, *words: str) -> None:
         ("rounds.steps=0", ["rounds.steps"]),
         ("rounds.learning_rate=0", ["learning_rate"]),
         ("rounds.count=many", ["rounds.count"]),
+        ("rounds.count=100000000", ["rounds", "1,000,000"]),
+        ("rounds.learning_rate=1e300", ["learning_rate"]),
+        ("silos.items_per_subject=0", ["items_per_subject"]),
         ("silos.span=9", ["span"]),
         ("silos.span=1", ["span", "subjects"]),
         ("silos.partition=uniform", ["silos.count"]),
         ("data.source=hospital", ["data source", "clinics"]),
         ("data.options.patient=5", ["patient", "did you mean 'patients'"]),
         ("data.options.span=40", ["span"]),
+        ("data.options.patients=x", ["patients"]),
+        ("data.options.patients=nan", ["patients"]),
+        ("model.options.features=3", ["logistic"]),
+        ("model.name=torch.nn:Dropout", ["Dropout"]),
         ("model.name=logstic", ["did you mean 'logistic'"]),
         ("model.name=nowhere:model", ["nowhere"]),
         ("model.options.depth=3", ["logistic", "depth"]),
@@ -81,6 +92,8 @@ def test_a_budget_that_no_noise_meets(wholegrain: Command, clinics: Path, tmp_pa
     [
         (",north,30,f,1", ["patient", "row 61", "subject"]),
         ("  ,north,30,f,1", ["patient", "row 61"]),
+        ("NA,north,30,f,1", ["patient", "row 61"]),
+        ("NaN,north,30,f,1", ["patient", "row 61"]),
         ("p1,,30,f,1", ["clinic", "row 61"]),
         ("p1,north,,f,1", ["age", "row 61", "missing"]),
         ("p1,north,NaN,f,1", ["age", "row 61"]),
@@ -106,6 +119,7 @@ def test_a_table_that_breaks_its_declarations(
     [
         ("data.table.subject=patients", ["patients", "did you mean 'patient'"]),
         ("data.table.path=gone.csv", ["gone.csv"]),
+        ("data.table.silo=patient", ["three different columns"]),
         ("data.table.features.age.low=200", ["age", "low < high"]),
         ("data.table.features.age.lo=0", ["age.lo", "did you mean 'low'"]),
         ("data.table.target.threshold=0.5", ["ill", "threshold"]),
@@ -190,3 +204,21 @@ def test_bounds_over_nonsense(wholegrain: Command) -> None:
 def test_describing_what_is_not_a_source(wholegrain: Command, visits: Path, source: str) -> None:
     name = visits.parent / source if source.endswith("csv") else source
     assert_refused(wholegrain("data", "describe", name), source)
+
+
+def test_fedavg_has_nothing_to_calibrate(wholegrain: Command) -> None:
+    arguments = ["--policy", "fedavg", "--rate", "0.1", "--steps", "10"]
+    assert_refused(wholegrain("calibrate", *arguments, "--epsilon", "4"), "fedavg", "no noise")
+
+
+def test_a_fault_of_ours_is_one_line_too(wholegrain: Command, clinics: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wholegrain.cli.runs.prepare", lambda *a, **k: {}["missing"])
+    assert_refused(wholegrain("plan", clinics), "KeyError", "WHOLEGRAIN_DEBUG=1")
+
+
+def test_names_that_look_like_markup_are_names(wholegrain: Command, visits: Path, tmp_path: Path) -> None:
+    table = tmp_path / "visits.csv"
+    table.write_text(table.read_text().replace("north", "[/north]"))
+    outcome = wholegrain("plan", visits)
+    assert outcome.code == 0
+    assert "[/north]" in outcome.out

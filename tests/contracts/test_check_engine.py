@@ -22,7 +22,7 @@ from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 
 NAMES = ("east", "north", "south", "west")
-START = flatten(build("mlp", 3, 2, seed=0, hidden=(4,)))
+START = flatten(build("mlp", 3, 2, seed=0, options={"hidden": (4,)}))
 
 
 class Unpriced:
@@ -55,7 +55,7 @@ def plan() -> Plan:
 
 def trainer() -> Trainer:
     return Trainer(
-        model=build("mlp", 3, 2, seed=0, hidden=(4,)),
+        model=build("mlp", 3, 2, seed=0, options={"hidden": (4,)}),
         loss=cross_entropy,
         clipped_sum=vectorised.clipped_sum,
         noise=SeededNoise(1),

@@ -151,7 +151,7 @@ def engine() -> tuple[InProcess, Tensor]:
         facts = SiloFacts(name=name, items=40, subjects=data.subject_count, items_per_subject=10)
         silos[name] = Silo(facts, data)
         rows[name] = CATALOG["subject_dp"].row(Settings(rate=0.3), facts).with_noise(0.8)
-    model = build("mlp", 3, 2, seed=0, hidden=(4,))
+    model = build("mlp", 3, 2, seed=0, options={"hidden": (4,)})
     trainer = Trainer(
         model=model,
         loss=cross_entropy,

@@ -38,7 +38,7 @@ def images() -> nn.Module:
 
 
 def frozen() -> nn.Module:
-    model = build("mlp", 6, CLASSES, seed=0, hidden=(5, 4))
+    model = build("mlp", 6, CLASSES, seed=0, options={"hidden": (5, 4)})
     model[1].weight.requires_grad_(False)
     return model
 
@@ -66,7 +66,7 @@ class Case:
 
 CASES = {
     "logistic": Case(lambda: build("logistic", 6, CLASSES, seed=0), (6,)),
-    "mlp": Case(lambda: build("mlp", 6, CLASSES, seed=0, hidden=(5, 4)), (6,)),
+    "mlp": Case(lambda: build("mlp", 6, CLASSES, seed=0, options={"hidden": (5, 4)}), (6,)),
     "conv": Case(images, (1, 5, 5)),
     "embedding": Case(Words, (3,), tokens=7),
     "frozen": Case(frozen, (6,)),

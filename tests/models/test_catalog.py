@@ -54,7 +54,7 @@ def test_models_score_each_class(name: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("hidden", "linear"), [((), 1), ((7,), 2), ((7, 6, 5), 4)])
 def test_mlp_has_the_widths_that_were_asked_for(hidden: tuple[int, ...], linear: int) -> None:
-    model = build("mlp", features=3, classes=2, seed=0, hidden=hidden)
+    model = build("mlp", features=3, classes=2, seed=0, options={"hidden": hidden})
     layers = [module for module in model if isinstance(module, nn.Linear)]
     assert len(layers) == linear
     assert [layer.out_features for layer in layers] == [*hidden, 2]
@@ -84,12 +84,12 @@ def test_a_name_that_is_close_to_nothing_lists_what_there_is() -> None:
 )
 def test_wrong_options_are_refused_by_name(name: str, options: dict) -> None:
     with pytest.raises(SpecError, match=f"'{name}'"):
-        build(name, 3, 2, seed=0, **options)
+        build(name, 3, 2, 0, options)
 
 
 @pytest.mark.usefixtures("own")
 def test_a_callers_own_factory() -> None:
-    model = build("own_models:linear", features=3, classes=2, seed=0, scale=2.0)
+    model = build("own_models:linear", features=3, classes=2, seed=0, options={"scale": 2.0})
     assert isinstance(model, nn.Linear)
     assert torch.equal(flatten(model), flatten(build("own_models:linear", 3, 2, seed=0)))
 

@@ -350,7 +350,7 @@ class Silent:
 
 
 def train_one_step(data: SubjectData, policy: Policy, items: NDArray[np.int64], rate: float) -> Tensor:
-    model = build("mlp", 4, 3, seed=1, hidden=(5,)).double()
+    model = build("mlp", 4, 3, seed=1, options={"hidden": (5,)}).double()
     trainer = Trainer(
         model=model,
         loss=cross_entropy,

@@ -43,7 +43,7 @@ class Listening:
 
 
 def trainer(**changes) -> Trainer:
-    model = build("mlp", 3, 2, seed=0, hidden=(4,)).double()
+    model = build("mlp", 3, 2, seed=0, options={"hidden": (4,)}).double()
     whole = Trainer(
         model=model,
         loss=cross_entropy,

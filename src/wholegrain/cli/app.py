@@ -1,5 +1,6 @@
 """The command `wholegrain`: its verbs, and the one place where an error becomes a line and an exit code."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import torch
 import typer
 
 import wholegrain
+from wholegrain import _check
 from wholegrain.cli import bounds, data, demo, pricing, runs, show
 from wholegrain.errors import WholegrainError
 
@@ -46,4 +48,14 @@ def main() -> None:
         app()
     except WholegrainError as error:
         show.err.print(f"error: {error}", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except Exception as error:  # a fault of ours: still one line, with the way to the rest
+        if os.environ.get("WHOLEGRAIN_DEBUG"):
+            raise
+        kind = type(error).__name__
+        show.err.print(
+            f"error: {kind}: {_check.reason(error)} (unforeseen; WHOLEGRAIN_DEBUG=1 shows where).",
+            markup=False,
+            soft_wrap=True,
+        )
         sys.exit(2)

@@ -132,6 +132,8 @@ def calibrate(
     if printed:
         answer(printed_noise(question, budget), json)
         return
+    if policy == "fedavg":
+        raise SpecError("fedavg has no noise to calibrate: it promises nothing.")
     pricing = remembering(accountant)
     goal = Goal(epsilon=epsilon, delta=delta, unit=unit, accountant=pricing)
     plan = make_plan(policy, question.settings, question.federation, question.horizon, goal)

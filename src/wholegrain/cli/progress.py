@@ -55,4 +55,6 @@ class _Lines:
         done = event.round + 1
         if done % self.every == 0 or done == self.total:
             scores = ", ".join(f"{name} accuracy {score.accuracy:.4f}" for name, score in event.scores.items())
-            show.err.print(f"{self.label}: round {done}/{self.total}, ε spent {show.number(event.epsilon)}; {scores}")
+            show.err.print(
+                f"{self.label}: round {done}/{self.total}, ε spent {show.number(event.epsilon)}; {scores}", markup=False
+            )

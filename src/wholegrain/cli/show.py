@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wholegrain.data.sampling import FixedItems, PoissonItems
+from wholegrain.policies.catalog import find
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import NoiseByLargestGroup, Policy
 from wholegrain.privacy.units import Guarantee, Standing
@@ -46,7 +47,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     for column in columns:
         grid.add_column(column)
     for row in rows:
-        grid.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
+        grid.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return grid
 
 
@@ -63,6 +64,7 @@ def plan(planned: Plan) -> None:
         f"[bold]{planned.policy}[/bold]: {horizon.rounds} rounds of {horizon.steps} steps in"
         f" {horizon.cohort_count} of {len(planned.rows)} silos; a subject in {planned.span} silos at most"
     )
+    out.print(f"Protects {find(planned.policy).protects}.")
     out.print(guarantees(planned.guarantees))
     releases = horizon.releases()
     rows = [

@@ -1,7 +1,8 @@
-"""The National Longitudinal Survey of young working women, 1968–1988: 28,534 records of 4,711 people in 12 industries.
+"""The National Longitudinal Survey of young working women, 1968–1988: 28,534 records of 4,711 people.
 
-A silo is an industry. Bounds and categories come from the survey's design and from common knowledge (school years,
-working hours), not from its rows; a value beyond its bounds counts as the bound. The target is whether the log wage
+A silo is an industry; the 28,193 records of 4,695 people that name one of the 12 are used. Categories come from the
+survey's code book, bounds are round numbers (school years, working hours); a value beyond them counts as the bound.
+They were chosen with this well-known survey in view, and no ε pays for that choice. The target is whether the log wage
 lies above a fixed public threshold.
 """
 

@@ -15,7 +15,7 @@ Labels = NDArray[np.str_]
 
 def uniform(data: SubjectData, silos: int, seed: int) -> Labels:
     """Each item goes to a silo drawn uniformly, independently of everything else [Marathe, §5.1]."""
-    _check.count("silos", silos)
+    _require_few(silos, data)
     slots = generator(seed, Purpose.PARTITION, "uniform").integers(silos, size=data.items)
     return _names(silos)[slots]
 
@@ -26,7 +26,7 @@ def power(data: SubjectData, silos: int, alpha: float, seed: int) -> Labels:
     The order is a random permutation for each subject: silos stay alike in size while each subject's items gather in
     few of them, the more so the larger α > 1 [Marathe, §5.2, which does not say how slots are assigned].
     """
-    _check.count("silos", silos)
+    _require_few(silos, data)
     _check.positive("alpha", alpha)
     draws = generator(seed, Purpose.PARTITION, "power")
     orders = draws.permuted(np.tile(np.arange(silos), (data.subject_count, 1)), axis=1)
@@ -48,6 +48,11 @@ def by_subject(data: SubjectData, fraction: float, seed: int, name: str) -> tupl
     draws = generator(seed, Purpose.SPLIT, name).random(data.subject_count)
     held_out = (draws < fraction)[data.roster.subjects]
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def _require_few(silos: int, data: SubjectData) -> None:
+    if _check.count("silos.count", silos) > data.items:
+        raise DataError(f"silos.count = {silos} is more than the {data.items} items there are.")
 
 
 def _names(silos: int) -> Labels:

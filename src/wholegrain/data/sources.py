@@ -22,7 +22,7 @@ class Source:
 
 SOURCES: Mapping[str, Source] = {
     "clinics": Source(clinics, "synthetic patients with correlated visits over several clinics"),
-    "nlswork": Source(nlswork, "28,534 records of 4,711 working women in 12 industries, 1968–88"),
+    "nlswork": Source(nlswork, "28,193 records of 4,695 working women in 12 industries, 1968–88"),
 }
 
 

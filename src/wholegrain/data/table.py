@@ -18,6 +18,9 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError, SpecError
 
+# How tables spell "unknown". Taken for a subject, it would stand for many people at once.
+NOBODY = ("nan", "null", "none", "na", "n/a", "<na>")
+
 
 @dataclass(frozen=True)
 class Number:
@@ -108,6 +111,9 @@ class TableLayout:
     def __post_init__(self) -> None:
         if not self.features:
             raise SpecError("The table declares no features; name at least one with its bounds.")
+        columns = [self.subject, self.target.name] + ([self.silo] if self.silo else [])
+        if len(set(columns)) < len(columns):
+            raise SpecError("Subject, silo and target are three different columns of a table.")
         for feature in self.features:
             if feature.name in (self.subject, self.target.name):
                 raise SpecError(f"'{feature.name}' cannot be a feature and the subject or target.")
@@ -125,6 +131,7 @@ def encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
     if frame.is_empty():
         raise DataError(f"The table '{name}' has no rows.")
     ids = as_text(_column(frame, layout.subject))
+    ids = ids.set(ids.str.to_lowercase().is_in(NOBODY).fill_null(False), None)
     _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
     labels = None
     if layout.silo is not None:
@@ -149,8 +156,7 @@ def read(path: Path, names: Collection[str]) -> pl.DataFrame:
         as_string = {name: pl.String for name in names if name in columns}
         return pl.read_csv(path, schema_overrides=as_string, infer_schema_length=None)
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise DataError(f"The file '{path}' cannot be read as a table: {reason}.") from error
+        raise DataError(f"The file '{path}' cannot be read as a table: {_check.reason(error)}.") from error
 
 
 def as_text(column: pl.Series) -> pl.Series:

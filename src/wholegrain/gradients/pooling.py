@@ -18,6 +18,9 @@ from torch import Tensor
 from wholegrain import _check
 from wholegrain.errors import SpecError
 
+# Beyond these, single precision rounds away what a clip is to guarantee.
+LEAST_NORM, MOST_NORM = 1e-15, 1e15
+
 
 class ClipPer(StrEnum):
     """What one clipped vector belongs to."""
@@ -44,7 +47,8 @@ class Clip:
     norm: float
 
     def __post_init__(self) -> None:
-        _check.positive("clip_norm", self.norm)
+        if not LEAST_NORM <= _check.positive("clip_norm", self.norm) <= MOST_NORM:
+            raise SpecError(f"clip_norm must lie between {LEAST_NORM:g} and {MOST_NORM:g}, not {self.norm:g}.")
         if self.per is ClipPer.BATCH and self.pool is Pool.SUM:
             raise SpecError("A batch clipped as a whole is averaged first: use pool = mean.")
 

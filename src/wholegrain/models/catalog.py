@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from wholegrain.models import dense
 MODELS: Mapping[str, Callable[..., nn.Module]] = {"logistic": dense.logistic, "mlp": dense.mlp}
 
 
-def build(name: str, features: int, classes: int, seed: int, **options: Any) -> nn.Module:
+def build(
+    name: str, features: int, classes: int, seed: int, options: Mapping[str, Any] = MappingProxyType({})
+) -> nn.Module:
     """The named model, or `module:factory` of the caller's own, with parameters drawn from the seed alone.
 
     >>> build("logistic", features=3, classes=2, seed=0)
@@ -29,9 +32,8 @@ def build(name: str, features: int, classes: int, seed: int, **options: Any) -> 
         torch.manual_seed(derive(seed, Purpose.INITIAL) % 2**32)
         try:
             model = factory(features=features, classes=classes, **options)
-        except (TypeError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise SpecError(f"The model '{name}' cannot be built with these options: {reason}.") from error
+        except Exception as error:  # a factory is the user's own code: whatever it raises is about the model
+            raise SpecError(f"The model '{name}' cannot be built: {_check.reason(error)}.") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{name}' returned {type(model).__name__}, not a torch.nn.Module.")
     return checked(model)
@@ -44,6 +46,11 @@ def checked(model: nn.Module) -> nn.Module:
             raise ModelError(
                 f"The layer '{name}' ({type(module).__name__}) mixes the items of a batch, so no"
                 " item's influence can be bounded; use GroupNorm or LayerNorm instead."
+            )
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise ModelError(
+                f"The layer '{name}' ({type(module).__name__}) draws random numbers of its own, so that no"
+                " run could be repeated; remove it."
             )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError("The model has no trainable parameters.")
@@ -63,8 +70,8 @@ def _factory(name: str) -> Callable[..., nn.Module]:
     module, _, attribute = name.partition(":")
     try:
         factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpecError(f"The model factory '{name}' cannot be imported: {error}.") from error
+    except Exception as error:  # importing runs the user's own code
+        raise SpecError(f"The model factory '{name}' cannot be imported: {_check.reason(error)}.") from error
     if not callable(factory):
         raise SpecError(f"The model factory '{name}' is not callable.")
     return factory  # type: ignore[no-any-return]

@@ -100,7 +100,7 @@ def user_ldp_condition(budget: Budget) -> float:
     182.7
     """
     scale = math.sqrt(2 * math.pi) * budget.epsilon * budget.delta
-    return 1 / (scale * math.exp(budget.epsilon))
+    return math.exp(-budget.epsilon) / scale
 
 
 def _fedavg(silo: PrintedSilo, budget: Budget, clip_norm: float) -> Policy:
@@ -223,6 +223,7 @@ def _claim(
     unit = CLAIMED_UNIT[policy]
     because = f"as printed, horizontal composition by {way}" if unit is Unit.SUBJECT else "as printed"
     if policy == "user_ldp":
+        because += "; claimed of a silo, and so of each subject"
         needed = user_ldp_condition(budget)
         least = min(row.noise.multiplier for row, _ in rows if isinstance(row.noise, FixedNoise))
         met = "met" if least > needed else "not met"

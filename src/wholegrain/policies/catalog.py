@@ -36,6 +36,10 @@ class Settings:
             _check.rate("rate", self.rate)
         if self.batch_size is not None:
             _check.count("batch_size", self.batch_size)
+        if self.group_cap is not None:
+            _check.count("group_cap", self.group_cap)
+        if self.items_per_step is not None:
+            _check.count("items_per_step", self.items_per_step)
 
     def rate_over(self, size: int) -> float:
         """The sampling probability in a silo with `size` things to sample from."""

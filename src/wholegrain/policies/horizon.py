@@ -11,6 +11,8 @@ from wholegrain import _check
 from wholegrain._random import Purpose, generator
 from wholegrain.errors import SpecError
 
+MOST = 1_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Horizon:
@@ -27,8 +29,9 @@ class Horizon:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check.count("rounds", self.rounds)
-        _check.count("steps", self.steps)
+        for name, value in (("rounds", self.rounds), ("steps", self.steps)):
+            if _check.count(name, value) > MOST:
+                raise SpecError(f"{name} = {value} is more than the {MOST:,} that can be planned for.")
         if self.cohort_size is not None and _check.count("cohort", self.cohort_size) > len(self.silos):
             raise SpecError(
                 f"A cohort of {self.cohort_size} silos cannot be drawn from {len(self.silos)}; lower rounds.cohort."

@@ -17,7 +17,7 @@ from wholegrain.policies.guarantees import Row, federation_epsilon, federation_e
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.accountants import DEFAULT, Accountant
-from wholegrain.privacy.calibration import first_guess, least_noise, most_rounds
+from wholegrain.privacy.calibration import MOST_NOISE, first_guess, least_noise, most_rounds
 from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
 
 
@@ -98,6 +98,15 @@ class Goal:
     noise_multiplier: float | None = None
     accountant: Accountant = DEFAULT
 
+    def __post_init__(self) -> None:
+        _check.fraction("delta", self.delta)
+        if self.epsilon is not None:
+            _check.positive("epsilon", self.epsilon)
+        if self.noise_multiplier is not None:
+            _check.positive("noise_multiplier", self.noise_multiplier)
+            if self.noise_multiplier > MOST_NOISE:
+                raise SpecError(f"noise_multiplier = {self.noise_multiplier:g} is beyond {MOST_NOISE:g}.")
+
     @property
     def budget(self) -> Budget | None:
         """The budget, if there is one."""
@@ -130,7 +139,6 @@ def make_plan(policy: str, settings: Settings, federation: Federation, horizon: 
     if goal.noise_multiplier is None:
         draft = _calibrated(draft, goal)
     else:
-        _check.positive("noise_multiplier", goal.noise_multiplier)
         draft = _with_noise(draft, goal.noise_multiplier)
         _require_met(draft, goal)
     return with_guarantees(replace(draft, budget=goal.budget))

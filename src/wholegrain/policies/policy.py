@@ -13,6 +13,8 @@ from wholegrain.data.sampling import Batch, Sampling
 from wholegrain.errors import SpecError
 from wholegrain.gradients.pooling import Clip
 
+MOST_ITEMS_PER_SUBJECT = 100_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class SiloFacts:
@@ -30,8 +32,9 @@ class SiloFacts:
     def __post_init__(self) -> None:
         _check.count(f"items of silo '{self.name}'", self.items)
         _check.count(f"subjects of silo '{self.name}'", self.subjects)
-        if self.items_per_subject is not None:
-            _check.count("items_per_subject", self.items_per_subject)
+        bound = self.items_per_subject
+        if bound is not None and _check.count("items_per_subject", bound) > MOST_ITEMS_PER_SUBJECT:
+            raise SpecError(f"items_per_subject = {bound} is more than can be priced ({MOST_ITEMS_PER_SUBJECT:,}).")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ from wholegrain import _check
 from wholegrain.errors import AccountingError
 from wholegrain.privacy.approximation import suitable_grid
 
+# Raise it with every change to how events are priced, here or in `approximation`: answers kept on disk are then
+# dropped.
+PRICING = 1
+
 # Below this the tail mass that PLD truncates would be a visible part of δ.
 SMALLEST_DELTA = 1e-13
 
@@ -163,7 +167,8 @@ def _quiet_orders() -> Iterator[None]:
 
 
 def _library_version() -> str:
-    return importlib.metadata.version("dp-accounting")
+    """Both halves of what computes an answer: our own pricing code and the library's."""
+    return f"{PRICING}/{importlib.metadata.version('dp-accounting')}"
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ from wholegrain.privacy.units import Budget
 
 LEAST_NOISE = 0.1
 MOST_NOISE = 1e7
-MOST_ROUNDS = 10_000_000
+MOST_ROUNDS = 100_000
 MOST_TRIALS = 60
 
 

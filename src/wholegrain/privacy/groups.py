@@ -11,6 +11,7 @@ from enum import StrEnum
 from wholegrain import _check
 from wholegrain.privacy.units import Budget
 
+LARGEST_EXPONENT = 650.0  # a Δ beyond this is far above 1 and refused by whoever uses it
 SMALLEST_INNER_DELTA = 1e-12
 LARGEST_GROUP_EPSILON = 100.0
 
@@ -34,9 +35,11 @@ def group_delta(budget: Budget, size: int, form: GroupForm = GroupForm.GEOMETRIC
     """
     k, epsilon = _check.count("group size", size), budget.epsilon
     if form is GroupForm.GEOMETRIC:
-        return budget.delta * math.expm1(k * epsilon) / math.expm1(epsilon)
+        return (
+            budget.delta * math.expm1(min(k * epsilon, LARGEST_EXPONENT)) / math.expm1(min(epsilon, LARGEST_EXPONENT))
+        )
     exponent = k - 1 if form is GroupForm.DWORK_ROTH else k
-    return k * math.exp(exponent * epsilon) * budget.delta
+    return k * math.exp(min(exponent * epsilon, LARGEST_EXPONENT)) * budget.delta
 
 
 def group_budget(item: Budget, size: int, form: GroupForm = GroupForm.GEOMETRIC) -> Budget:

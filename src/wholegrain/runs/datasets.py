@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wholegrain import _check
 from wholegrain._random import Purpose, generator
 from wholegrain.data import partition, sources
 from wholegrain.data.dataset import Dataset
@@ -51,7 +52,8 @@ def split_dataset(dataset: Dataset, spec: RunSpec) -> Parts:
 
 def bound_of(dataset: Dataset, spec: RunSpec) -> int | None:
     """K: what the spec declares, else what the source vouches for. Never what the data happens to hold."""
-    return spec.silos.items_per_subject or dataset.items_per_subject
+    declared = spec.silos.items_per_subject
+    return dataset.items_per_subject if declared is None else _check.count("silos.items_per_subject", declared)
 
 
 def drops_surplus(spec: RunSpec) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -14,7 +15,7 @@ from wholegrain import _check
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
-from wholegrain.errors import ModelError
+from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.rounds import State, rounds
 from wholegrain.gradients import vectorised
@@ -34,6 +35,8 @@ from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
+
+MOST_LEARNING_RATE = 1e6
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,7 +106,6 @@ def prepare(
     pricing: Accountant | None = None,
 ) -> Prepared:
     """Load, split, check and price; every refusal comes from here."""
-    _check.positive("rounds.learning_rate", spec.rounds.learning_rate)
     _check_early(spec)
     dataset = dataset or load_dataset(spec)
     parts = split_dataset(dataset, spec)
@@ -181,14 +183,16 @@ def execute(prepared: Prepared, observe: Observer = ignore) -> Run:
 
 def _check_early(spec: RunSpec) -> None:
     """Refuse impossible numbers before any data is read."""
-    _goal(spec, accountant(spec.privacy.accountant))
+    find(spec.policy.name)
     _settings(spec)
-    _check.fraction("privacy.delta", spec.privacy.delta)
-    if spec.privacy.epsilon is not None or spec.policy.as_printed:
-        Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta)
+    _goal(spec, accountant(spec.privacy.accountant))
+    _check.positive("rounds.learning_rate", spec.rounds.learning_rate)
+    if spec.rounds.learning_rate > MOST_LEARNING_RATE:
+        raise SpecError(f"rounds.learning_rate = {spec.rounds.learning_rate:g} is beyond {MOST_LEARNING_RATE:g}.")
     _check.count("rounds.count", spec.rounds.count)
     _check.count("rounds.steps", spec.rounds.steps)
-    find(spec.policy.name)
+    if spec.policy.as_printed and spec.privacy.epsilon is None:
+        raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
 
 
 def _settings(spec: RunSpec) -> Settings:
@@ -213,16 +217,32 @@ def _goal(spec: RunSpec, pricing: Accountant) -> Goal:
 
 
 def _model(spec: RunSpec, dataset: Dataset) -> nn.Module:
-    return models.build(spec.model.name, dataset.features, dataset.classes, spec.seed, **spec.model.options)
+    return models.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
 
 
 def _require_fit(prepared: Prepared, dataset: Dataset) -> None:
-    """One forward pass on zeros, so that a model that does not fit is refused before anything is spent."""
-    sample = SubjectData(dataset.data.inputs[:1] * 0, dataset.data.targets[:1] * 0, dataset.data.subjects[:1])
+    """Two items of zeros through the gradients of the plan, so that what cannot train is refused before it costs.
+
+    A model that changes its buffers on the way would carry facts about private rows out of the silo without noise.
+    """
+    model, vector = prepared.model, flatten(prepared.model)
+    inputs = torch.zeros(2, *dataset.data.inputs.shape[1:], dtype=torch.from_numpy(dataset.data.inputs[:0]).dtype)
+    targets, groups = torch.zeros(2, dtype=torch.int64), torch.arange(2)
+    before = [buffer.clone() for buffer in model.buffers()]
+    clip = prepared.plan.rows[0][0].clip
     try:
-        score(prepared.model, cross_entropy, flatten(prepared.model), sample)
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        outputs = model(inputs)
+        vectorised.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip)
+    except Exception as error:  # the model is the user's own code
         raise ModelError(
-            f"The model does not fit the data ({dataset.features} features, {dataset.classes} classes): {reason}."
+            f"The model does not fit the data ({dataset.features} features, {dataset.classes}"
+            f" classes): {_check.reason(error)}."
         ) from error
+    if tuple(outputs.shape) != (2, dataset.classes):
+        raise ModelError(
+            f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be [2, {dataset.classes}]."
+        )
+    if not bool(torch.isfinite(vector).all()):
+        raise ModelError("The model's initial parameters are not all finite.")
+    if any(not torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True)):
+        raise ModelError("The model changes its buffers while it runs, which would keep private facts without noise.")

@@ -1,6 +1,7 @@
 """What a run is asked to do: one frozen tree of sections, read from TOML, in which an unknown key is an error."""
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,7 +148,7 @@ def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
         _apply(tree, change)
     table = tree.get("data", {}).get("table") if isinstance(tree.get("data"), dict) else None
     if isinstance(table, dict) and isinstance(table.get("path"), str):
-        table["path"] = str((path.parent / table["path"]).resolve())
+        table["path"] = os.path.abspath(path.parent / table["path"])
     return RunSpec.of(tree)
 
 
@@ -159,8 +160,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise SpecError(f"There is no spec '{path}'.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"The spec '{path}' cannot be read: {error}.") from error
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-        raise SpecError(f"The spec '{path}' is not valid: {error}.") from error
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise SpecError(f"The spec '{path}' is not valid: {_check.reason(error)}.") from error
     if not isinstance(tree, dict):
         raise SpecError(f"The spec '{path}' holds no sections.")
     return tree

@@ -64,5 +64,9 @@ class RunFolder:
 
 def require_free(path: Path) -> None:
     """Refuse a path that already holds something, so that no run is overwritten."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    try:
+        taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except OSError as error:
+        raise RunError(f"The folder '{path}' cannot be used: {error.strerror}.") from error
+    if taken:
         raise RunError(f"'{path}' already exists and is not empty; choose another --out.")

@@ -34,7 +34,8 @@ class NoiseSource(Protocol):
 class SeededNoise:
     """Reproducible noise, a pure function of seed and keys: for simulation.
 
-    Guarantee: for distinct keys the streams are seeded independently; no stream is ever used for two releases.
+    Guarantee: for distinct keys the streams are seeded independently; no stream is ever used for two releases of a
+    run. Two runs with one seed share their noise, which is one more reason why it is for simulation only.
     """
 
     seed: int
