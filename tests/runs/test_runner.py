@@ -1,0 +1,128 @@
+"""Runs end to end: what is promised is what is spent, and the same spec gives the same model."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wholegrain as wg
+from wholegrain.errors import ModelError
+from wholegrain.policies.catalog import CATALOG
+from wholegrain.runs.datasets import split_dataset
+from wholegrain.runs.runner import execute, prepare
+from wholegrain.runs.spec import RunSpec
+
+DATA = wg.clinics(patients=120, clinics=3, span=2, visits=5)
+
+
+def spec(name: str, **sections: object) -> RunSpec:
+    tree: dict[str, object] = {
+        "policy": {"name": name, "rate": 0.3, "group_cap": 2 if name == "local_group_dp" else None},
+        "privacy": {"epsilon": 4.0},
+        "rounds": {"count": 3, "steps": 2, "cohort": 2},
+        **sections,
+    }
+    return RunSpec.of(tree)
+
+
+@pytest.mark.parametrize("policy", CATALOG)
+def test_every_policy_runs_within_its_budget(policy: str) -> None:
+    run = execute(prepare(spec(policy), dataset=DATA))
+    spent = [done.epsilon for done in run.rounds]
+    assert spent == sorted(spent)
+    assert spent[-1] == run.guarantee.epsilon
+    if policy != "fedavg":
+        assert run.guarantee.epsilon <= 4.0
+        assert run.guarantee.standing is wg.Standing.PROVED
+    assert torch.isfinite(run.vector).all()
+
+
+@pytest.mark.parametrize("policy", ["local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "fedavg"])
+def test_every_printed_policy_runs(policy: str) -> None:
+    printed = {"name": policy, "batch_size": 16, "as_printed": True, "clip_norm": 0.1}
+    run = execute(prepare(spec(policy, policy=printed, rounds={"count": 4, "steps": 2}), dataset=DATA))
+    claimed = run.plan.claimed
+    assert (claimed is None) == (policy == "fedavg")
+    assert claimed is None or claimed.epsilon == 4.0
+    assert run.guarantee.standing is not wg.Standing.CLAIMED
+
+
+def test_the_same_seed_gives_the_same_model() -> None:
+    vectors = [execute(prepare(spec("subject_dp", seed=s), dataset=DATA)).vector for s in (1, 1, 2)]
+    assert torch.equal(vectors[0], vectors[1])
+    assert not torch.equal(vectors[0], vectors[2])
+
+
+def test_held_out_subjects_are_never_trained_on() -> None:
+    parts = split_dataset(DATA, spec("subject_dp", evaluation={"test": 0.3, "validation": 0.2}))
+    trained = set(np.concatenate([silo.data.subjects for silo in parts.silos.values()]))
+    test, validation = (set(parts.held_out[name].subjects) for name in ("test", "validation"))
+    assert trained
+    assert test
+    assert validation
+    assert not trained & test
+    assert not trained & validation
+    assert not test & validation
+
+
+def test_train_validation_and_test_are_scored_every_round() -> None:
+    run = execute(prepare(spec("fedavg", evaluation={"validation": 0.2, "train": True}), dataset=DATA))
+    for done in run.rounds:
+        assert {"test", "validation", "train/clinic-0", "train/clinic-1", "train/clinic-2"} == set(done.scores)
+
+
+def test_the_cap_is_enforced_on_load() -> None:
+    tight = spec("higradavg_dp", silos={"items_per_subject": 2})
+    assert max(silo.data.largest_subject for silo in split_dataset(DATA, tight).silos.values()) == 2
+
+
+def test_training_leaves_a_model_that_was_given_trained() -> None:
+    model = nn.Sequential(nn.Linear(10, 4), nn.Tanh(), nn.Linear(4, 2))
+    before = model[0].weight.detach().clone()
+    run = wg.train(DATA, model=model, policy={"rate": 0.5}, privacy={"epsilon": 4.0}, rounds={"count": 2})
+    assert run.model is model
+    assert not torch.equal(before, model[0].weight)
+
+
+def test_a_model_that_does_not_fit_is_refused_before_training() -> None:
+    with pytest.raises(ModelError, match="10 features"):
+        wg.train(DATA, model=nn.Linear(3, 2), policy={"rate": 0.5}, privacy={"epsilon": 4.0})
+
+
+def test_private_training_learns() -> None:
+    run = wg.train(
+        wg.clinics(patients=1500, clinics=3, span=2),
+        policy={"rate": 1.0},
+        privacy={"epsilon": 4.0},
+        rounds={"count": 30, "learning_rate": 3.0},
+    )
+    assert run.accuracy > 0.7
+
+
+class Remembers(nn.Module):
+    """A model that keeps something of what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(10, 2)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        self.seen += 1 + items.mean().detach()
+        return self.layer(items)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Remembers(), "buffers"),
+        (nn.Sequential(nn.Linear(10, 2), nn.Dropout(0.5)), "Dropout"),
+        (nn.Linear(10, 1), "shape"),
+        (nn.Linear(10, 5), "shape"),
+        (nn.Sequential(nn.Linear(10, 2), nn.Flatten(0)), "fit"),
+    ],
+    ids=["buffers", "dropout", "too few outputs", "too many outputs", "no items"],
+)
+def test_a_model_that_cannot_be_trained_privately_is_refused(model: nn.Module, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        wg.train(DATA, model=model, policy={"name": "user_ldp", "rate": 0.5}, privacy={"epsilon": 4.0})

@@ -1,0 +1,67 @@
+"""Specs: sections, changes, and errors that name the key."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wholegrain.errors import SpecError
+from wholegrain.runs.spec import RunSpec, load
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "spec.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "read", "value"),
+    [
+        ("seed=7", lambda s: s.seed, 7),
+        ("policy.name=fedavg", lambda s: s.policy.name, "fedavg"),
+        ('policy.name="fedavg"', lambda s: s.policy.name, "fedavg"),
+        ("policy.rate=0.25", lambda s: s.policy.rate, 0.25),
+        ("evaluation.train=true", lambda s: s.evaluation.train, True),
+        ("data.options.patients=9", lambda s: s.data.options, {"patients": 9}),
+        ("model.options={hidden=[8]}", lambda s: s.model.options, {"hidden": [8]}),
+    ],
+)
+def test_changes(tmp_path: Path, change: str, read: object, value: object) -> None:
+    assert read(load(write(tmp_path, ""), (change,))) == value  # type: ignore[operator]
+
+
+def test_a_spec_is_frozen() -> None:
+    spec = RunSpec.of({})
+    with pytest.raises(ValueError, match="frozen"):
+        spec.seed = 3  # type: ignore[misc]
+
+
+def test_a_relative_table_is_beside_its_spec(tmp_path: Path) -> None:
+    text = '[data.table]\npath = "a.csv"\nsubject = "s"\ntarget = {column = "t", threshold = 1}\nfeatures = {}\n'
+    spec = load(write(tmp_path, text))
+    assert spec.data.table is not None
+    assert spec.data.table.path == str(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("tree", [{"seeds": 1}, {"policy": {"nam": "x"}}, {"policy": 3}, {"rounds": {"count": "x"}}])
+def test_errors_name_the_key(tree: dict[str, object]) -> None:
+    key = next(iter(tree))
+    with pytest.raises(SpecError, match=key):
+        RunSpec.of(tree)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+keys = st.sampled_from(list(RunSpec.model_fields)) | st.text(max_size=6)
+
+
+@given(st.dictionaries(keys, values | st.dictionaries(st.sampled_from(["name", "rate", "count", "table"]), values)))
+def test_any_tree_is_a_spec_or_a_clear_error(tree: dict[str, object]) -> None:
+    with suppress(SpecError):
+        RunSpec.of(tree)
