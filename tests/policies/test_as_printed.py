@@ -29,7 +29,7 @@ from wholegrain.gradients import vectorised
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.catalog import build
 from wholegrain.policies import as_printed
-from wholegrain.policies.as_printed import PRINTED, Composition, print_plan
+from wholegrain.policies.as_printed import PRINTED, Composition, make_printed_plan
 from wholegrain.policies.catalog import Settings
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Plan
@@ -230,7 +230,7 @@ def plan_for(name: str, composition: Composition = Composition.FEWER_ROUNDS, coh
         SiloFacts(name=silo, items=data.items, subjects=data.subject_count, items_per_subject=5)
         for silo, data in DATA.items()
     )
-    return print_plan(
+    return make_printed_plan(
         name,
         Settings(batch_size=BATCH, clip_norm=CLIP),
         Federation(silos=facts),
@@ -384,14 +384,14 @@ def test_printed_plans_ask_for_a_batch_size() -> None:
     plan = plan_for("higradavg_dp")
     federation = Federation(silos=tuple(facts for _, facts in plan.rows))
     with pytest.raises(SpecError, match="batch_size"):
-        print_plan("higradavg_dp", Settings(rate=0.1), federation, plan.horizon, BUDGET, largest_subject={})
+        make_printed_plan("higradavg_dp", Settings(rate=0.1), federation, plan.horizon, BUDGET, largest_subject={})
 
 
 def test_too_few_rounds_for_the_first_way_are_refused() -> None:
     plan = plan_for("higradavg_dp")
     federation = Federation(silos=tuple(facts for _, facts in plan.rows))
     with pytest.raises(SpecError, match="needs more rounds"):
-        print_plan(
+        make_printed_plan(
             "higradavg_dp",
             Settings(batch_size=BATCH),
             federation,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from wholegrain.errors import AccountingError, BudgetError, SpecError, WholegrainError
-from wholegrain.policies.as_printed import Composition, print_plan, user_ldp_condition
+from wholegrain.policies.as_printed import Composition, make_printed_plan, user_ldp_condition
 from wholegrain.policies.catalog import CATALOG, Settings
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan, rounds_allowed
@@ -50,7 +50,7 @@ def plan_of(policy, *, silos=2, span=None, bound=4, rate=0.1, rounds=10, steps=2
 def printed_plan(policy, *, silos=2, rounds=8, steps=25, batch=50, budget=ONE, bound=4, **changes):
     federation = federation_of(silos, bound=bound)
     names = tuple(silo.name for silo in federation.silos)
-    return print_plan(
+    return make_printed_plan(
         policy,
         Settings(batch_size=batch),
         federation,

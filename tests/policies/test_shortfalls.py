@@ -21,7 +21,7 @@ from wholegrain.policies.as_printed import (
     PrintedSilo,
     group_noise,
     item_noise,
-    print_plan,
+    make_printed_plan,
     user_noise,
 )
 from wholegrain.policies.catalog import Settings, find
@@ -61,7 +61,7 @@ class TestFirstWayOfHorizontalComposition:
         """HiGradAvgDP where each subject has one item: nothing but the composition can go wrong."""
         names = tuple(f"silo-{number}" for number in range(SILOS))
         silos = tuple(SiloFacts(name=name, items=ITEMS, subjects=ITEMS, items_per_subject=1) for name in names)
-        return print_plan(
+        return make_printed_plan(
             "higradavg_dp",
             Settings(batch_size=BATCH),
             Federation(silos=silos),
@@ -193,7 +193,7 @@ class TestSensitivityOfUserLdp:
 
     def test_silo_pays_more_than_claimed(self):
         names = ("silo",)
-        plan = print_plan(
+        plan = make_printed_plan(
             "user_ldp",
             Settings(batch_size=BATCH),
             Federation(silos=(SiloFacts(name="silo", items=ITEMS, subjects=ITEMS // 7, items_per_subject=7),)),

@@ -158,7 +158,7 @@ CLAIMED_UNIT = {
 }
 
 
-def print_plan(
+def make_printed_plan(
     policy: str,
     settings: Settings,
     federation: Federation,

@@ -21,7 +21,7 @@ from wholegrain.federation.rounds import State, rounds
 from wholegrain.gradients import vectorised
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.models import catalog as models
-from wholegrain.policies.as_printed import Composition, print_plan
+from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
@@ -133,7 +133,7 @@ def plan_for(spec: RunSpec, silos: Mapping[str, Silo], pricing: Accountant) -> P
     settings = _settings(spec)
     if not policy.as_printed:
         return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
-    return print_plan(
+    return make_printed_plan(
         policy.name,
         settings,
         federation,
