@@ -1,6 +1,8 @@
 """`demo`: every policy on one real table, side by side."""
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from wholegrain.cli import show
 from wholegrain.cli.pricing import Json, remembering
@@ -45,13 +47,17 @@ LINEUP: tuple[tuple[str, dict[str, Any], str, dict[str, Any]], ...] = (
 )
 
 
-def demo(json: Json = False) -> None:
+def demo(
+    json: Json = False,
+    seed: Annotated[int, typer.Option(help="Another split of the people, other batches, other noise.")] = 0,
+) -> None:
     """Train every policy at ε = 4, δ = 1e-5 over all 12 silos of a real table, and print what each protects."""
     dataset, pricing = nlswork(), remembering("pld")
     runs: list[tuple[str, Run]] = []
     for label, policy, unit, rounds in LINEUP:
         spec = RunSpec.of(
             {
+                "seed": seed,
                 "silos": {"surplus": "refuse"},  # the survey's design keeps every subject within K
                 "policy": policy,
                 "privacy": {"epsilon": EPSILON, "delta": DELTA, "unit": unit},
