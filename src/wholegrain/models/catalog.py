@@ -11,9 +11,15 @@ from torch import nn
 from wholegrain import _check
 from wholegrain._random import Purpose, derive
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.models import dense
+from wholegrain.models import dense, images, text
 
-MODELS: Mapping[str, Callable[..., nn.Module]] = {"logistic": dense.logistic, "mlp": dense.mlp}
+MODELS: Mapping[str, Callable[..., nn.Module]] = {
+    "logistic": dense.logistic,
+    "mlp": dense.mlp,
+    "leaf_cnn": images.leaf_cnn,
+    "small_cnn": images.small_cnn,
+    "stacked_lstm": text.stacked_lstm,
+}
 
 
 def build(

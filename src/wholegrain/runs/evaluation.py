@@ -10,8 +10,9 @@ from torch.func import functional_call
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import Loss
+from wholegrain.models.inputs import values
 
-CHUNK = 4096
+CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def score(model: nn.Module, loss: Loss, vector: Tensor, data: SubjectData) -> Sc
     total, correct = 0.0, 0
     with torch.no_grad():
         for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
-            outputs = functional_call(model, dict(parameters), (x,))
+            outputs = functional_call(model, dict(parameters), (values(x),))
             total += float(loss(outputs, y)) * len(y)
             correct += int((outputs.argmax(1) == y).sum())
     return Score(total / data.items, correct / data.items)

@@ -21,6 +21,7 @@ from wholegrain.federation.rounds import State, rounds
 from wholegrain.gradients import vectorised
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.models import catalog as models
+from wholegrain.models.inputs import values
 from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.horizon import Horizon
@@ -226,7 +227,7 @@ def _require_fit(prepared: Prepared, dataset: Dataset) -> None:
     A model that changes its buffers on the way would carry facts about private rows out of the silo without noise.
     """
     model, vector = prepared.model, flatten(prepared.model)
-    inputs = torch.zeros(2, *dataset.data.inputs.shape[1:], dtype=torch.from_numpy(dataset.data.inputs[:0]).dtype)
+    inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
     targets, groups = torch.zeros(2, dtype=torch.int64), torch.arange(2)
     before = [buffer.clone() for buffer in model.buffers()]
     clip = prepared.plan.rows[0][0].clip

@@ -10,6 +10,7 @@ from wholegrain._random import Purpose, generator
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.reference import ClippedSum, Loss
+from wholegrain.models.inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.step import release
@@ -24,7 +25,7 @@ class Silo:
 
     @cached_property
     def inputs(self) -> Tensor:
-        """Inputs as a tensor that shares the array's memory."""
+        """Stored inputs as a tensor that shares the array's memory."""
         return torch.from_numpy(self.data.inputs)
 
     @cached_property
@@ -61,6 +62,6 @@ class Trainer:
 
     def _pooled(self, silo: Silo, batch: Batch, policy: Policy, vector: Tensor) -> Tensor:
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
-        inputs, targets = silo.inputs[items], silo.targets[items]
+        inputs, targets = values(silo.inputs[items]), silo.targets[items]
         pooled = self.clipped_sum(self.model, self.loss, vector, inputs, targets, groups, policy.clip)
         return pooled.total
