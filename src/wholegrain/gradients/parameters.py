@@ -9,6 +9,7 @@ from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,27 @@ class Layout:
         """The parameters by name, as views of the vector."""
         pieces = torch.split(vector, [prod(shape) for shape in self.shapes])
         return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
+
+
+def named(model: nn.Module) -> Mapping[str, nn.Parameter]:
+    """Every place where a parameter is read, a shared parameter under each name that it has.
+
+    A module that occurs twice is listed once: replacing its parameters twice would leave the replacement behind.
+    """
+    return {
+        f"{prefix}.{name}" if prefix else name: parameter
+        for prefix, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+
+
+def call(model: nn.Module, layout: Layout, vector: Tensor, inputs: Tensor) -> Tensor:
+    """The model's outputs at parameters `vector`; the model itself stays as it is."""
+    views, parameters = layout.views(vector), named(model)
+    by_identity = {id(parameters[name]): view for name, view in views.items()}
+    places = {name: by_identity[id(p)] for name, p in parameters.items() if id(p) in by_identity}
+    outputs: Tensor = functional_call(model, places, (inputs,), tie_weights=False)
+    return outputs
 
 
 def flatten(model: nn.Module) -> Tensor:

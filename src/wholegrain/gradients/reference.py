@@ -5,9 +5,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.pooling import Clip, Pooled, pool_gradients
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -53,7 +52,8 @@ def batch_gradient(
     model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
 ) -> Tensor:
     """Gradient [parameter] of the batch's mean loss at `vector`; for a batch of one, that item's gradient."""
-    leaf = vector.detach().requires_grad_()
-    value = loss(functional_call(model, dict(layout.views(leaf)), (inputs,)), targets)
-    (gradient,) = torch.autograd.grad(value, leaf)
+    with torch.enable_grad():
+        leaf = vector.detach().requires_grad_()
+        value = loss(call(model, layout, leaf, inputs), targets)
+        (gradient,) = torch.autograd.grad(value, leaf)
     return gradient

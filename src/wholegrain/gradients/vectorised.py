@@ -3,11 +3,13 @@
 Chunks bound what vmap needs besides. A model whose per-item gradients do not fit needs smaller batches.
 """
 
+import warnings
+
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
-from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.pooling import Clip, ClipPer, Pooled, pool_gradients
 from wholegrain.gradients.reference import Loss, batch_gradient
 
@@ -35,18 +37,20 @@ def clipped_sum(
         if bool(torch.isfinite(mean).all()):
             return Pooled(mean * len(inputs), 0)
         # Otherwise find the items at fault, one by one.
-    gradients = _item_gradients(model, loss, layout, vector, inputs, targets)
+    gradients = item_gradients(model, loss, layout, vector, inputs, targets)
     return pool_gradients(gradients, groups, clip)
 
 
-def _item_gradients(
+def item_gradients(
     model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
 ) -> Tensor:
-    def item_loss(parameters: dict[str, Tensor], item: Tensor, target: Tensor) -> Tensor:
-        return loss(functional_call(model, parameters, (item[None],)), target[None])
+    def item_loss(parameters: Tensor, item: Tensor, target: Tensor) -> Tensor:
+        return loss(call(model, layout, parameters, item[None]), target[None])
 
     chunk = max(1, MOST_VALUES // max(1, layout.size))
-    by_name = vmap(grad(item_loss), in_dims=(None, 0, 0), chunk_size=chunk)(
-        dict(layout.views(vector.detach())), inputs, targets
-    )
-    return torch.cat([by_name[name].flatten(1) for name in layout.names], dim=1)
+    with warnings.catch_warnings():
+        # vmap warns of every operation that it has no rule for; whoever chose it knows that it is slow.
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        many = vmap(grad(item_loss), in_dims=(None, 0, 0), chunk_size=chunk)
+        gradients: Tensor = many(vector.detach(), inputs, targets)
+    return gradients

@@ -1,14 +1,12 @@
 """Scores of a model on items. They read raw data and are not private: never to leave a silo in a deployment."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import Loss
 from wholegrain.models.inputs import values
 
@@ -25,12 +23,12 @@ class Score:
 
 def score(model: nn.Module, loss: Loss, vector: Tensor, data: SubjectData) -> Score:
     """The model's score at parameters `vector`."""
-    parameters: Mapping[str, Tensor] = Layout.of(model).views(vector)
+    layout = Layout.of(model)
     inputs, targets = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
     total, correct = 0.0, 0
     with torch.no_grad():
         for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
-            outputs = functional_call(model, dict(parameters), (values(x),))
+            outputs = call(model, layout, vector, values(x))
             total += float(loss(outputs, y)) * len(y)
             correct += int((outputs.argmax(1) == y).sum())
     return Score(total / data.items, correct / data.items)

@@ -1,0 +1,216 @@
+"""The fast way: one backward pass for the clipped sum of any policy.
+
+Each layer keeps its inputs and the gradient of its outputs. From these come the norms, and then the weighted sum by one
+product for each layer; no gradient per item of a large layer is ever formed, and no second pass is made. Before an
+engine is trusted with a model, it is compared with the reference on items made up for the purpose.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wholegrain.gradients import reference
+from wholegrain.gradients.choice import Chosen, choose
+from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
+from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.shares import Share, squares
+from wholegrain.gradients.units import Run, Units, arranged
+
+MEMORY = 4 << 30
+"""Bytes that the activations of a batch may take, unless told otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Whole units of a batch that are computed at once.
+
+    A unit's gradient is multiplied by `before` when it is measured and summed, by `after` only when it is summed: the
+    mean of a subject's gradients, or the mean of its clipped gradients.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    units: Units
+    before: Tensor | None = None  # [unit]
+    after: Tensor | None = None  # [unit]
+
+
+class BookKeeping:
+    """`ClippedSum` for one model and loss, by one backward pass.
+
+    >>> model = nn.Linear(2, 2)
+    >>> engine = BookKeeping(model, nn.functional.cross_entropy)
+    >>> vector = torch.zeros(6)
+    >>> clip = Clip(ClipPer.SUBJECT, Pool.MEAN, norm=0.5)
+    >>> inputs, targets, groups = torch.ones(3, 2), torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1])
+    >>> engine(vector, inputs, targets, groups, clip).total.abs().max() < 1e-6  # two opposite subjects, clipped alike
+    tensor(True)
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY) -> None:
+        self._model, self._loss, self._memory = model, loss, memory
+        self._layout = Layout.of(model)
+        self._chosen: Chosen | None = None
+
+    @torch.no_grad()
+    def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
+        """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
+        total = torch.zeros_like(vector)
+        if not len(inputs):
+            return Pooled(total, 0)
+        batch = _arrange(inputs, targets, groups, clip)
+        if self._chosen is None:
+            self._chosen = choose(self._model, self._loss, self._layout, vector, inputs, targets)
+        self._chosen.attach(vector)
+        zeroed = sum(self._add(vector, piece, clip, total) for piece in self._pieces(batch))
+        if clip.per is ClipPer.NONE and not _finite(total):
+            total.zero_()
+            zeroed = sum(self._add_carefully(vector, piece, clip, total) for piece in self._pieces(batch))
+        if clip.per is ClipPer.BATCH:
+            return pool_gradients(total[None] / len(inputs), torch.zeros(1, dtype=torch.int64), clip)
+        return Pooled(total, zeroed)
+
+    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
+        """Add a piece's contributions into `total`; how many were not finite."""
+        if len(piece.inputs) > self._most_items:
+            return self._add_large(vector, piece, clip, total)
+        shares = self._run(piece)
+        if clip.per in (ClipPer.NONE, ClipPer.BATCH):
+            self._sum(shares, piece.units, total.new_ones(piece.units.count), total)
+            return 0
+        lengths = _lengths(squares(shares, piece.units), piece)
+        if not _finite(lengths):
+            return self._add_carefully(vector, piece, clip, total)
+        self._sum(shares, piece.units, _weights(lengths, piece, clip, total.dtype), total)
+        return 0
+
+    def _run(self, piece: Piece) -> list[Share]:
+        assert self._chosen is not None
+        return self._chosen.program.run(self._loss, piece.inputs, piece.targets, piece.units)
+
+    def _sum(self, shares: list[Share], units: Units, weights: Tensor, total: Tensor) -> None:
+        views = self._layout.views(total)
+        for share in shares:
+            share.add(units, weights, views)
+
+    def _add_carefully(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
+        """Where a norm is not finite, find out whose: the reference decides whether a gradient is too, or only large."""
+        if not _finite(vector):
+            return piece.units.count
+        lengths = _lengths(squares(self._run(piece), piece.units), piece)
+        good = torch.isfinite(lengths)
+        if bool(good.any()):
+            self._add(vector, _some(piece, good), clip, total)
+        return sum(self._by_reference(vector, _some(piece, one), clip, total) for one in _each(~good))
+
+    def _by_reference(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
+        alone = clip if clip.per is ClipPer.SUBJECT else replace(clip, pool=Pool.SUM)
+        groups = torch.zeros(len(piece.inputs), dtype=torch.int64)
+        pooled = reference.clipped_sum(self._model, self._loss, vector, piece.inputs, piece.targets, groups, alone)
+        total.add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
+        return pooled.zeroed
+
+    def _add_large(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
+        """One unit that is larger than what is computed at once: its gradient is summed up first, then clipped."""
+        own = torch.zeros_like(total)
+        for start in range(0, len(piece.inputs), self._most_items):
+            part = slice(start, start + self._most_items)
+            items = Piece(piece.inputs[part], piece.targets[part], Units.of_items(len(piece.inputs[part])))
+            self._sum(self._run(items), items.units, own.new_ones(items.units.count), own)
+        row = own[None] if piece.before is None else own[None] * piece.before
+        pooled = pool_gradients(row, torch.zeros(1, dtype=torch.int64), Clip(ClipPer.ITEM, Pool.SUM, clip.norm))
+        total.add_(pooled.total)
+        return pooled.zeroed
+
+    @property
+    def _most_items(self) -> int:
+        assert self._chosen is not None
+        return max(1, int(self._memory // max(1, self._chosen.bytes_per_item)))
+
+    def _pieces(self, batch: Piece) -> Iterator[Piece]:
+        """The batch in pieces of whole units that memory allows; a unit that is too large comes alone."""
+        most = self._most_items
+        if len(batch.inputs) <= most:
+            yield batch
+            return
+        for run in batch.units.runs:
+            step = max(1, most // run.size)
+            for start in range(0, run.count, step):
+                yield _part(batch, run, start, min(start + step, run.count))
+
+
+def _arrange(inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Piece:
+    """The whole batch with its units: subjects where they are clipped as one, otherwise items."""
+    if clip.per is ClipPer.SUBJECT:
+        order, sizes = arranged(groups)
+        units = Units.of_sizes(sizes)
+        before = 1 / units.sizes.to(torch.float64) if clip.pool is Pool.MEAN and units.sizes is not None else None
+        if order is not None:
+            inputs, targets = inputs[order], targets[order]
+        return Piece(inputs, targets, units, before=before)
+    after = None
+    if clip.per is ClipPer.ITEM and clip.pool is Pool.MEAN:
+        after = 1 / torch.bincount(groups).to(torch.float64)[groups]
+    return Piece(inputs, targets, Units.of_items(len(inputs)), after=after)
+
+
+def _lengths(squared: Tensor, piece: Piece) -> Tensor:
+    """Norms of the units' gradients [unit], in float64: they are few, and roots of sums of squares lose digits."""
+    lengths = squared.to(torch.float64).sqrt_()
+    return lengths if piece.before is None else lengths.mul_(piece.before)
+
+
+def _weights(lengths: Tensor, piece: Piece, clip: Clip, kind: torch.dtype) -> Tensor:
+    """What each unit's gradient is multiplied by in the sum [unit].
+
+    Guarantee: no clipped contribution is longer than the clip norm, by a margin wider than rounding.
+    """
+    margin = 1 - 8 * torch.finfo(kind).eps
+    weights = torch.where(lengths <= clip.norm * margin, 1.0, clip.norm * margin / lengths)
+    for factor in (piece.before, piece.after):
+        if factor is not None:
+            weights.mul_(factor)
+    return weights.to(kind)
+
+
+def _finite(values: Tensor) -> bool:
+    # One sum instead of a test of each value: it is finite unless a value is not, or they are too large to trust.
+    return bool(torch.isfinite(values.sum()))
+
+
+def _part(batch: Piece, run: Run, start: int, stop: int) -> Piece:
+    """Some neighbouring units of one run."""
+    items = slice(run.items.start + start * run.size, run.items.start + stop * run.size)
+    units = slice(run.units.start + start, run.units.start + stop)
+    by_subject = batch.units.sizes is not None
+    return Piece(
+        batch.inputs[items],
+        batch.targets[items],
+        Units.of_sizes(np.full(stop - start, run.size)) if by_subject else Units.of_items(stop - start),
+        None if batch.before is None else batch.before[units],
+        None if batch.after is None else batch.after[units],
+    )
+
+
+def _some(piece: Piece, chosen: Tensor) -> Piece:
+    """The units that a mask [unit] chooses."""
+    items, sizes = piece.units.spread(chosen), piece.units.sizes
+    return Piece(
+        piece.inputs[items],
+        piece.targets[items],
+        Units.of_items(int(chosen.sum())) if sizes is None else Units.of_sizes(sizes[chosen].numpy()),
+        None if piece.before is None else piece.before[chosen],
+        None if piece.after is None else piece.after[chosen],
+    )
+
+
+def _each(chosen: Tensor) -> Iterator[Tensor]:
+    """A mask of its own for every unit of a mask."""
+    for unit in chosen.nonzero()[:, 0]:
+        one = torch.zeros_like(chosen)
+        one[unit] = True
+        yield one

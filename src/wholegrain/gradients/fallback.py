@@ -1,0 +1,90 @@
+"""Parameters of a module that has no rule: each item's gradient by vmap over that module alone."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from wholegrain.gradients.layers.base import Cannot, Gradients, Layer, Owned, Space
+from wholegrain.gradients.parameters import named
+from wholegrain.gradients.shares import Rows
+
+
+class Recording(Protocol):
+    """What a tap needs of the program around it."""
+
+    def apply(self, layer: Layer, *inputs: Tensor) -> Any:
+        """One use of a layer."""
+        ...
+
+
+class Tap:
+    """Sits at a module's outputs: it lets values and gradients through, and keeps what the module was given.
+
+    Only the module's own parameters are its business; those of modules inside it have taps or rules of their own.
+    """
+
+    def __init__(self, module: nn.Module, owned: Owned, shadow: nn.Module, recording: Recording) -> None:
+        self._module, self._owned, self._shadow, self._recording = module, owned, shadow, recording
+
+    def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The module's forward, tapped."""
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            outputs = forward(*args, **kwargs)
+            leaves, shape = tree_flatten(outputs)
+            where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+            use = _Use(self, args, kwargs, where)
+            through = self._recording.apply(use, *(leaves[k] for k in where))
+            for k, leaf in zip(where, through if isinstance(through, tuple) else (through,), strict=True):
+                leaves[k] = leaf
+            return tree_unflatten(leaves, shape)
+
+        return tapped
+
+    def gradients(self, use: "_Use", outward: tuple[Tensor | None, ...], items: int) -> dict[str, Tensor]:
+        """Each item's gradient [item, ...] of the own parameters."""
+        leaves, shape = tree_flatten((use.args, use.kwargs))
+        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        batched = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == items for leaf in leaves]
+        given = [leaf for leaf, varies in zip(leaves, batched, strict=True) if varies]
+        if any(g is not None and len(g) != items for g in outward):
+            raise Cannot("its output does not have the items in its first dimension")
+        values = {name: p.detach() for name, p in named(self._shadow).items()}
+        own = {name: values[name] for name in self._owned.slots}
+
+        def agreement(parameters: dict[str, Tensor], inputs: list[Tensor], ends: list[Tensor | None]) -> Tensor:
+            singles = iter(inputs)
+            args, kwargs = tree_unflatten(
+                [next(singles)[None] if varies else leaf for leaf, varies in zip(leaves, batched, strict=True)], shape
+            )
+            outputs = tree_flatten(functional_call(self._module, values | parameters, args, kwargs, tie_weights=False))[0]
+            pairs = zip((outputs[k] for k in use.where), ends, strict=True)
+            return torch.stack([(y[0] * g).sum() for y, g in pairs if g is not None]).sum()
+
+        dims = (None, [0] * len(given), [None if g is None else 0 for g in outward])
+        result: dict[str, Tensor] = vmap(grad(agreement), in_dims=dims)(own, given, list(outward))
+        return result
+
+
+class _Use:
+    """One call of a tapped module, as a layer that changes nothing."""
+
+    def __init__(self, tap: Tap, args: Any, kwargs: Any, where: list[int]) -> None:
+        self._tap, self.args, self.kwargs, self.where = tap, args, kwargs, where
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Any, Any]:
+        """The outputs as they are."""
+        return (inputs if len(inputs) > 1 else inputs[0]), None
+
+    def backward(
+        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """The gradients as they are, and the rows of the own parameters."""
+        with torch.enable_grad():
+            formed = self._tap.gradients(self, outward, space.items)
+        slots = self._tap._owned.slots
+        return outward, (Rows([(slots[name], space.units.pool(rows)) for name, rows in formed.items()]),)

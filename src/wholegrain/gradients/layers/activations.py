@@ -1,0 +1,148 @@
+"""Layers without parameters, written out so that a chain of layers needs no autograd at all."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wholegrain.gradients.layers.base import Cannot, Gradients, Space
+
+aten = torch.ops.aten
+
+
+class Relu:
+    """max(x, 0), in place: a layer before it must not need its own output."""
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """Overwrites its input."""
+        y = inputs[0].relu_()
+        return y, y
+
+    def backward(
+        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """Overwrites its gradient."""
+        (g,) = outward
+        return (aten.threshold_backward.grad_input(g, saved, 0, grad_input=g),), ()
+
+
+class Tanh:
+    """tanh, in place."""
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """Overwrites its input."""
+        y = inputs[0].tanh_()
+        return y, y
+
+    def backward(
+        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """Overwrites its gradient."""
+        (g,) = outward
+        return (aten.tanh_backward.grad_input(g, saved, grad_input=g),), ()
+
+
+class Sigmoid:
+    """The logistic function, in place."""
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """Overwrites its input."""
+        y = inputs[0].sigmoid_()
+        return y, y
+
+    def backward(
+        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """Overwrites its gradient."""
+        (g,) = outward
+        return (aten.sigmoid_backward.grad_input(g, saved, grad_input=g),), ()
+
+
+class Reshape:
+    """Flatten and unflatten."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """The module itself."""
+        return self._module(inputs[0]), inputs[0].shape
+
+    def backward(
+        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """Back to the shape that came in."""
+        (g,) = outward
+        return (g.reshape(saved) if g is not None and needed[0] else None,), ()
+
+
+class MaxPool:
+    """The largest of each window, with channels last, where the library is many times faster."""
+
+    def __init__(self, module: nn.MaxPool2d) -> None:
+        if module.return_indices:
+            raise Cannot("it returns indices")
+        stride = module.stride or module.kernel_size
+        self._window = (module.kernel_size, stride, module.padding, module.dilation, module.ceil_mode)
+        self._window = tuple(value if isinstance(value, bool) else _pair(value) for value in self._window)
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """The library's, keeping where each maximum was."""
+        x = inputs[0].contiguous(memory_format=torch.channels_last)
+        y, where = aten.max_pool2d_with_indices(x, *self._window)
+        return y, (x, where)
+
+    def backward(
+        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """Each gradient goes to where its maximum was."""
+        (g,), (x, where) = outward, saved
+        if g is None or not needed[0]:
+            return (None,), ()
+        g = g.contiguous(memory_format=torch.channels_last)
+        return (aten.max_pool2d_with_indices_backward(g, x, *self._window, where),), ()
+
+
+class Copy:
+    """Between a layer that needs its output and one that overwrites its input."""
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """A copy."""
+        return inputs[0].clone(), None
+
+    def backward(
+        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """The gradient as it is."""
+        return outward, ()
+
+
+class ByAutograd:
+    """Any other layer without parameters: a small graph of its own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """The module itself, with its history."""
+        with torch.enable_grad():
+            x = inputs[0].detach()
+            x = x.requires_grad_() if x.is_floating_point() else x
+            # A copy, because a module that works in place must not write into what a layer before it has saved.
+            y = self._module(x * 1 if x.requires_grad else x)
+        return y.detach(), (x, y)
+
+    def backward(
+        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """By that graph."""
+        (g,), (x, y) = outward, saved
+        if not needed[0] or not y.requires_grad:
+            return (None,), ()
+        (gx,) = torch.autograd.grad(y, x, g)
+        # A gradient that is one value spread over many places cannot be overwritten by the layer before.
+        return (gx.contiguous() if 0 in gx.stride() else gx,), ()
+
+
+def _pair(value: int | tuple[int, ...]) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)

@@ -1,0 +1,78 @@
+"""What a rule is: a layer's forward and backward pass written out, so that autograd never forms a weight's gradient."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from wholegrain.gradients.shares import Share, Slot
+from wholegrain.gradients.units import Units
+from wholegrain.gradients.workspace import Workspace
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Where one use of one layer may put its buffers, and whose gradients the pass is for."""
+
+    workspace: Workspace
+    key: Hashable
+    units: Units
+    items: int
+
+    def take(self, name: str, shape: tuple[int, ...], like: Tensor, zero: bool = False) -> Tensor:
+        """A buffer of this use; see Workspace.take."""
+        return self.workspace.take((self.key, name), shape, like, zero)
+
+    def shared(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A buffer that every use may overwrite: for what does not outlive a call."""
+        return self.workspace.take(name, shape, like)
+
+
+Gradients = tuple[tuple[Tensor | None, ...], tuple[Share, ...]]
+"""Of the inputs; and the shares of the parameters."""
+
+
+class Layer(Protocol):
+    """A differentiable function of tensors, some of whose parameters may be trainable.
+
+    Guarantee: item i of every output, and of every gradient, depends on item i of the inputs alone.
+    """
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Any, Any]:
+        """Outputs (a tensor or a tuple of them), and whatever the backward pass needs."""
+        ...
+
+    def backward(
+        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """Gradients of the inputs that are needed, and the shares that the parameters have."""
+        ...
+
+
+class Cannot(Exception):
+    """A rule does not cover this use of its layer."""
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A module's trainable parameters by their name in the module, as slots of the model's vector."""
+
+    slots: dict[str, Slot]
+
+    def slot(self, name: str) -> Slot | None:
+        """The slot of a parameter, or None where it is absent or frozen."""
+        return self.slots.get(name)
+
+    def some(self, *names: str) -> tuple[Slot, ...]:
+        """The slots of those that are trainable."""
+        return tuple(self.slots[name] for name in names if name in self.slots)
+
+
+def by_item(rows: Tensor, items: int) -> Tensor:
+    """[item, value] as it is, or [item, position, value] for any number of dimensions between."""
+    if rows.dim() == 2 and rows.shape[0] == items:
+        return rows
+    if rows.dim() < 2 or rows.shape[0] % items:
+        raise Cannot(f"its input has shape {list(rows.shape)} for {items} items")
+    return rows.reshape(items, -1, rows.shape[-1])

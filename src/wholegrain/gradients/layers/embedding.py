@@ -1,0 +1,98 @@
+"""nn.Embedding: a table whose rows are looked up."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wholegrain.gradients.layers.base import Cannot, Gradients, Owned, Space
+from wholegrain.gradients.shares import Rows, Slot, chunks
+from wholegrain.gradients.units import Run, Units
+
+# Up to so many values, the gradients of all units are scattered into tables of their own.
+MOST_TABLES = 1 << 22
+
+
+class EmbeddingLayer:
+    """y = table[tokens]."""
+
+    def __init__(self, module: nn.Embedding, owned: Owned) -> None:
+        if module.max_norm is not None:
+            raise Cannot("it changes its table while it is used (max_norm)")
+        if module.scale_grad_by_freq:
+            raise Cannot("it scales gradients by the batch's frequencies (scale_grad_by_freq)")
+        self._module, self._slot = module, owned.slot("weight")
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """Look up."""
+        (tokens,) = inputs
+        if tokens.dim() < 1 or len(tokens) % space.items:
+            raise Cannot(f"its input has shape {list(tokens.shape)} for {space.items} items")
+        flat = tokens.reshape(-1)
+        table = self._module.weight.data
+        out = space.take("y", (len(flat), table.shape[1]), table)
+        torch.index_select(table, 0, flat, out=out)
+        return out.view(*tokens.shape, -1), tokens
+
+    def backward(
+        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """Tokens have no gradient; the table's share is a scatter."""
+        (g,) = outward
+        if g is None or self._slot is None:
+            return (None,), ()
+        tokens, g = saved.reshape(space.items, -1), g.reshape(space.items, -1, g.shape[-1])
+        if self._module.padding_idx is not None:
+            g = g * (tokens != self._module.padding_idx)[..., None]
+        share = Looked(self._slot, tokens, g, len(self._module.weight))
+        if space.units.count * self._module.weight.numel() > MOST_TABLES:
+            return (None,), (share,)
+        return (None,), (Rows([(self._slot, share.tables(space.units))]),)
+
+
+class Looked:
+    """Gradients at looked-up rows, kept by token: for tables too large to have one for each unit."""
+
+    def __init__(self, slot: Slot, tokens: Tensor, outward: Tensor, rows: int) -> None:
+        self._slot, self._tokens, self._outward, self._rows = slot, tokens, outward, rows
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The table."""
+        return (self._slot,)
+
+    def squares(self, units: Units) -> Tensor:
+        """Σ over pairs of positions with the same token of g_t·g_s."""
+        parts = []
+        for run in units.runs:
+            positions = run.size * self._tokens.shape[1]
+            tokens = self._tokens[run.items].reshape(run.count, positions)
+            g = self._outward[run.items].reshape(run.count, positions, -1)
+            for chosen in chunks(run.count, positions * positions):
+                same = tokens[chosen][:, :, None] == tokens[chosen][:, None]
+                parts.append((torch.bmm(g[chosen], g[chosen].transpose(1, 2)) * same).sum((1, 2)))
+        return torch.cat(parts)
+
+    def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
+        """Tables of some units of a run."""
+        items = slice(run.items.start + chosen.start * run.size, run.items.start + chosen.stop * run.size)
+        some = Looked(self._slot, self._tokens[items], self._outward[items], self._rows)
+        count = chosen.stop - chosen.start
+        yield (
+            self._slot,
+            some.tables(Units((Run(slice(0, count * run.size), slice(0, count), count, run.size),), count, None)),
+        )
+
+    def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+        """One scatter into the table."""
+        weighted = self._outward * units.spread(weights)[:, None, None]
+        self._slot.of(views).index_add_(0, self._tokens.reshape(-1), weighted.flatten(0, 1))
+
+    def tables(self, units: Units) -> Tensor:
+        """A table for each unit [unit, row, value]."""
+        of_item = units.spread(torch.arange(units.count))
+        places = (of_item[:, None] * self._rows + self._tokens).reshape(-1)
+        width = self._outward.shape[-1]
+        tables = self._outward.new_zeros(units.count * self._rows, width)
+        return tables.index_add_(0, places, self._outward.reshape(-1, width)).view(units.count, self._rows, width)

@@ -1,0 +1,59 @@
+"""nn.Linear, with any number of dimensions between item and feature."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wholegrain.gradients.layers.base import Gradients, Owned, Space, by_item
+from wholegrain.gradients.shares import Outer, Share, Slot
+
+
+class LinearLayer:
+    """y = x Wᵀ + b at every position; `values` reads W and b anew at every use, because the vector moves."""
+
+    def __init__(
+        self, values: Callable[[], tuple[Tensor, Tensor | None]], weight: Slot | None, bias: Slot | None
+    ) -> None:
+        self._values, self._weight, self._bias = values, weight, bias
+
+    @staticmethod
+    def of(module: nn.Linear, owned: Owned) -> "LinearLayer":
+        """The rule for this module."""
+
+        def values() -> tuple[Tensor, Tensor | None]:
+            return module.weight.data, None if module.bias is None else module.bias.data
+
+        return LinearLayer(values, owned.slot("weight"), owned.slot("bias"))
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """One product."""
+        (x,) = inputs
+        weight, bias = self._values()
+        rows = x.reshape(-1, x.shape[-1])
+        out = space.take("y", (len(rows), len(weight)), rows)
+        if bias is None:
+            torch.mm(rows, weight.t(), out=out)
+        else:
+            torch.addmm(bias, rows, weight.t(), out=out)
+        return (out if x.dim() == 2 else out.view(*x.shape[:-1], -1)), x
+
+    def backward(
+        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """Another product, and a share of outer products."""
+        (g,) = outward
+        assert g is not None
+        return (self._inward(space, saved, g) if needed[0] else None,), self._shares(saved, g, space.items)
+
+    def _inward(self, space: Space, x: Tensor, g: Tensor) -> Tensor:
+        rows = g.reshape(-1, g.shape[-1])
+        gx = torch.mm(rows, self._values()[0], out=space.take("gx", (len(rows), x.shape[-1]), rows))
+        return gx if x.dim() == 2 else gx.view(x.shape)
+
+    def _shares(self, x: Tensor, g: Tensor, items: int) -> tuple[Share, ...]:
+        if self._weight is None and self._bias is None:
+            return ()
+        factors = ((self._weight, by_item(x, items)),) if self._weight else ()
+        return (Outer(by_item(g, items), factors, (self._bias,) if self._bias else ()),)

@@ -1,0 +1,107 @@
+"""nn.LayerNorm, nn.GroupNorm and nn.InstanceNorm without running statistics: norms within an item."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wholegrain.gradients.layers.base import Cannot, Gradients, Owned, Space
+from wholegrain.gradients.shares import Rows, Share
+
+
+class LayerNormLayer:
+    """Normalises the last dimensions at each position of an item."""
+
+    def __init__(self, module: nn.LayerNorm, owned: Owned) -> None:
+        self._module, self._owned = module, owned
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """The library's, keeping mean and deviation."""
+        (x,) = inputs
+        if x.shape[0] != space.items or x.dim() <= len(self._module.normalized_shape):
+            raise Cannot(f"its input has shape {list(x.shape)} for {space.items} items")
+        weight, bias = _values(self._module)
+        y, mean, deviation = torch.native_layer_norm(x, self._module.normalized_shape, weight, bias, self._module.eps)
+        return y, (x, mean, deviation)
+
+    def backward(
+        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """The library's gradient of the input; the parameters' rows are sums over positions."""
+        (g,), (x, mean, deviation) = outward, saved
+        assert g is not None
+        shape = self._module.normalized_shape
+        weight, bias = _values(self._module)
+        gx = None
+        if needed[0]:
+            gx = torch.ops.aten.native_layer_norm_backward(
+                g, x, shape, mean, deviation, weight, bias, [True, False, False]
+            )[0]
+        between = tuple(range(1, x.dim() - len(shape)))
+        return (gx,), _rows(self._owned, space, g, lambda: (x - mean) * deviation, between)
+
+
+class GroupNormLayer:
+    """Normalises groups of channels over all places of an item; an instance norm has a group for each channel."""
+
+    def __init__(self, module: nn.Module, owned: Owned, groups: int, channels: int) -> None:
+        self._module, self._owned, self._groups, self._channels = module, owned, groups, channels
+
+    @staticmethod
+    def of_groups(module: nn.GroupNorm, owned: Owned) -> "GroupNormLayer":
+        """The rule for a group norm."""
+        return GroupNormLayer(module, owned, module.num_groups, module.num_channels)
+
+    @staticmethod
+    def of_instances(module: Any, owned: Owned) -> "GroupNormLayer":
+        """The rule for an instance norm."""
+        if module.track_running_stats:
+            raise Cannot("it keeps running statistics")
+        return GroupNormLayer(module, owned, module.num_features, module.num_features)
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        """The library's, keeping mean and deviation."""
+        (x,) = inputs
+        if x.dim() < 2 or tuple(x.shape[:2]) != (space.items, self._channels):
+            raise Cannot(f"its input has shape {list(x.shape)} for {space.items} items")
+        x = x.contiguous()
+        weight, bias = _values(self._module)
+        y, mean, deviation = torch.native_group_norm(x, weight, bias, *self._sizes(x), float(self._module.eps))
+        return y, (x, mean, deviation)
+
+    def backward(
+        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
+    ) -> Gradients:
+        """The library's gradient of the input; the parameters' rows are sums over places."""
+        (g,), (x, mean, deviation) = outward, saved
+        assert g is not None
+        g = g.contiguous()
+        weight, _ = _values(self._module)
+        gx = None
+        if needed[0]:
+            gx = torch.ops.aten.native_group_norm_backward(
+                g, x, mean, deviation, weight, *self._sizes(x), [True, False, False]
+            )[0]
+
+        def normal() -> Tensor:
+            apart = x.view(len(x), self._groups, -1)
+            return ((apart - mean[..., None]) * deviation[..., None]).view(x.shape)
+
+        return (gx,), _rows(self._owned, space, g, normal, tuple(range(2, x.dim())))
+
+    def _sizes(self, x: Tensor) -> tuple[int, int, int, int]:
+        return len(x), self._channels, x[0, 0].numel(), self._groups
+
+
+def _values(module: Any) -> tuple[Tensor | None, Tensor | None]:
+    return tuple(None if value is None else value.data for value in (module.weight, module.bias))  # type: ignore[return-value]
+
+
+def _rows(owned: Owned, space: Space, g: Tensor, normal: Any, summed: tuple[int, ...]) -> tuple[Share, ...]:
+    """Σ g·x̂ for the weight and Σ g for the bias, over these dimensions."""
+    held = []
+    for name, slot in owned.slots.items():
+        values = g * normal() if name == "weight" else g
+        rows = values.sum(summed) if summed else values
+        held.append((slot, space.units.pool(rows)))
+    return (Rows(held),) if held else ()

@@ -1,0 +1,255 @@
+"""Two ways to play a model forward and back over its rules: link by link, or along the graph that autograd records.
+
+Both leave the same shares. A chain needs no autograd, which is what small models spend most of their time on; a graph
+can be any module at all.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from wholegrain.gradients.fallback import Tap
+from wholegrain.gradients.layers import COMPOSITES, LAYERS
+from wholegrain.gradients.layers.activations import ByAutograd, Copy, MaxPool, Relu, Reshape, Sigmoid, Tanh
+from wholegrain.gradients.layers.base import Cannot, Layer, Owned, Space
+from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.shares import Share, Slot
+from wholegrain.gradients.units import Units
+from wholegrain.gradients.workspace import Workspace
+
+
+class Program(Protocol):
+    """A model that can be played forward and back."""
+
+    def run(self, loss: Loss, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
+        """The shares of every layer, for the gradients of each item's own loss."""
+        ...
+
+
+def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Gradient of each item's own loss with respect to its outputs."""
+    if loss is cross_entropy and outputs.dim() == 2 and targets.dtype is torch.int64:
+        gradient = outputs.softmax(1)
+        return gradient.scatter_add_(1, targets[:, None], gradient.new_full((1, 1), -1.0).expand(len(targets), 1))
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        value = loss(leaf, targets)
+        # The loss is a mean over items: times their number, each item's part is its own loss.
+        (gradient,) = torch.autograd.grad(value, leaf, value.new_full((), len(outputs)))
+    return gradient
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Layers one after the other, as in nn.Sequential."""
+
+    links: tuple[Layer, ...]
+    first: int
+    workspace: Workspace
+
+    @staticmethod
+    def of(model: nn.Module, slots: "Slots", workspace: Workspace) -> "Chain | None":
+        """The model as a chain, or None where it is not one or a layer has no rule."""
+        modules = _in_sequence(model)
+        if modules is None:
+            return None
+        try:
+            links = _spared([_link(module, slots) for module in _pool_first(modules)])
+        except Cannot:
+            return None
+        first = next(k for k, link in enumerate(links) if not isinstance(link, PLAIN))
+        return Chain(tuple(links), first, workspace)
+
+    def run(self, loss: Loss, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
+        """Forward through all links, back to the first that has parameters."""
+        spaces = [Space(self.workspace, k, units, len(inputs)) for k in range(len(self.links))]
+        saved = []
+        x = inputs
+        for link, space in zip(self.links, spaces, strict=True):
+            x, keeps = link.forward(space, x)
+            saved.append(keeps)
+        shares: list[Share] = []
+        g: Tensor | None = outward_gradient(loss, x, targets)
+        for k in range(len(self.links) - 1, self.first - 1, -1):
+            (g,), new = self.links[k].backward(spaces[k], saved[k], (g,), (k > self.first,))
+            shares.extend(new)
+        return shares
+
+
+class Graph:
+    """Any module: its layers with rules are recorded while autograd does the rest."""
+
+    def __init__(self, shadow: nn.Module, model: nn.Module, slots: "Slots", workspace: Workspace) -> None:
+        self._shadow, self._workspace = shadow, workspace
+        self._anchor = torch.zeros((), requires_grad=True)
+        self._pass: _Pass | None = None
+        self.unruled: list[str] = []
+        _hook(shadow, model, slots, self)
+
+    def run(self, loss: Loss, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
+        """The shadow's own forward, and autograd's backward pass without any weight's gradient."""
+        self._pass = _Pass(self._workspace, units, len(inputs))
+        try:
+            with torch.enable_grad():
+                outputs = self._shadow(inputs)
+            if outputs.requires_grad:
+                outward = outward_gradient(loss, outputs.detach(), targets)
+                torch.autograd.backward(outputs, outward, inputs=[self._anchor])
+            return self._pass.shares
+        finally:
+            self._pass = None
+            self._anchor.grad = None
+
+    @property
+    def items(self) -> int:
+        """Items of the present pass."""
+        assert self._pass is not None
+        return self._pass.items
+
+    def apply(self, layer: Layer, *inputs: Tensor) -> Any:
+        """One use of a layer, as a node of the graph."""
+        return _Use.apply(self._pass, layer, self._anchor, *inputs)  # type: ignore[no-untyped-call]
+
+
+class _Pass:
+    """What one pass collects."""
+
+    def __init__(self, workspace: Workspace, units: Units, items: int) -> None:
+        self.items, self.shares = items, list[Share]()
+        self._workspace, self._units = workspace, units
+        self._uses: Counter[int] = Counter()
+
+    def space(self, layer: Layer) -> Space:
+        """Buffers for the next use of this layer."""
+        self._uses[id(layer)] += 1
+        key: Hashable = (id(layer), self._uses[id(layer)])
+        return Space(self._workspace, key, self._units, self.items)
+
+
+class _Use(torch.autograd.Function):
+    """A layer's own forward and backward as a node that knows no parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, current: _Pass, layer: Layer, anchor: Tensor, *inputs: Tensor) -> Any:
+        ctx.current, ctx.layer, ctx.space = current, layer, current.space(layer)
+        ctx.set_materialize_grads(False)
+        outputs, ctx.saved = layer.forward(ctx.space, *(x.detach() for x in inputs))
+        # Buffers are used again; autograd must not write a history onto them.
+        return tuple(y.detach() for y in outputs) if isinstance(outputs, tuple) else outputs.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *outward: Tensor | None) -> Any:
+        needed = tuple(ctx.needs_input_grad[3:])
+        if all(g is None for g in outward):
+            return (None,) * (3 + len(needed))
+        gradients, shares = ctx.layer.backward(ctx.space, ctx.saved, outward, needed)
+        ctx.current.shares.extend(shares)
+        return None, None, None, *gradients
+
+
+class Slots:
+    """Where each trainable parameter of a model lies in its vector; a shared parameter has one slot."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._by_parameter = {id(p): Slot(name) for name, p in model.named_parameters() if p.requires_grad}
+
+    def owned(self, module: nn.Module, recurse: bool = True) -> Owned:
+        """The trainable parameters of a module."""
+        parameters = module.named_parameters(recurse=recurse, remove_duplicate=False)
+        return Owned({name: self._by_parameter[id(p)] for name, p in parameters if id(p) in self._by_parameter})
+
+
+def _in_sequence(model: nn.Module) -> list[nn.Module] | None:
+    """The modules of a sequence, nested ones laid out; None where there is more to it than their order."""
+    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
+        return None
+    if type(model) is not nn.Sequential:
+        return [model] if type(model) in LAYERS else None
+    modules: list[nn.Module] = []
+    for child in model:
+        inner = _in_sequence(child) if type(child) is nn.Sequential else [child]
+        if inner is None:
+            return None
+        modules += inner
+    return [module for module in modules if not isinstance(module, nn.Identity)]
+
+
+def _pool_first(modules: list[nn.Module]) -> list[nn.Module]:
+    """A maximum of rectified values is the rectified maximum, and there are fewer of those."""
+    modules = list(modules)
+    for k in range(len(modules) - 1):
+        if type(modules[k]) is nn.ReLU and type(modules[k + 1]) is nn.MaxPool2d:
+            modules[k], modules[k + 1] = modules[k + 1], modules[k]
+    return modules
+
+
+def _link(module: nn.Module, slots: Slots) -> Layer:
+    rule = LAYERS.get(type(module))
+    if rule is not None:
+        return rule(module, slots.owned(module))
+    if next(module.parameters(), None) is not None:
+        raise Cannot("it has parameters and no rule")
+    plain: Callable[[], Layer] = {
+        nn.ReLU: Relu,
+        nn.Tanh: Tanh,
+        nn.Sigmoid: Sigmoid,
+        nn.Flatten: lambda: Reshape(module),
+        nn.Unflatten: lambda: Reshape(module),
+        nn.MaxPool2d: lambda: MaxPool(module),  # type: ignore[arg-type]
+    }.get(type(module), lambda: ByAutograd(module))
+    return plain()
+
+
+IN_PLACE = (Relu, Tanh, Sigmoid)
+PLAIN = (*IN_PLACE, Reshape, MaxPool, ByAutograd, Copy)
+
+
+def _spared(links: list[Layer]) -> list[Layer]:
+    """Put a copy before each link that overwrites what an earlier link, or the caller, still needs."""
+    spared, free = list[Layer](), False
+    for link in links:
+        if isinstance(link, IN_PLACE):
+            if not free:
+                spared.append(Copy())
+            free = False
+        elif not isinstance(link, Reshape):
+            free = not isinstance(link, ByAutograd)
+        spared.append(link)
+    return spared
+
+
+def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefix: str = "") -> None:
+    """Give every module with a rule another forward, in the shadow alone; what has none is tapped."""
+    try:
+        hooked = _hooked(shadow, slots, graph)
+    except Cannot:
+        hooked = None
+    if hooked is not None:
+        shadow.forward = hooked
+        return
+    if slots.owned(shadow, recurse=False).slots:
+        tap = Tap(model, slots.owned(shadow, recurse=False), shadow, graph)
+        shadow.forward = tap.around(shadow.forward)
+        graph.unruled.append(f"{prefix.rstrip('.') or 'the model'} ({type(model).__name__})")
+    for name, child in shadow.named_children():
+        _hook(child, getattr(model, name), slots, graph, f"{prefix}{name}.")
+
+
+def _hooked(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., Any] | None:
+    owned = slots.owned(module)
+    if not owned.slots or set(owned.slots) != {
+        name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad
+    }:
+        return None
+    if type(module) in LAYERS:
+        layer = LAYERS[type(module)](module, owned)
+        return lambda x: graph.apply(layer, x)
+    if type(module) in COMPOSITES:
+        composite = COMPOSITES[type(module)](module, owned)
+        return lambda *args, **kwargs: composite(graph.apply, graph.items, *args, **kwargs)
+    return None

@@ -1,0 +1,83 @@
+"""Whose gradients are clipped as one: items, or subjects with all their items in the batch.
+
+Everything downstream treats both alike, because an item is a unit of one item. Items must lie in the batch unit by
+unit, and units of one size side by side; then every computation over units is a view, not a copy.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring units that have the same number of items."""
+
+    items: slice
+    units: slice
+    count: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The units of a batch, in runs."""
+
+    runs: tuple[Run, ...]
+    count: int
+    sizes: Tensor | None  # [unit]; None where every unit is one item
+
+    @staticmethod
+    def of_items(count: int) -> "Units":
+        """Each item by itself.
+
+        >>> Units.of_items(3).runs
+        (Run(items=slice(0, 3, None), units=slice(0, 3, None), count=3, size=1),)
+        """
+        return Units((Run(slice(0, count), slice(0, count), count, 1),), count, None)
+
+    @staticmethod
+    def of_sizes(sizes: NDArray[np.int64]) -> "Units":
+        """Units of these sizes, which must not decrease.
+
+        >>> [(run.count, run.size) for run in Units.of_sizes(np.array([1, 1, 4])).runs]
+        [(2, 1), (1, 4)]
+        """
+        kinds, firsts, counts = np.unique(sizes, return_index=True, return_counts=True)
+        runs, item = [], 0
+        for size, first, count in zip(kinds.tolist(), firsts.tolist(), counts.tolist(), strict=True):
+            runs.append(Run(slice(item, item + size * count), slice(first, first + count), count, size))
+            item += size * count
+        return Units(tuple(runs), len(sizes), torch.from_numpy(sizes))
+
+    def pool(self, rows: Tensor) -> Tensor:
+        """Sum rows [item, ...] within each unit: [unit, ...]."""
+        if self.sizes is None:
+            return rows
+        parts = [rows[run.items].reshape(run.count, run.size, *rows.shape[1:]).sum(1) for run in self.runs]
+        return torch.cat(parts) if len(parts) != 1 else parts[0]
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One value per unit [unit] as one per item [item]."""
+        return values if self.sizes is None else values.repeat_interleave(self.sizes)
+
+
+def arranged(groups: Tensor) -> tuple[Tensor | None, NDArray[np.int64]]:
+    """The order that puts a batch into runs (None where it already is), and the sizes of its subjects in that order.
+
+    >>> arranged(torch.tensor([0, 1, 0]))
+    (tensor([1, 0, 2]), array([1, 2]))
+    >>> arranged(torch.tensor([1, 0, 0]))
+    (None, array([1, 2]))
+    """
+    numbers = groups.numpy()
+    _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    own = counts[inverse]
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
+    if len(starts) == len(counts) and not (np.diff(own) < 0).any():
+        return None, own[starts]
+    order = np.lexsort((np.arange(len(numbers)), inverse, own))
+    return torch.from_numpy(order), np.sort(counts)

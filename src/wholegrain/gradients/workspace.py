@@ -1,0 +1,33 @@
+"""Buffers that outlive a step. A fresh large tensor costs more in page faults than many a layer costs in arithmetic."""
+
+from collections.abc import Hashable
+from math import prod
+
+from torch import Tensor
+
+
+class Workspace:
+    """Reused memory by key: what was taken under a key is overwritten by the next taking under that key.
+
+    Two passes must therefore never overlap, and nothing taken here may be handed to a caller.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[Hashable, Tensor] = {}
+        self._views: dict[Hashable, Tensor] = {}
+
+    def take(self, key: Hashable, shape: tuple[int, ...], like: Tensor, zero: bool = False) -> Tensor:
+        """A contiguous tensor of this shape with the dtype of `like`; its values are whatever was there.
+
+        With `zero`, memory is zero when first made: for buffers of which each use fills the same part.
+        """
+        view = self._views.get(key)
+        if view is not None and view.shape == shape and view.dtype is like.dtype:
+            return view
+        size = prod(shape)
+        buffer = self._buffers.get(key)
+        if buffer is None or buffer.numel() < size or buffer.dtype is not like.dtype:
+            buffer = like.new_zeros(size) if zero else like.new_empty(size)
+            self._buffers[key] = buffer
+        view = self._views[key] = buffer[:size].view(shape)
+        return view
