@@ -145,7 +145,13 @@ def _by_rules(model: nn.Module, layout: Layout) -> Made:
     slots, workspace = Slots(shadow), Workspace()
     parameters = [p for p in shadow.parameters() if p.requires_grad]
 
+    attached = torch.zeros(0)
+
     def attach(vector: Tensor) -> None:
+        nonlocal attached
+        if vector is attached:
+            return
+        attached = vector
         for p, view in zip(parameters, layout.views(vector.detach()).values(), strict=True):
             p.data = view
 

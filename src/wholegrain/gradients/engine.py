@@ -5,6 +5,7 @@ product for each layer; no gradient per item of a large layer is ever formed, an
 engine is trusted with a model, it is compared with the reference on items made up for the purpose.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -60,7 +61,7 @@ class BookKeeping:
     def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
         total = torch.zeros_like(vector)
-        if not len(inputs):
+        if not inputs.shape[0]:
             return Pooled(total, 0)
         batch = _arrange(inputs, targets, groups, clip)
         if self._chosen is None:
@@ -76,7 +77,7 @@ class BookKeeping:
 
     def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""
-        if len(piece.inputs) > self._most_items:
+        if piece.inputs.shape[0] > self._most_items:
             return self._add_large(vector, piece, clip, total)
         shares = self._run(piece)
         if clip.per in (ClipPer.NONE, ClipPer.BATCH):
@@ -134,7 +135,7 @@ class BookKeeping:
     def _pieces(self, batch: Piece) -> Iterator[Piece]:
         """The batch in pieces of whole units that memory allows; a unit that is too large comes alone."""
         most = self._most_items
-        if len(batch.inputs) <= most:
+        if batch.inputs.shape[0] <= most:
             yield batch
             return
         for run in batch.units.runs:
@@ -155,7 +156,7 @@ def _arrange(inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pie
     after = None
     if clip.per is ClipPer.ITEM and clip.pool is Pool.MEAN:
         after = 1 / torch.bincount(groups).to(torch.float64)[groups]
-    return Piece(inputs, targets, Units.of_items(len(inputs)), after=after)
+    return Piece(inputs, targets, Units.of_items(inputs.shape[0]), after=after)
 
 
 def _lengths(squared: Tensor, piece: Piece) -> Tensor:
@@ -169,8 +170,8 @@ def _weights(lengths: Tensor, piece: Piece, clip: Clip, kind: torch.dtype) -> Te
 
     Guarantee: no clipped contribution is longer than the clip norm, by a margin wider than rounding.
     """
-    margin = 1 - 8 * torch.finfo(kind).eps
-    weights = torch.where(lengths <= clip.norm * margin, 1.0, clip.norm * margin / lengths)
+    limit = clip.norm * (1 - 8 * torch.finfo(kind).eps)
+    weights = limit / lengths.clamp(min=limit)
     for factor in (piece.before, piece.after):
         if factor is not None:
             weights.mul_(factor)
@@ -179,7 +180,7 @@ def _weights(lengths: Tensor, piece: Piece, clip: Clip, kind: torch.dtype) -> Te
 
 def _finite(values: Tensor) -> bool:
     # One sum instead of a test of each value: it is finite unless a value is not, or they are too large to trust.
-    return bool(torch.isfinite(values.sum()))
+    return math.isfinite(values.sum().item())
 
 
 def _part(batch: Piece, run: Run, start: int, stop: int) -> Piece:

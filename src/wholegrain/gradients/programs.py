@@ -35,7 +35,7 @@ def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """Gradient of each item's own loss with respect to its outputs."""
     if loss is cross_entropy and outputs.dim() == 2 and targets.dtype is torch.int64:
         gradient = outputs.softmax(1)
-        return gradient.scatter_add_(1, targets[:, None], gradient.new_full((1, 1), -1.0).expand(len(targets), 1))
+        return gradient.scatter_(1, targets[:, None], -1.0, reduce="add")
     with torch.enable_grad():
         leaf = outputs.detach().requires_grad_()
         value = loss(leaf, targets)
@@ -67,7 +67,7 @@ class Chain:
 
     def run(self, loss: Loss, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
         """Forward through all links, back to the first that has parameters."""
-        spaces = [Space(self.workspace, k, units, len(inputs)) for k in range(len(self.links))]
+        spaces = [Space(self.workspace, k, units, inputs.shape[0]) for k in range(len(self.links))]
         saved = []
         x = inputs
         for link, space in zip(self.links, spaces, strict=True):

@@ -14,18 +14,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class ClippedSum(Protocol):
-    """The function behind which every gradient engine stands."""
+    """The function behind which every gradient engine stands, for one model and its loss."""
 
-    def __call__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        vector: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        groups: Tensor,
-        clip: Clip,
-    ) -> Pooled:
+    def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
         ...
 
@@ -39,7 +30,7 @@ def clipped_sum(
     groups: Tensor,
     clip: Clip,
 ) -> Pooled:
-    """`ClippedSum` by a loop over items."""
+    """Pool by a loop over items; with model and loss bound, a `ClippedSum`."""
     layout = Layout.of(model)
     rows = [
         batch_gradient(model, loss, layout, vector, inputs[i : i + 1], targets[i : i + 1]) for i in range(len(inputs))

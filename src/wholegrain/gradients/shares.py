@@ -15,6 +15,9 @@ from wholegrain.gradients.units import Run, Units
 
 # Values made at a time where gradients of units are formed: 16 MB of float32, small beside a layer's activations.
 CHUNK = 1 << 22
+ALL = slice(None)
+# Values of all items' gradients up to which they are simply formed: 2 MB of float32.
+SMALL = 1 << 19
 # Values of unit gradients that a share may keep, so that the sum need not form them again: 64 MB of float32.
 MOST_KEPT = 1 << 24
 
@@ -109,6 +112,7 @@ class Outer:
     biases: tuple[Slot, ...]
     positions_first: bool = False
     _kept: dict[int, list[Tensor]] = field(default_factory=dict)
+    _rows: Rows | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -116,11 +120,19 @@ class Outer:
         return (*(slot for slot, _ in self.factors), *self.biases)
 
     @property
+    def _items(self) -> int:
+        return self.outward.shape[1 if self.positions_first else 0]
+
+    @property
     def _positions(self) -> int:
         return self.outward.shape[0 if self.positions_first else 1] if self.outward.dim() == 3 else 1
 
     def squares(self, units: Units) -> Tensor:
-        """By the cheapest of three ways for each run of units."""
+        """By the cheapest of three ways for each run of units; for small weights and many runs, by item and pooled."""
+        values = self._items * sum(self._sizes())
+        if len(units.runs) > 1 and values <= SMALL:
+            self._rows = Rows(list(self._pooled(units)))
+            return self._rows.squares(units)
         parts = [self._squares_of(run) for run in units.runs]
         return torch.cat(parts) if len(parts) != 1 else parts[0]
 
@@ -134,9 +146,12 @@ class Outer:
 
     def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One matrix product for each weight; of units whose gradients were kept, one with a vector."""
+        if self._rows is not None:
+            self._rows.add(units, weights, views)
+            return
         per_item = units.spread(weights)
         if not self._kept:
-            self._add_items(slice(None), per_item, views)
+            self._add_items(ALL, per_item, views)
             return
         for run in units.runs:
             if run.units.start not in self._kept:
@@ -160,8 +175,28 @@ class Outer:
         for slot in self.biases:
             slot.of(views).addmv_(outward.t(), per_row)
 
+    def _pooled(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
+        outward = self._by_item(self.outward)
+        for slot, rows in self.factors:
+            inward = self._by_item(rows)
+            if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
+                formed = outward.transpose(1, 2) * inward
+            else:
+                formed = torch.bmm(outward.transpose(1, 2), inward)
+            yield slot, units.pool(formed.flatten(1))
+        for slot in self.biases:
+            yield slot, units.pool(outward.sum(1))
+
+    def _by_item(self, rows: Tensor) -> Tensor:
+        """[item, position, value]."""
+        if rows.dim() == 2:
+            return rows[:, None]
+        return rows.transpose(0, 1) if self.positions_first else rows
+
     def _matrix(self, rows: Tensor, items: slice) -> Tensor:
         """Rows of these items [item × position, value], in the storage's own order."""
+        if items == ALL and rows.dim() == 2:
+            return rows
         chosen = rows[:, items] if self.positions_first else rows[items]
         return chosen.reshape(-1, rows.shape[-1])
 
@@ -189,11 +224,12 @@ class Outer:
 
     def _of_one_position(self, run: Run) -> Tensor:
         """‖g ⊗ a‖² = ‖g‖²·‖a‖², and a bias sees a 1."""
-        outward = self.outward[run.items].view(run.count, -1)
+        items = ALL if run.count == self._items else run.items
+        outward = self._matrix(self.outward, items)
         square = torch.linalg.vecdot(outward, outward)
         seen: Tensor | float = float(len(self.biases))
         for _, inward in self.factors:
-            rows = inward[run.items].reshape(run.count, -1)
+            rows = self._matrix(inward, items)
             seen = torch.linalg.vecdot(rows, rows).add_(seen)
         return square.mul_(seen)
 

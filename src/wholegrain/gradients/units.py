@@ -5,6 +5,7 @@ unit, and units of one size side by side; then every computation over units is a
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -53,16 +54,21 @@ class Units:
             item += size * count
         return Units(tuple(runs), len(sizes), torch.from_numpy(sizes))
 
+    @cached_property
+    def of_item(self) -> Tensor:
+        """The unit of each item [item]."""
+        units = torch.arange(self.count)
+        return units if self.sizes is None else units.repeat_interleave(self.sizes)
+
     def pool(self, rows: Tensor) -> Tensor:
         """Sum rows [item, ...] within each unit: [unit, ...]."""
         if self.sizes is None:
             return rows
-        parts = [rows[run.items].reshape(run.count, run.size, *rows.shape[1:]).sum(1) for run in self.runs]
-        return torch.cat(parts) if len(parts) != 1 else parts[0]
+        return rows.new_zeros(self.count, *rows.shape[1:]).index_add_(0, self.of_item, rows)
 
     def spread(self, values: Tensor) -> Tensor:
         """One value per unit [unit] as one per item [item]."""
-        return values if self.sizes is None else values.repeat_interleave(self.sizes)
+        return values if self.sizes is None else values[self.of_item]
 
 
 def arranged(groups: Tensor) -> tuple[Tensor | None, NDArray[np.int64]]:

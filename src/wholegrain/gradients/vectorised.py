@@ -26,7 +26,7 @@ def clipped_sum(
     groups: Tensor,
     clip: Clip,
 ) -> Pooled:
-    """`ClippedSum` by vmap; where nothing is clipped within the batch, by one ordinary backward pass."""
+    """Pool by vmap; where nothing is clipped within the batch, by one ordinary backward pass."""
     layout = Layout.of(model)
     if len(inputs) == 0:
         return Pooled(vector.new_zeros(layout.size), 0)

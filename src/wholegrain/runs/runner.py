@@ -18,8 +18,9 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.rounds import State, rounds
-from wholegrain.gradients import vectorised
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten, load
+from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models import catalog as models
 from wholegrain.models.inputs import values
 from wholegrain.policies.as_printed import Composition, make_printed_plan
@@ -49,6 +50,7 @@ class Prepared:
     silos: Mapping[str, Silo]
     scored: Mapping[str, SubjectData]
     model: nn.Module
+    clipped_sum: ClippedSum
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,7 +117,10 @@ def prepare(
     scored = dict(parts.held_out)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items()}
-    prepared = Prepared(spec=spec, plan=plan, silos=parts.silos, scored=scored, model=model)
+    gradients = BookKeeping(model, cross_entropy, memory=_memory(spec))
+    prepared = Prepared(
+        spec=spec, plan=plan, silos=parts.silos, scored=scored, model=model, clipped_sum=gradients
+    )
     _require_fit(prepared, dataset)
     return prepared
 
@@ -151,9 +156,7 @@ def execute(prepared: Prepared, observe: Observer = ignore) -> Run:
     started = time.perf_counter()
     spec, plan = prepared.spec, prepared.plan
     trainer = Trainer(
-        model=prepared.model,
-        loss=cross_entropy,
-        clipped_sum=vectorised.clipped_sum,
+        clipped_sum=prepared.clipped_sum,
         noise=SeededNoise(spec.seed),
         learning_rate=spec.rounds.learning_rate,
         seed=spec.seed,
@@ -217,6 +220,10 @@ def _goal(spec: RunSpec, pricing: Accountant) -> Goal:
     )
 
 
+def _memory(spec: RunSpec) -> int:
+    return int(_check.positive("compute.memory_gib", spec.compute.memory_gib) * 2**30)
+
+
 def _model(spec: RunSpec, dataset: Dataset) -> nn.Module:
     return models.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
 
@@ -233,7 +240,7 @@ def _require_fit(prepared: Prepared, dataset: Dataset) -> None:
     clip = prepared.plan.rows[0][0].clip
     try:
         outputs = model(inputs)
-        vectorised.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip)
+        prepared.clipped_sum(vector, inputs, targets, groups, clip)
     except Exception as error:  # the model is the user's own code
         raise ModelError(
             f"The model does not fit the data ({dataset.features} features, {dataset.classes}"

@@ -116,6 +116,12 @@ class EvaluationSpec(Section):
     train: bool = False
 
 
+class ComputeSpec(Section):
+    """What a silo's step may use: batches whose activations need more memory are computed in pieces."""
+
+    memory_gib: float = 4.0
+
+
 class RunSpec(Section):
     """A whole run.
 
@@ -131,6 +137,7 @@ class RunSpec(Section):
     privacy: PrivacySpec = PrivacySpec()
     rounds: RoundsSpec = RoundsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
+    compute: ComputeSpec = ComputeSpec()
 
     @staticmethod
     def of(tree: Mapping[str, Any]) -> "RunSpec":

@@ -4,15 +4,15 @@ from torch import Tensor
 
 from wholegrain.data.sampling import Batch
 from wholegrain.policies.policy import Policy
-from wholegrain.silo.noise import Keys, NoiseSource
+from wholegrain.silo.noise import NoiseStream
 
 
-def release(total: Tensor, batch: Batch, policy: Policy, noise: NoiseSource, keys: Keys) -> Tensor:
+def release(total: Tensor, batch: Batch, policy: Policy, noise: NoiseStream) -> Tensor:
     """(Σ contributions + N(0, (σC)² I)) / divisor, from the pooled sum of a batch.
 
     Guarantee: for rows of the catalogue, scale and divisor are public constants, so that the result is a Gaussian
     mechanism of sensitivity as declared, on empty batches as on any other.
-    Private: `total` and `batch`; only the result may leave the silo.
+    Private: `total`, which is overwritten, and `batch`; only the result may leave the silo.
     """
-    noisy = total + noise.gaussian(total, policy.noise_std_for(batch), keys)
-    return noisy.div_(policy.divisor.divisor_for(batch))
+    total.add_(noise.gaussian(total, policy.noise_std_for(batch)))
+    return total.div_(policy.divisor.divisor_for(batch))

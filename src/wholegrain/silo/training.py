@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wholegrain._random import Purpose, generator
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.reference import ClippedSum, Loss
+from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
@@ -38,8 +38,6 @@ class Silo:
 class Trainer:
     """What local training needs and all silos share: public choices and the machinery of gradients."""
 
-    model: nn.Module
-    loss: Loss
     clipped_sum: ClippedSum
     noise: NoiseSource
     learning_rate: float
@@ -51,17 +49,15 @@ class Trainer:
         Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
         """
         vector = vector.clone()
-        for step in range(steps):
-            keys = (round, silo.facts.name, step)
-            draws = generator(self.seed, Purpose.SAMPLING, *keys)
+        draws = generator(self.seed, Purpose.SAMPLING, round, silo.facts.name)
+        noise = self.noise.stream(round, silo.facts.name)
+        for _ in range(steps):
             batch = policy.sampling.draw(silo.data.roster, draws)
             total = self._pooled(silo, batch, policy, vector)
-            update = release(total, batch, policy, self.noise, keys)
-            vector.sub_(update, alpha=self.learning_rate)
+            vector.sub_(release(total, batch, policy, noise), alpha=self.learning_rate)
         return vector
 
     def _pooled(self, silo: Silo, batch: Batch, policy: Policy, vector: Tensor) -> Tensor:
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
         inputs, targets = values(silo.inputs[items]), silo.targets[items]
-        pooled = self.clipped_sum(self.model, self.loss, vector, inputs, targets, groups, policy.clip)
-        return pooled.total
+        return self.clipped_sum(vector, inputs, targets, groups, policy.clip).total

@@ -91,8 +91,7 @@ class Looked:
 
     def tables(self, units: Units) -> Tensor:
         """A table for each unit [unit, row, value]."""
-        of_item = units.spread(torch.arange(units.count))
-        places = (of_item[:, None] * self._rows + self._tokens).reshape(-1)
+        places = (units.of_item[:, None] * self._rows + self._tokens).reshape(-1)
         width = self._outward.shape[-1]
         tables = self._outward.new_zeros(units.count * self._rows, width)
         return tables.index_add_(0, places, self._outward.reshape(-1, width)).view(units.count, self._rows, width)

@@ -21,9 +21,10 @@ class LinearLayer:
     @staticmethod
     def of(module: nn.Linear, owned: Owned) -> "LinearLayer":
         """The rule for this module."""
+        weight, bias = module.weight, module.bias
 
         def values() -> tuple[Tensor, Tensor | None]:
-            return module.weight.data, None if module.bias is None else module.bias.data
+            return weight.data, None if bias is None else bias.data
 
         return LinearLayer(values, owned.slot("weight"), owned.slot("bias"))
 
@@ -31,8 +32,8 @@ class LinearLayer:
         """One product."""
         (x,) = inputs
         weight, bias = self._values()
-        rows = x.reshape(-1, x.shape[-1])
-        out = space.take("y", (len(rows), len(weight)), rows)
+        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        out = space.take("y", (rows.shape[0], weight.shape[0]), rows)
         if bias is None:
             torch.mm(rows, weight.t(), out=out)
         else:
@@ -48,8 +49,8 @@ class LinearLayer:
         return (self._inward(space, saved, g) if needed[0] else None,), self._shares(saved, g, space.items)
 
     def _inward(self, space: Space, x: Tensor, g: Tensor) -> Tensor:
-        rows = g.reshape(-1, g.shape[-1])
-        gx = torch.mm(rows, self._values()[0], out=space.take("gx", (len(rows), x.shape[-1]), rows))
+        rows = g if g.dim() == 2 else g.reshape(-1, g.shape[-1])
+        gx = torch.mm(rows, self._values()[0], out=space.take("gx", (rows.shape[0], x.shape[-1]), rows))
         return gx if x.dim() == 2 else gx.view(x.shape)
 
     def _shares(self, x: Tensor, g: Tensor, items: int) -> tuple[Share, ...]:
