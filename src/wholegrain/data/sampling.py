@@ -122,7 +122,9 @@ def _items_of(chosen: NDArray[np.int64], roster: Roster) -> NDArray[np.int64]:
 
 
 def _batch(items: NDArray[np.int64], roster: Roster) -> Batch:
-    # Sorted by item, so that the same set of items always sums in the same order.
+    # By size of the group, then subject, then item: the same set of items always sums in the same order, and groups of
+    # one size lie side by side, which is how gradients of subjects are fastest.
     items = np.sort(items)
-    _, groups = np.unique(roster.subjects[items], return_inverse=True)
-    return Batch(items, groups.astype(np.int64))
+    _, numbers, counts = np.unique(roster.subjects[items], return_inverse=True, return_counts=True)
+    order = np.argsort(counts[numbers] * len(counts) + numbers, kind="stable")
+    return Batch(items[order], np.repeat(np.arange(len(counts)), np.sort(counts)))

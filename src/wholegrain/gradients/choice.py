@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wholegrain.errors import ModelError
-from wholegrain.gradients.layers.base import Cannot
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.programs import Chain, Graph, Program, Slots
 from wholegrain.gradients.reference import Loss, batch_gradient
@@ -97,7 +96,7 @@ class _Trial:
                 units = Units.of_items(items)
                 squares(program.run(self._loss, self._inputs[:items], self._targets[:items], units), units)
             taken.append(allocations.bytes)
-        return max(1, (taken[1] - taken[0]) // (TRIAL - 1))
+        return max(1, int(taken[1] - taken[0]) // (TRIAL - 1))
 
     @torch.no_grad()
     def _agrees(self, program: Program, units: Units) -> bool:
@@ -115,11 +114,11 @@ def _close(value: Tensor, expected: Tensor) -> bool:
     return bool(((value - expected).abs().max() <= AGREEMENT[expected.dtype] * scale).item())
 
 
-class _Allocations(TorchDispatchMode):
+class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the memory of all tensors that are made; what is freed and made again at one place counts once."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
 
     @property
@@ -159,16 +158,9 @@ def _by_rules(model: nn.Module, layout: Layout) -> Made:
     if chain is not None:
         return chain, attach, None
     graph = Graph(shadow, model, slots, workspace)
-    if not graph.unruled:
-        return graph, attach, None
-    return (
-        graph,
-        attach,
-        (
-            f"There is no gradient rule for {', '.join(graph.unruled)}: gradients of its own parameters are computed item by"
-            " item with vmap, which is slower."
-        ),
-    )
+    names = ", ".join(graph.unruled)
+    notice = f"There is no gradient rule for {names}; its own parameters go item by item with vmap, which is slower."
+    return graph, attach, notice if names else None
 
 
 def _by_vmap(model: nn.Module, layout: Layout) -> Made:
@@ -199,7 +191,7 @@ class _WholeModel:
         rows = units.pool(torch.stack(list(self._rows(loss, inputs, targets))))
         views = self._layout.views(rows[0])
         sizes = [view.numel() for view in views.values()]
-        return [Rows([(Slot(name), part) for name, part in zip(views, rows.split(sizes, 1), strict=True)])]
+        return [Rows([(Slot(name), part) for name, part in zip(views, torch.split(rows, sizes, 1), strict=True)])]
 
     def _rows(self, loss: Loss, inputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
         if not self._vectorises:

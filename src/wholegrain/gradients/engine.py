@@ -23,6 +23,8 @@ from wholegrain.gradients.units import Run, Units, arranged
 
 MEMORY = 4 << 30
 """Bytes that the activations of a batch may take, unless told otherwise."""
+# Roundings between a squared norm and a weighted sum, from above.
+MARGIN = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,7 @@ class BookKeeping:
         total = torch.zeros_like(vector)
         if not inputs.shape[0]:
             return Pooled(total, 0)
-        batch = _arrange(inputs, targets, groups, clip)
+        batch = _arrange(inputs, targets, groups, clip, vector.dtype)
         if self._chosen is None:
             self._chosen = choose(self._model, self._loss, self._layout, vector, inputs, targets)
         self._chosen.attach(vector)
@@ -83,10 +85,10 @@ class BookKeeping:
         if clip.per in (ClipPer.NONE, ClipPer.BATCH):
             self._sum(shares, piece.units, total.new_ones(piece.units.count), total)
             return 0
-        lengths = _lengths(squares(shares, piece.units), piece)
-        if not _finite(lengths):
+        squared = squares(shares, piece.units)
+        if not _finite(squared):
             return self._add_carefully(vector, piece, clip, total)
-        self._sum(shares, piece.units, _weights(lengths, piece, clip, total.dtype), total)
+        self._sum(shares, piece.units, _weights(squared, piece, clip), total)
         return 0
 
     def _run(self, piece: Piece) -> list[Share]:
@@ -99,11 +101,10 @@ class BookKeeping:
             share.add(units, weights, views)
 
     def _add_carefully(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
-        """Where a norm is not finite, find out whose: the reference decides whether a gradient is too, or only large."""
+        """Where a norm is not finite, find out whose; the reference tells not finite from only large."""
         if not _finite(vector):
             return piece.units.count
-        lengths = _lengths(squares(self._run(piece), piece.units), piece)
-        good = torch.isfinite(lengths)
+        good = torch.isfinite(squares(self._run(piece), piece.units))
         if bool(good.any()):
             self._add(vector, _some(piece, good), clip, total)
         return sum(self._by_reference(vector, _some(piece, one), clip, total) for one in _each(~good))
@@ -144,38 +145,34 @@ class BookKeeping:
                 yield _part(batch, run, start, min(start + step, run.count))
 
 
-def _arrange(inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Piece:
+def _arrange(inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, kind: torch.dtype) -> Piece:
     """The whole batch with its units: subjects where they are clipped as one, otherwise items."""
     if clip.per is ClipPer.SUBJECT:
         order, sizes = arranged(groups)
         units = Units.of_sizes(sizes)
-        before = 1 / units.sizes.to(torch.float64) if clip.pool is Pool.MEAN and units.sizes is not None else None
+        before = 1 / units.sizes.to(kind) if clip.pool is Pool.MEAN and units.sizes is not None else None
         if order is not None:
             inputs, targets = inputs[order], targets[order]
         return Piece(inputs, targets, units, before=before)
     after = None
     if clip.per is ClipPer.ITEM and clip.pool is Pool.MEAN:
-        after = 1 / torch.bincount(groups).to(torch.float64)[groups]
+        after = 1 / torch.bincount(groups).to(kind)[groups]
     return Piece(inputs, targets, Units.of_items(inputs.shape[0]), after=after)
 
 
-def _lengths(squared: Tensor, piece: Piece) -> Tensor:
-    """Norms of the units' gradients [unit], in float64: they are few, and roots of sums of squares lose digits."""
-    lengths = squared.to(torch.float64).sqrt_()
-    return lengths if piece.before is None else lengths.mul_(piece.before)
-
-
-def _weights(lengths: Tensor, piece: Piece, clip: Clip, kind: torch.dtype) -> Tensor:
-    """What each unit's gradient is multiplied by in the sum [unit].
+def _weights(squared: Tensor, piece: Piece, clip: Clip) -> Tensor:
+    """What each unit's gradient is multiplied by in the sum [unit], from its squared norm, which is overwritten.
 
     Guarantee: no clipped contribution is longer than the clip norm, by a margin wider than rounding.
     """
-    limit = clip.norm * (1 - 8 * torch.finfo(kind).eps)
-    weights = limit / lengths.clamp(min=limit)
+    limit = clip.norm * (1 - MARGIN * torch.finfo(squared.dtype).eps)
+    if piece.before is not None:
+        squared.mul_(piece.before).mul_(piece.before)
+    weights = squared.clamp_(min=limit * limit).rsqrt_().mul_(limit)
     for factor in (piece.before, piece.after):
         if factor is not None:
             weights.mul_(factor)
-    return weights.to(kind)
+    return weights
 
 
 def _finite(values: Tensor) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from wholegrain.gradients.layers.base import Cannot, Gradients, Layer, Owned, Space
+from wholegrain.gradients.layers.base import Cannot, Gradients, Layer, Needed, Outward, Owned, Space
 from wholegrain.gradients.parameters import named
 from wholegrain.gradients.shares import Rows
 
@@ -61,7 +61,9 @@ class Tap:
             args, kwargs = tree_unflatten(
                 [next(singles)[None] if varies else leaf for leaf, varies in zip(leaves, batched, strict=True)], shape
             )
-            outputs = tree_flatten(functional_call(self._module, values | parameters, args, kwargs, tie_weights=False))[0]
+            outputs = tree_flatten(functional_call(self._module, values | parameters, args, kwargs, tie_weights=False))[
+                0
+            ]
             pairs = zip((outputs[k] for k in use.where), ends, strict=True)
             return torch.stack([(y[0] * g).sum() for y, g in pairs if g is not None]).sum()
 
@@ -80,9 +82,7 @@ class _Use:
         """The outputs as they are."""
         return (inputs if len(inputs) > 1 else inputs[0]), None
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """The gradients as they are, and the rows of the own parameters."""
         with torch.enable_grad():
             formed = self._tap.gradients(self, outward, space.items)

@@ -194,15 +194,15 @@ def _link(module: nn.Module, slots: Slots) -> Layer:
         return rule(module, slots.owned(module))
     if next(module.parameters(), None) is not None:
         raise Cannot("it has parameters and no rule")
-    plain: Callable[[], Layer] = {
+    plain: dict[type[nn.Module], Callable[[], Layer]] = {
         nn.ReLU: Relu,
         nn.Tanh: Tanh,
         nn.Sigmoid: Sigmoid,
         nn.Flatten: lambda: Reshape(module),
         nn.Unflatten: lambda: Reshape(module),
         nn.MaxPool2d: lambda: MaxPool(module),  # type: ignore[arg-type]
-    }.get(type(module), lambda: ByAutograd(module))
-    return plain()
+    }
+    return plain.get(type(module), lambda: ByAutograd(module))()
 
 
 IN_PLACE = (Relu, Tanh, Sigmoid)
@@ -242,9 +242,7 @@ def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefi
 
 def _hooked(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., Any] | None:
     owned = slots.owned(module)
-    if not owned.slots or set(owned.slots) != {
-        name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad
-    }:
+    if not owned.slots:
         return None
     if type(module) in LAYERS:
         layer = LAYERS[type(module)](module, owned)

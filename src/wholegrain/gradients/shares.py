@@ -58,9 +58,11 @@ class Share(Protocol):
 class Rows:
     """Gradients of every unit, held: for parameters so small, or shared by so many positions, that this is cheapest."""
 
-    def __init__(self, held: Sequence[tuple[Slot, Tensor]], fold: "Fold | None" = None) -> None:
+    def __init__(
+        self, held: Sequence[tuple[Slot, Tensor]], fold: "Fold | None" = None, squares: Tensor | None = None
+    ) -> None:
         self._held = held  # [unit, value]
-        self._fold = fold
+        self._fold, self._squares = fold, squares
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -69,6 +71,8 @@ class Rows:
 
     def squares(self, units: Units) -> Tensor:
         """Squared norms of the rows."""
+        if self._squares is not None:
+            return self._squares.clone()
         total: Tensor | None = None
         for _, rows in self._held:
             flat = rows.flatten(1)
@@ -86,9 +90,11 @@ class Rows:
     def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One product of a vector and a matrix for each parameter."""
         for slot, rows in self._held:
-            value = (weights @ rows.flatten(1))[None]
-            view = slot.of(views)
-            view.add_(self._fold(slot, value)[0].view(view.shape) if self._fold else value.view(view.shape))
+            view, flat = slot.of(views), rows.flatten(1)
+            if self._fold is None:
+                view.view(-1).addmv_(flat.t(), weights)
+            else:
+                view.add_(self._fold(slot, (weights @ flat)[None])[0].view(view.shape))
 
 
 class Fold(Protocol):
@@ -129,12 +135,12 @@ class Outer:
 
     def squares(self, units: Units) -> Tensor:
         """By the cheapest of three ways for each run of units; for small weights and many runs, by item and pooled."""
-        values = self._items * sum(self._sizes())
-        if len(units.runs) > 1 and values <= SMALL:
+        if len(units.runs) == 1:
+            return self._squares_of(units.runs[0])
+        if self._items * sum(self._sizes()) <= SMALL:
             self._rows = Rows(list(self._pooled(units)))
             return self._rows.squares(units)
-        parts = [self._squares_of(run) for run in units.runs]
-        return torch.cat(parts) if len(parts) != 1 else parts[0]
+        return torch.cat([self._squares_of(run) for run in units.runs])
 
     def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Formed by a product for each unit."""
@@ -176,21 +182,22 @@ class Outer:
             slot.of(views).addmv_(outward.t(), per_row)
 
     def _pooled(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
-        outward = self._by_item(self.outward)
-        for slot, rows in self.factors:
-            inward = self._by_item(rows)
-            if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
-                formed = outward.transpose(1, 2) * inward
-            else:
-                formed = torch.bmm(outward.transpose(1, 2), inward)
-            yield slot, units.pool(formed.flatten(1))
+        if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
+            outward = self._matrix(self.outward, ALL)
+            for slot, rows in self.factors:
+                formed = outward[:, :, None] * self._matrix(rows, ALL)[:, None]
+                yield slot, units.pool(formed)
+            pooled = units.pool(outward) if self.biases else outward
+        else:
+            outward = self._by_item(self.outward)
+            for slot, rows in self.factors:
+                yield slot, units.pool(torch.bmm(outward.transpose(1, 2), self._by_item(rows)))
+            pooled = units.pool(outward.sum(1))
         for slot in self.biases:
-            yield slot, units.pool(outward.sum(1))
+            yield slot, pooled
 
     def _by_item(self, rows: Tensor) -> Tensor:
         """[item, position, value]."""
-        if rows.dim() == 2:
-            return rows[:, None]
         return rows.transpose(0, 1) if self.positions_first else rows
 
     def _matrix(self, rows: Tensor, items: slice) -> Tensor:
@@ -212,10 +219,10 @@ class Outer:
         return rows[run.items].reshape(run.count, run.size * self._positions, rows.shape[-1])
 
     def _squares_of(self, run: Run) -> Tensor:
-        positions, width = run.size * self._positions, self.outward.shape[-1]
-        inner = sum(inward.shape[-1] for _, inward in self.factors)
+        positions = run.size * self._positions
         if positions == 1:
             return self._of_one_position(run)
+        width, inner = self.outward.shape[-1], sum(inward.shape[-1] for _, inward in self.factors)
         if not self.factors:
             return self._of(self.outward, run).sum(1).square_().sum(1).mul_(len(self.biases))
         if positions * (width + inner) <= width * inner:
@@ -231,7 +238,8 @@ class Outer:
         for _, inward in self.factors:
             rows = self._matrix(inward, items)
             seen = torch.linalg.vecdot(rows, rows).add_(seen)
-        return square.mul_(seen)
+        result: Tensor = square.mul_(seen)
+        return result
 
     def _by_products_of_positions(self, run: Run, positions: int) -> Tensor:
         """‖Σ_t g_t ⊗ a_t‖² = Σ_{t,s} (g_t·g_s)(a_t·a_s): nothing as large as the weight is formed."""
@@ -251,7 +259,7 @@ class Outer:
         outward = self._of(self.outward, run)
         inwards = [self._of(inward, run) for _, inward in self.factors]
         bias = outward.sum(1)
-        squares = torch.linalg.vecdot(bias, bias).mul_(len(self.biases))
+        squares: Tensor = torch.linalg.vecdot(bias, bias).mul_(len(self.biases))
         kept = (
             [bias.new_empty(run.count, slot) for slot in self._sizes()] if self._affords(run.count * values) else None
         )

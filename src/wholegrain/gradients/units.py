@@ -6,6 +6,7 @@ unit, and units of one size side by side; then every computation over units is a
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -47,18 +48,19 @@ class Units:
         >>> [(run.count, run.size) for run in Units.of_sizes(np.array([1, 1, 4])).runs]
         [(2, 1), (1, 4)]
         """
-        kinds, firsts, counts = np.unique(sizes, return_index=True, return_counts=True)
-        runs, item = [], 0
-        for size, first, count in zip(kinds.tolist(), firsts.tolist(), counts.tolist(), strict=True):
-            runs.append(Run(slice(item, item + size * count), slice(first, first + count), count, size))
-            item += size * count
-        return Units(tuple(runs), len(sizes), torch.from_numpy(sizes))
+        runs, item, unit = [], 0, 0
+        for size, same in groupby(sizes.tolist()):
+            count = len(list(same))
+            runs.append(Run(slice(item, item + size * count), slice(unit, unit + count), count, size))
+            item, unit = item + size * count, unit + count
+        return Units(tuple(runs), unit, torch.from_numpy(sizes))
 
     @cached_property
     def of_item(self) -> Tensor:
         """The unit of each item [item]."""
-        units = torch.arange(self.count)
-        return units if self.sizes is None else units.repeat_interleave(self.sizes)
+        if self.sizes is None:
+            return torch.arange(self.count)
+        return torch.from_numpy(np.repeat(np.arange(self.count), self.sizes.numpy()))
 
     def pool(self, rows: Tensor) -> Tensor:
         """Sum rows [item, ...] within each unit: [unit, ...]."""
@@ -76,14 +78,14 @@ def arranged(groups: Tensor) -> tuple[Tensor | None, NDArray[np.int64]]:
 
     >>> arranged(torch.tensor([0, 1, 0]))
     (tensor([1, 0, 2]), array([1, 2]))
-    >>> arranged(torch.tensor([1, 0, 0]))
+    >>> arranged(torch.tensor([0, 1, 1]))
     (None, array([1, 2]))
     """
     numbers = groups.numpy()
+    if (numbers[1:] >= numbers[:-1]).all():
+        sizes = np.bincount(numbers)
+        if (sizes[1:] >= sizes[:-1]).all() and sizes[0] > 0:
+            return None, sizes
     _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    own = counts[inverse]
-    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 1))
-    if len(starts) == len(counts) and not (np.diff(own) < 0).any():
-        return None, own[starts]
-    order = np.lexsort((np.arange(len(numbers)), inverse, own))
+    order = np.lexsort((inverse, counts[inverse]))
     return torch.from_numpy(order), np.sort(counts)

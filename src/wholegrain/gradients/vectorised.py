@@ -44,6 +44,8 @@ def clipped_sum(
 def item_gradients(
     model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
 ) -> Tensor:
+    """Each item's gradient [item, parameter]."""
+
     def item_loss(parameters: Tensor, item: Tensor, target: Tensor) -> Tensor:
         return loss(call(model, layout, parameters, item[None]), target[None])
 

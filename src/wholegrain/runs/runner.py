@@ -118,9 +118,7 @@ def prepare(
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items()}
     gradients = BookKeeping(model, cross_entropy, memory=_memory(spec))
-    prepared = Prepared(
-        spec=spec, plan=plan, silos=parts.silos, scored=scored, model=model, clipped_sum=gradients
-    )
+    prepared = Prepared(spec=spec, plan=plan, silos=parts.silos, scored=scored, model=model, clipped_sum=gradients)
     _require_fit(prepared, dataset)
     return prepared
 

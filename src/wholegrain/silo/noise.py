@@ -14,11 +14,12 @@ from torch import Tensor
 
 from wholegrain._random import Purpose, derive
 
+
 class NoiseStream(Protocol):
     """The noise of one silo in one round, step after step."""
 
-    def gaussian(self, like: Tensor, std: float) -> Tensor:
-        """The next N(0, std² I) in the shape of `like`."""
+    def add_to(self, total: Tensor, std: float) -> None:
+        """Add the next N(0, std² I) to a vector, in place."""
         ...
 
 
@@ -56,17 +57,22 @@ class SeededNoise:
         return _Twister(_seeded(derive(self.seed, Purpose.NOISE, round, silo)))
 
 
-@dataclass(frozen=True, eq=False)
 class _Twister:
     """Torch's generator, three times as fast as numpy's."""
 
-    generator: torch.Generator
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
 
-    def gaussian(self, like: Tensor, std: float) -> Tensor:
-        """The next noise."""
+    def add_to(self, total: Tensor, std: float) -> None:
+        """Some values at a time: they stay in the cache, and no second vector is needed."""
         if std == 0:
-            return torch.zeros_like(like)
-        return torch.empty_like(like).normal_(0, std, generator=self.generator)
+            return
+        if total.numel() <= BLOCK:
+            total.add_(torch.empty_like(total).normal_(0, std, generator=self._generator))
+            return
+        some = total.new_empty(BLOCK)
+        for part in torch.split(total, BLOCK):
+            part.add_(some[: part.shape[0]].normal_(0, std, generator=self._generator))
 
 
 def _seeded(seed: int) -> torch.Generator:
@@ -83,3 +89,5 @@ def _seeded(seed: int) -> torch.Generator:
 
 # The Mersenne twister's words in torch's saved state: eight bytes for each, after seed, counters and position.
 WORDS, HEAD = 624, 24
+# Values drawn at a time: 256 kB of float32.
+BLOCK = 1 << 16

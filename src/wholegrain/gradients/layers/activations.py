@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Cannot, Gradients, Space
+from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Space
 
 aten = torch.ops.aten
 
@@ -18,9 +18,7 @@ class Relu:
         y = inputs[0].relu_()
         return y, y
 
-    def backward(
-        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
         """Overwrites its gradient."""
         (g,) = outward
         return (aten.threshold_backward.grad_input(g, saved, 0, grad_input=g),), ()
@@ -34,9 +32,7 @@ class Tanh:
         y = inputs[0].tanh_()
         return y, y
 
-    def backward(
-        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
         """Overwrites its gradient."""
         (g,) = outward
         return (aten.tanh_backward.grad_input(g, saved, grad_input=g),), ()
@@ -50,9 +46,7 @@ class Sigmoid:
         y = inputs[0].sigmoid_()
         return y, y
 
-    def backward(
-        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
         """Overwrites its gradient."""
         (g,) = outward
         return (aten.sigmoid_backward.grad_input(g, saved, grad_input=g),), ()
@@ -68,9 +62,7 @@ class Reshape:
         """The module itself."""
         return self._module(inputs[0]), inputs[0].shape
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """Back to the shape that came in."""
         (g,) = outward
         return (g.reshape(saved) if g is not None and needed[0] else None,), ()
@@ -83,8 +75,8 @@ class MaxPool:
         if module.return_indices:
             raise Cannot("it returns indices")
         stride = module.stride or module.kernel_size
-        self._window = (module.kernel_size, stride, module.padding, module.dilation, module.ceil_mode)
-        self._window = tuple(value if isinstance(value, bool) else _pair(value) for value in self._window)
+        sizes = (module.kernel_size, stride, module.padding, module.dilation)
+        self._window = (*map(_pair, sizes), module.ceil_mode)
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """The library's, keeping where each maximum was."""
@@ -92,15 +84,16 @@ class MaxPool:
         y, where = aten.max_pool2d_with_indices(x, *self._window)
         return y, (x, where)
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """Each gradient goes to where its maximum was."""
         (g,), (x, where) = outward, saved
         if g is None or not needed[0]:
             return (None,), ()
         g = g.contiguous(memory_format=torch.channels_last)
-        return (aten.max_pool2d_with_indices_backward(g, x, *self._window, where),), ()
+        items, channels, high, wide = x.shape
+        gx = space.take("gx", (items, high, wide, channels), x).permute(0, 3, 1, 2)
+        aten.max_pool2d_with_indices_backward.grad_input(g, x, *self._window, where, grad_input=gx)
+        return (gx,), ()
 
 
 class Copy:
@@ -110,9 +103,7 @@ class Copy:
         """A copy."""
         return inputs[0].clone(), None
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """The gradient as it is."""
         return outward, ()
 
@@ -132,9 +123,7 @@ class ByAutograd:
             y = self._module(x * 1 if x.requires_grad else x)
         return y.detach(), (x, y)
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """By that graph."""
         (g,), (x, y) = outward, saved
         if not needed[0] or not y.requires_grad:

@@ -22,6 +22,7 @@ class Attention:
             raise Cannot("it adds keys of its own (add_bias_kv, add_zero_attn)")
         if not module._qkv_same_embed_dim:
             raise Cannot("its keys or values have another width (kdim, vdim)")
+        owned.require("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
         self._module, self._owned = module, owned
         width = module.embed_dim
         # Query, key and value by one product where they come from one tensor, else by their parts of the matrix.
@@ -66,7 +67,7 @@ class Attention:
             seen = weights @ parts[2]
             weights = weights.mean(1) if average_attn_weights else weights
         else:
-            seen = scaled_dot_product_attention(*parts, attn_mask=mask)
+            seen = scaled_dot_product_attention(parts[0], parts[1], parts[2], mask)
         out = apply(self._out, seen.transpose(1, 2).flatten(2))
         return (out if module.batch_first else out.transpose(0, 1)), weights
 
@@ -98,7 +99,7 @@ class Attention:
         return mapped((0, 1), query) + mapped((1, 2), key) + mapped((2, 3), value)
 
     def _heads(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(2, (self._module.num_heads, -1)).transpose(1, 2)
+        return rows.view(*rows.shape[:2], self._module.num_heads, -1).transpose(1, 2)
 
     def _mask(self, attention: Tensor | None, padding: Tensor | None, query: Tensor) -> Tensor | None:
         """Both masks as one that is added to the scores."""

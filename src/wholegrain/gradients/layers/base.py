@@ -11,7 +11,7 @@ from wholegrain.gradients.units import Units
 from wholegrain.gradients.workspace import Workspace
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # not frozen: one is made for each layer and step, and freezing triples its cost
 class Space:
     """Where one use of one layer may put its buffers, and whose gradients the pass is for."""
 
@@ -29,6 +29,10 @@ class Space:
         return self.workspace.take(name, shape, like)
 
 
+Outward = tuple[Tensor | None, ...]
+"""Gradients of a layer's outputs; None where an output was not used."""
+Needed = tuple[bool, ...]
+"""Which inputs' gradients are asked for."""
 Gradients = tuple[tuple[Tensor | None, ...], tuple[Share, ...]]
 """Of the inputs; and the shares of the parameters."""
 
@@ -43,14 +47,12 @@ class Layer(Protocol):
         """Outputs (a tensor or a tuple of them), and whatever the backward pass needs."""
         ...
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """Gradients of the inputs that are needed, and the shares that the parameters have."""
         ...
 
 
-class Cannot(Exception):
+class Cannot(Exception):  # noqa: N818 (a refusal that stays inside, and reads as one: raise Cannot)
     """A rule does not cover this use of its layer."""
 
 
@@ -64,9 +66,11 @@ class Owned:
         """The slot of a parameter, or None where it is absent or frozen."""
         return self.slots.get(name)
 
-    def some(self, *names: str) -> tuple[Slot, ...]:
-        """The slots of those that are trainable."""
-        return tuple(self.slots[name] for name in names if name in self.slots)
+    def require(self, *names: str) -> None:
+        """Refuse parameters other than these: a module that was given others computes something else."""
+        others = set(self.slots) - set(names)
+        if others:
+            raise Cannot(f"it has parameters that are not its own kind's: {', '.join(sorted(others))}")
 
 
 def by_item(rows: Tensor, items: int) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Cannot, Gradients, Owned, Space
+from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
 from wholegrain.gradients.shares import Rows, Slot
 from wholegrain.gradients.units import Run, Units
 
@@ -26,6 +26,7 @@ class ConvLayer:
     def __init__(self, module: nn.Conv1d | nn.Conv2d, owned: Owned) -> None:
         if module.padding_mode != "zeros":
             raise Cannot(f"its padding is '{module.padding_mode}'")
+        owned.require("weight", "bias")
         self._module = module
         self._flat = isinstance(module, nn.Conv1d)
         self._weight, self._bias = owned.slot("weight"), owned.slot("bias")
@@ -48,21 +49,21 @@ class ConvLayer:
         if self._module.groups == 1 and self._kernel[0] * self._kernel[1] * x.shape[1] <= THIN:
             y = self._by_patches(space, x)
         else:
+            # Channels first, which the library convolves and, above all, differentiates faster on CPU.
+            x = x.contiguous()
             y = torch.conv2d(
                 x, self._kernels(), self._biases(), self._stride, self._padding, self._dilation, self._module.groups
             )
         return (y[:, :, 0] if self._flat else y), x
 
-    def backward(
-        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
         """The library's gradient of the input; each unit's gradient of kernel and bias."""
         (g,) = outward
         assert g is not None
         g = g[:, :, None] if self._flat else g
         gx = self._inward(saved, g) if needed[0] else None
         trains = self._weight or self._bias
-        shares = (Rows(list(self._formed(space, saved, g)), self._fold),) if trains else ()
+        shares = (self._share(space, saved, g),) if trains else ()
         return (gx[:, :, 0] if gx is not None and self._flat else gx,), shares
 
     def _pair(self, values: tuple[int, ...], filler: int) -> tuple[int, int]:
@@ -77,10 +78,11 @@ class ConvLayer:
 
     def _inward(self, x: Tensor, g: Tensor) -> Tensor:
         gradient: Tensor = torch.ops.aten.convolution_backward(
-            g, x, self._kernels(), None, self._stride, self._padding, self._dilation, False, [0, 0],
+            g.contiguous(), x, self._kernels(), None, self._stride, self._padding, self._dilation, False, [0, 0],
             self._module.groups, [True, False, False],
         )[0]  # fmt: skip
-        return gradient
+        # Channels last is what pooling before it works on.
+        return gradient.contiguous(memory_format=torch.channels_last)
 
     def _by_patches(self, space: Space, x: Tensor) -> Tensor:
         patches = _Patches(self, space, x)
@@ -95,15 +97,25 @@ class ConvLayer:
                 torch.addmm(bias, rows, kernels, out=out)
         return y.permute(0, 3, 1, 2)
 
-    def _formed(self, space: Space, x: Tensor, g: Tensor) -> Iterator[tuple[Slot, Tensor]]:
+    def _share(self, space: Space, x: Tensor, g: Tensor) -> Rows:
         last = g.permute(0, 2, 3, 1).contiguous()  # [item, high, wide, out]
-        groups, width = self._module.groups, last.shape[-1] // self._module.groups
+        held, squares = [], []
         if self._bias:
-            yield self._bias, space.units.pool(last.sum((1, 2)))
-        if not self._weight:
-            return
+            bias = space.units.pool(last.sum((1, 2)))
+            held.append((self._bias, bias))
+            squares.append(torch.linalg.vecdot(bias, bias))
+        if self._weight:
+            formed, square = self._formed(space, x, last)
+            held.append((self._weight, formed))
+            squares.append(square)
+        return Rows(held, self._fold, sum(squares[1:], squares[0]))
+
+    def _formed(self, space: Space, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Each unit's gradient of the kernel, and its squared norm while it is in the cache."""
+        groups, width = self._module.groups, last.shape[-1] // self._module.groups
         patches = _Patches(self, space, x)
         formed = space.take("formed", (space.units.count, groups, width, patches.values // groups), x)
+        squares = formed.new_empty(space.units.count)
         for run in space.units.runs:
             for piece in patches.pieces(run):
                 out = formed[piece.units]
@@ -112,7 +124,9 @@ class ConvLayer:
                 for k in range(groups):
                     left, right = ends[:, :, k].transpose(1, 2), rows[:, :, k]
                     torch.baddbmm(out[:, k], left, right, beta=0 if piece.begins else 1, out=out[:, k])
-        yield self._weight, formed
+                flat = out.flatten(1)
+                squares[piece.units] = torch.linalg.vecdot(flat, flat)
+        return formed, squares
 
     def _fold(self, slot: Slot, rows: Tensor) -> Tensor:
         """From [unit, group, out, high, wide, in] to the kernel's [unit, out, in, high, wide]."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Cannot, Gradients, Owned, Space
+from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
 from wholegrain.gradients.shares import Rows, Slot, chunks
 from wholegrain.gradients.units import Run, Units
 
@@ -22,6 +22,7 @@ class EmbeddingLayer:
             raise Cannot("it changes its table while it is used (max_norm)")
         if module.scale_grad_by_freq:
             raise Cannot("it scales gradients by the batch's frequencies (scale_grad_by_freq)")
+        owned.require("weight")
         self._module, self._slot = module, owned.slot("weight")
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
@@ -35,9 +36,7 @@ class EmbeddingLayer:
         torch.index_select(table, 0, flat, out=out)
         return out.view(*tokens.shape, -1), tokens
 
-    def backward(
-        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
         """Tokens have no gradient; the table's share is a scatter."""
         (g,) = outward
         if g is None or self._slot is None:

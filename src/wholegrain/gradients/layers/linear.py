@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Gradients, Owned, Space, by_item
+from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space, by_item
 from wholegrain.gradients.shares import Outer, Share, Slot
 
 
@@ -21,6 +21,7 @@ class LinearLayer:
     @staticmethod
     def of(module: nn.Linear, owned: Owned) -> "LinearLayer":
         """The rule for this module."""
+        owned.require("weight", "bias")
         weight, bias = module.weight, module.bias
 
         def values() -> tuple[Tensor, Tensor | None]:
@@ -40,9 +41,7 @@ class LinearLayer:
             torch.addmm(bias, rows, weight.t(), out=out)
         return (out if x.dim() == 2 else out.view(*x.shape[:-1], -1)), x
 
-    def backward(
-        self, space: Space, saved: Tensor, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
         """Another product, and a share of outer products."""
         (g,) = outward
         assert g is not None

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Cannot, Gradients, Owned, Space
+from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
 from wholegrain.gradients.shares import Rows, Share
 
 
@@ -13,6 +13,7 @@ class LayerNormLayer:
     """Normalises the last dimensions at each position of an item."""
 
     def __init__(self, module: nn.LayerNorm, owned: Owned) -> None:
+        owned.require("weight", "bias")
         self._module, self._owned = module, owned
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
@@ -24,9 +25,7 @@ class LayerNormLayer:
         y, mean, deviation = torch.native_layer_norm(x, self._module.normalized_shape, weight, bias, self._module.eps)
         return y, (x, mean, deviation)
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """The library's gradient of the input; the parameters' rows are sums over positions."""
         (g,), (x, mean, deviation) = outward, saved
         assert g is not None
@@ -44,7 +43,8 @@ class LayerNormLayer:
 class GroupNormLayer:
     """Normalises groups of channels over all places of an item; an instance norm has a group for each channel."""
 
-    def __init__(self, module: nn.Module, owned: Owned, groups: int, channels: int) -> None:
+    def __init__(self, module: Any, owned: Owned, groups: int, channels: int) -> None:
+        owned.require("weight", "bias")
         self._module, self._owned, self._groups, self._channels = module, owned, groups, channels
 
     @staticmethod
@@ -66,12 +66,10 @@ class GroupNormLayer:
             raise Cannot(f"its input has shape {list(x.shape)} for {space.items} items")
         x = x.contiguous()
         weight, bias = _values(self._module)
-        y, mean, deviation = torch.native_group_norm(x, weight, bias, *self._sizes(x), float(self._module.eps))
+        y, mean, deviation = torch.native_group_norm(x, weight, bias, *self._sizes(x), self._module.eps)
         return y, (x, mean, deviation)
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """The library's gradient of the input; the parameters' rows are sums over places."""
         (g,), (x, mean, deviation) = outward, saved
         assert g is not None
@@ -83,11 +81,12 @@ class GroupNormLayer:
                 g, x, mean, deviation, weight, *self._sizes(x), [True, False, False]
             )[0]
 
-        def normal() -> Tensor:
+        def normalised() -> Tensor:
             apart = x.view(len(x), self._groups, -1)
-            return ((apart - mean[..., None]) * deviation[..., None]).view(x.shape)
+            normal: Tensor = ((apart - mean[..., None]) * deviation[..., None]).view(x.shape)
+            return normal
 
-        return (gx,), _rows(self._owned, space, g, normal, tuple(range(2, x.dim())))
+        return (gx,), _rows(self._owned, space, g, normalised, tuple(range(2, x.dim())))
 
     def _sizes(self, x: Tensor) -> tuple[int, int, int, int]:
         return len(x), self._channels, x[0, 0].numel(), self._groups

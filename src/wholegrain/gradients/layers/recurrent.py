@@ -1,4 +1,4 @@
-"""nn.LSTM and nn.GRU, stacked and in both directions: one layer in one direction is a rule, a module is a stack of them.
+"""nn.LSTM and nn.GRU, stacked and in both directions: a layer in one direction is a rule, a module a stack of them.
 
 Time is the first dimension inside, so that every step works on one block of memory. The backward pass through time is
 written out, with gradients of the gates left in one buffer: all weights of a layer share it.
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Cannot, Gradients, Owned, Space
+from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
 from wholegrain.gradients.shares import Outer, Share
 
 Apply = Callable[..., Any]
@@ -56,20 +56,18 @@ class LSTMCell(_Cell):
         for gate, before, after, cell, following, squash in states:
             gate.addmm_(before, weight)
             gate[:, : 2 * hidden].sigmoid_()
-            i, f, g, o = gate.split(hidden, 1)
+            i, f, g, o = torch.split(gate, hidden, 1)
             torch.mul(i, g.tanh_(), out=following).addcmul_(f, cell)
             torch.tanh(following, out=squash)
             torch.mul(o.sigmoid_(), squash, out=after)
         return (outs[1:], outs[-1], cells[-1]), (x, gates, outs, cells, squashed)
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """Back through time; every gate's gradient is prepared for all times at once, then scaled step by step."""
         x, gates, outs, cells, squashed = saved
         times, items, hidden = squashed.shape
-        (i, f, g, o), delta = gates.split(hidden, 2), space.take("delta", tuple(gates.shape), gates)
-        di, df, dg, do = delta.split(hidden, 2)
+        (i, f, g, o), delta = torch.split(gates, hidden, 2), space.take("delta", tuple(gates.shape), gates)
+        di, df, dg, do = torch.split(delta, hidden, 2)
         torch.addcmul(i, i, i, value=-1, out=di).mul_(g)
         torch.addcmul(f, f, f, value=-1, out=df).mul_(cells[:-1])
         torch.mul(g, g, out=dg).neg_().add_(1).mul_(i)
@@ -119,15 +117,13 @@ class GRUCell(_Cell):
         ):
             torch.addmm(bias, before, weight, out=product)
             gate[:, : 2 * hidden].add_(product[:, : 2 * hidden]).sigmoid_()
-            r, z, n = gate.split(hidden, 1)
+            r, z, n = torch.split(gate, hidden, 1)
             apart.copy_(product[:, 2 * hidden :])
             n.addcmul_(r, apart).tanh_()
             torch.sub(before, n, out=after).mul_(z).add_(n)
         return (outs[1:], outs[-1]), (x, gates, outs, scaled)
 
-    def backward(
-        self, space: Space, saved: Any, outward: tuple[Tensor | None, ...], needed: tuple[bool, ...]
-    ) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """Back through time."""
         x, gates, outs, scaled = saved
         times, items, hidden = scaled.shape
@@ -138,7 +134,7 @@ class GRUCell(_Cell):
         back = space.take("dh", (items, hidden), gates)
         for t in range(times - 1, -1, -1):
             dh = _arriving(dy, dh, t, back)
-            (r, z, n), (dr, dz, dn) = gates[t].split(hidden, 1), delta[t].split(hidden, 1)
+            (r, z, n), (dr, dz, dn) = torch.split(gates[t], hidden, 1), torch.split(delta[t], hidden, 1)
             torch.addcmul(dh, dh, z, value=-1, out=dn)
             torch.addcmul(dn, dn * n, n, value=-1, out=dn)
             torch.mul(dn, scaled[t], out=dr).mul_(r).addcmul_(dr, r, value=-1)
@@ -167,6 +163,7 @@ class Recurrent:
     def __init__(self, module: nn.LSTM | nn.GRU, owned: Owned) -> None:
         if module.proj_size:
             raise Cannot("it projects its outputs (proj_size)")
+        owned.require(*module._flat_weights_names)
         self._module = module
         self._ways = 2 if module.bidirectional else 1
         kind = LSTMCell if isinstance(module, nn.LSTM) else GRUCell
