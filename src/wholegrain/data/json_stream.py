@@ -14,6 +14,7 @@ LONGEST = 2**27
 """Characters that one value may have; a file that is broken early is not read into memory to its end."""
 
 MARGIN = 64  # longer than any literal or escape, and than what the decoder leaves of a number that is cut
+MOST_FLOATS = 4096
 SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -28,7 +29,17 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=_distinct)
+class _Floats(dict[str, float]):
+    """Numbers by how they are written: files of images say the same 256 over and over, and a look-up is quicker."""
+
+    def __missing__(self, written: str) -> float:
+        if len(self) >= MOST_FLOATS:
+            self.clear()
+        self[written] = float(written)
+        return self[written]
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_float=_Floats().__getitem__)
 
 
 class JsonStream:

@@ -116,18 +116,25 @@ def _brief(value: Any) -> str:
 
 def _records(stream: JsonStream, path: Path) -> Iterator[tuple[str, Any]]:
     listed: Any = None
-    found: dict[str, None] | None = None
+    found: set[str] | None = None
     for key in _once(stream.members(), path, "the key"):
         if key == "user_data":
-            found = {}
+            found = set()
             for subject in _once(stream.members(), path, "the subject"):
-                found[subject] = None
-                yield subject, stream.value()
+                found.add(subject)
+                yield subject, _record(stream, subject)
         else:
             value = stream.value()
             listed = value if key == "users" else listed
     stream.end()
     _require_listed(listed, found, path)
+
+
+def _record(stream: JsonStream, subject: str) -> Any:
+    try:
+        return stream.value()
+    except BrokenJsonError as error:
+        raise BrokenJsonError(f"{error} (in the record of subject {shown(subject)})") from error
 
 
 def _once(keys: Iterator[str], path: Path, what: str) -> Iterator[str]:
@@ -139,7 +146,7 @@ def _once(keys: Iterator[str], path: Path, what: str) -> Iterator[str]:
         yield key
 
 
-def _require_listed(listed: Any, found: dict[str, None] | None, path: Path) -> None:
+def _require_listed(listed: Any, found: set[str] | None, path: Path) -> None:
     """Refuse a file whose list of subjects and whose data are not of the same subjects."""
     if found is None or listed is None:
         missing = "user_data" if found is None else "users"
@@ -148,7 +155,7 @@ def _require_listed(listed: Any, found: dict[str, None] | None, path: Path) -> N
         raise DataError(f"In the file '{path}', 'users' should be a list of ids in quotes.")
     if len(set(listed)) < len(listed):
         raise DataError(f"In the file '{path}', 'users' names a subject twice; each may be there once.")
-    strays = set(listed) ^ found.keys()
+    strays = set(listed) ^ found
     if strays:
         stray = min(strays)
         told = "lists" if stray in listed else "does not list"

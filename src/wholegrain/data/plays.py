@@ -2,8 +2,8 @@
 
 Subjects are speakers by name: where two plays share a name, they share the subject. A speaker's speeches are joined and
 their white space becomes single spaces, as LEAF prepares Shakespeare; an item is `window` characters of that text and
-the one that comes next, every `stride` characters. With stride 1 (LEAF's) one character is in up to window + 1 items:
-nearly all items are copies of their neighbours, and a larger stride loses little.
+the one that comes next, every `stride` characters. With stride 1 (LEAF's) one character is in up to window + 1 items; a
+larger stride makes fewer items of the same text, and so a smaller K for the same protection of a speaker.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,11 @@ from wholegrain.data.location import located
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError
 
-LONGEST = 2**26  # bytes; all of Shakespeare is 5.5 million
+LONGEST = 2**26  # bytes of text; all of Shakespeare is 5.5 million
+MOST = 2**31  # bytes of windows
+
+Windows = tuple[NDArray[np.int8], NDArray[np.int64]]
+"""Windows [item, position] and the characters that come next [item]."""
 
 
 def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) -> Dataset:
@@ -33,14 +37,14 @@ def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) 
     _check.count("data.options.window", window)
     _check.count("data.options.stride", stride)
     file = located(path, "plays", "tinyshakespeare.txt")
-    texts = speeches(_text(file), str(file))
-    encoded = [tokens(text) for text in texts.values()]
-    # A speaker with too little to say is left out here: windows of a huge size must not be made, not even none of them.
-    parts = [_windows(numbers, window, stride) for numbers, _ in encoded if len(numbers) > window]
-    if not parts:
-        raise DataError(f"Nobody in '{file}' says more than {window} characters; lower data.options.window.")
-    unknown = sum(missing for _, missing in encoded)
-    return Dataset(name="plays", data=_joined(parts), classes=len(VOCABULARY), notes=unknown_note(unknown))
+    texts = speeches(_text(file), str(file)).values()
+    encoded = [tokens(text) for text in texts if len(text) > window]
+    parts = [_windows(numbers, window, stride) for numbers, _ in encoded]
+    _require_some(parts, file, window)
+    notes = unknown_note(sum(unknown for _, unknown in encoded))
+    if len(texts) > len(parts):
+        notes += (f"speakers of no more than {window} characters, left out: {len(texts) - len(parts)}",)
+    return Dataset(name="plays", data=_joined(parts), classes=len(VOCABULARY), notes=notes)
 
 
 def speeches(text: str, name: str) -> dict[str, str]:
@@ -78,13 +82,21 @@ def _text(file: Path) -> str:
         raise DataError(f"The file '{file}' cannot be read: {_check.reason(error)}.") from error
 
 
-def _windows(numbers: NDArray[np.int8], window: int, stride: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+def _windows(numbers: NDArray[np.int8], window: int, stride: int) -> Windows:
     """Windows [item, position] that have a character after them, and that character [item]."""
     inputs = sliding_window_view(numbers[:-1], window)[::stride]
     return inputs, numbers[window::stride].astype(np.int64)
 
 
-def _joined(parts: list[tuple[NDArray[np.int8], NDArray[np.int64]]]) -> SubjectData:
+def _require_some(parts: list[Windows], file: Path, window: int) -> None:
+    if not parts:
+        raise DataError(f"Nobody in '{file}' says more than {window} characters; lower data.options.window.")
+    size = sum(inputs.size for inputs, _ in parts)
+    if size > MOST:
+        raise DataError(f"The windows of '{file}' would take {size:,} bytes; raise data.options.stride.")
+
+
+def _joined(parts: list[Windows]) -> SubjectData:
     inputs, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     counts = [len(targets) for _, targets in parts]
-    return SubjectData(inputs, targets, np.repeat(np.arange(len(parts)), counts))
+    return SubjectData(inputs, targets, np.repeat(np.arange(len(parts), dtype=np.int64), counts))
