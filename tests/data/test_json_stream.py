@@ -78,5 +78,26 @@ def test_what_is_wrong_is_told_with_its_place(text: str, words: str, chunk: int)
 
 def test_a_text_that_is_broken_early_is_not_read_to_its_end() -> None:
     text = StringIO('{"a": [1, 2}' + " " * 10_000)
+    stream = JsonStream(text, chunk=100)
+    assert next(stream.members()) == "a"
     with pytest.raises(BrokenJsonError, match="character 12"):
-        list(JsonStream(text, chunk=100).members()) and None or next(iter([JsonStream(text).value()]))
+        stream.value()
+    assert text.tell() < 1000
+
+
+def test_one_value_has_a_greatest_length() -> None:
+    stream = JsonStream(StringIO('{"a": "' + "x" * 10_000), chunk=100, longest=1000)
+    assert next(stream.members()) == "a"
+    with pytest.raises(BrokenJsonError, match="more than 1,000 characters"):
+        stream.value()
+
+
+def test_many_numbers_are_each_themselves() -> None:
+    numbers = [number / 7 for number in range(10_000)]
+    assert members(json.dumps({"a": numbers}), 100) == {"a": numbers}
+
+
+def test_bytes_that_are_not_text() -> None:
+    stream = JsonStream(TextIOWrapper(BytesIO(b'{"a": "\xff"}'), encoding="utf-8"))
+    with pytest.raises(BrokenJsonError, match="UTF-8"):
+        next(stream.members())

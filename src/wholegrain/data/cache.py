@@ -85,7 +85,8 @@ def _read(place: Path, identity: str) -> Arrays | None:
     if not zipfile.is_zipfile(place):
         return None
     try:
-        with np.load(place, allow_pickle=False) as kept:
+        # Opened here, because numpy leaves a file open that turns out to be no archive.
+        with place.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             if str(kept["identity"]) != identity:
                 return None
             arrays = {name: kept[name] for name in kept.files if name not in ("identity", "digest")}
