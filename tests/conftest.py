@@ -1,5 +1,6 @@
 """What every test relies on: one thread, a cache of its own, and hypothesis without a clock."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,14 @@ from hypothesis import settings
 torch.set_num_threads(1)
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_cache_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For what is made once for many tests, before any of them has a cache of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WHOLEGRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,11 @@
 
 from wholegrain.data.clinics import clinics as clinics
 from wholegrain.data.dataset import Dataset as Dataset
+from wholegrain.data.femnist import femnist as femnist
+from wholegrain.data.mnist import mnist_writers as mnist_writers
 from wholegrain.data.nlswork import nlswork as nlswork
+from wholegrain.data.plays import plays as plays
+from wholegrain.data.shakespeare import shakespeare as shakespeare
 from wholegrain.data.subjects import SubjectData as SubjectData
 from wholegrain.errors import WholegrainError as WholegrainError
 from wholegrain.policies.plan import Plan as Plan

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from command import Command, Outcome
+from data_files import femnist_records, write_leaf
 
 
 def assert_refused(outcome: Outcome, *words: str) -> None:
@@ -70,6 +71,8 @@ def assert_refused(outcome: Outcome, *words: str) -> None:
         ("model.options.depth=3", ["logistic", "depth"]),
         ("evaluation.test=1", ["evaluation.test"]),
         ("evaluation.test=0.999999", ["train"]),
+        ("evaluation.by=silo", ["evaluation.by", "subject"]),
+        ("data.source=femnist", ["'femnist' has no option 'patients'", "path"]),
         ("nonsense", ["section.key=value"]),
     ],
 )
@@ -204,6 +207,23 @@ def test_bounds_over_nonsense(wholegrain: Command) -> None:
 def test_describing_what_is_not_a_source(wholegrain: Command, visits: Path, source: str) -> None:
     name = visits.parent / source if source.endswith("csv") else source
     assert_refused(wholegrain("data", "describe", name), source)
+
+
+@pytest.mark.parametrize("source", ["femnist", "shakespeare", "mnist_writers", "plays"])
+def test_describing_a_source_whose_files_are_not_there(
+    wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.delenv("WHOLEGRAIN_DATA", raising=False)
+    assert_refused(wholegrain("data", "describe", source), source, "data.options.path", "WHOLEGRAIN_DATA")
+    away = f"data.options.path={tmp_path / 'away'}"
+    assert_refused(wholegrain("data", "describe", source, "--set", away), source, "away")
+
+
+def test_a_file_that_is_broken_is_named_with_its_subject(wholegrain: Command, tmp_path: Path) -> None:
+    file = write_leaf(tmp_path / "a.json", femnist_records(writers=2, images=2))
+    file.write_text(file.read_text()[:-2000])
+    words = ("a.json", "ends too early", "f0001_00")
+    assert_refused(wholegrain("data", "describe", "femnist", "--set", f"data.options.path={file}"), *words)
 
 
 def test_fedavg_has_nothing_to_calibrate(wholegrain: Command) -> None:

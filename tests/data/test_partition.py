@@ -113,6 +113,15 @@ def test_by_subject_never_splits_a_subject(fraction: float) -> None:
     assert share == fraction or 0 < fraction < 1
 
 
+@pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
+def test_by_item_holds_out_a_share_of_the_items(fraction: float) -> None:
+    data = people()
+    kept, held_out = partition.by_item(data, fraction, 0, "test")
+    assert sorted([*kept, *held_out]) == list(range(data.items))
+    assert len(held_out) / data.items == pytest.approx(fraction, abs=0.03)
+    assert len(held_out) / data.items == fraction or 0 < fraction < 1
+
+
 def test_parts_with_different_names_are_drawn_apart() -> None:
     data = people()
     test, again, validation = (partition.by_subject(data, 0.5, 0, name)[1] for name in ("test", "test", "validation"))

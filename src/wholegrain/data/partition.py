@@ -50,6 +50,15 @@ def by_subject(data: SubjectData, fraction: float, seed: int, name: str) -> tupl
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
+def by_item(data: SubjectData, fraction: float, seed: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of two parts; each item is in the second with probability `fraction`, whosever it is.
+
+    Guarantee: where an item goes depends on no other item, so that parts of neighbouring data are neighbouring.
+    """
+    held_out = generator(seed, Purpose.SPLIT, name, "items").random(data.items) < fraction
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
 def _require_few(silos: int, data: SubjectData) -> None:
     if _check.count("silos.count", silos) > data.items:
         raise DataError(f"silos.count = {silos} is more than the {data.items} items there are.")

@@ -8,7 +8,11 @@ from typing import Any
 from wholegrain import _check
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.femnist import femnist
+from wholegrain.data.mnist import mnist_writers
 from wholegrain.data.nlswork import nlswork
+from wholegrain.data.plays import plays
+from wholegrain.data.shakespeare import shakespeare
 from wholegrain.errors import SpecError
 
 
@@ -23,6 +27,10 @@ class Source:
 SOURCES: Mapping[str, Source] = {
     "clinics": Source(clinics, "synthetic patients with correlated visits over several clinics"),
     "nlswork": Source(nlswork, "28,193 records of 4,695 working women in 12 industries, 1968–88"),
+    "mnist_writers": Source(mnist_writers, "70,000 digits by 836 writers: MNIST with QMNIST's ids, from files"),
+    "femnist": Source(femnist, "digits and letters by writer, from LEAF's JSON files"),
+    "shakespeare": Source(shakespeare, "80 characters and the next one by speaker, from LEAF's JSON files"),
+    "plays": Source(plays, "80 characters and the next one by speaker, from plays as text"),
 }
 
 

@@ -7,7 +7,6 @@ be opened is done without. It never holds data, only events (public facts) and t
 import contextlib
 import hashlib
 import math
-import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +14,13 @@ from pathlib import Path
 
 from dp_accounting import DpEvent
 
+from wholegrain._cache import cache_folder
 from wholegrain.privacy.accountants import Accountant
 
 
 def default_store() -> Path:
     """Where the command line keeps answers: the user's cache folder, or `WHOLEGRAIN_CACHE`."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = os.environ.get("WHOLEGRAIN_CACHE") or f"{base}/wholegrain"
-    return Path(folder).expanduser() / "accounting.sqlite"
+    return cache_folder() / "accounting.sqlite"
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from wholegrain.policies.policy import SiloFacts
 from wholegrain.runs.spec import FeatureSpec, RunSpec, TableSpec
 from wholegrain.silo.training import Silo
 
+TEST_SHARE = 0.2
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Silos to train in, and items of held-out subjects to score on."""
+    """Silos to train in, and items that are held out to score on."""
 
     silos: Mapping[str, Silo]
     held_out: Mapping[str, SubjectData]
@@ -40,13 +42,15 @@ def load_dataset(spec: RunSpec) -> Dataset:
 
 
 def split_dataset(dataset: Dataset, spec: RunSpec) -> Parts:
-    """Hold out subjects for scoring, spread the rest over silos, and enforce K and M."""
-    kept, held_out = _hold_out(dataset.data, spec)
+    """Hold out what is scored, spread the rest over silos, and enforce K and M."""
+    kept, held_out = _hold_out(dataset, spec)
     labels = _labels(dataset, spec)[kept]
     by_name = partition.split(dataset.data.take(kept), labels)
     _require_span(by_name, spec.silos.span)
     silos = {name: _silo(name, data, dataset, spec) for name, data in by_name.items()}
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
+    if dataset.test is not None and spec.evaluation.test is None:
+        parts["test"] = dataset.test
     return Parts(silos, parts)
 
 
@@ -85,14 +89,27 @@ def _feature(name: str, feature: FeatureSpec) -> Number | Category:
     return Number(name, feature.low, feature.high, feature.missing)
 
 
-def _hold_out(data: SubjectData, spec: RunSpec) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
-    """Positions to train on, and positions of each held-out part; their subjects are disjoint."""
-    kept, test = partition.by_subject(data, spec.evaluation.test, spec.seed, "test")
-    remaining = data.take(kept)
-    inner, validation = partition.by_subject(remaining, spec.evaluation.validation, spec.seed, "validation")
+def _hold_out(dataset: Dataset, spec: RunSpec) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+    """Positions to train on, and positions of each part that is held out."""
+    law = partition.by_item if spec.evaluation.by == "item" else partition.by_subject
+    kept, test = law(dataset.data, _test_share(dataset, spec), spec.seed, "test")
+    inner, validation = law(dataset.data.take(kept), spec.evaluation.validation, spec.seed, "validation")
     if not len(inner):
         raise DataError("Nothing is left to train on; lower evaluation.test and validation.")
     return kept[inner], {"validation": kept[validation], "test": test}
+
+
+def _test_share(dataset: Dataset, spec: RunSpec) -> float:
+    """What is held out of the data for the test; nothing where the source has a test part of its own."""
+    share = spec.evaluation.test
+    if dataset.test is None:
+        return TEST_SHARE if share is None else share
+    if share:
+        raise SpecError(
+            f"The data '{dataset.name}' has a test part of its own, so that evaluation.test = {share} cannot be held"
+            " out as well; leave it out, or set it to 0 to score no test part."
+        )
+    return 0.0
 
 
 def _labels(dataset: Dataset, spec: RunSpec) -> partition.Labels:

@@ -109,10 +109,15 @@ class RoundsSpec(Section):
 
 
 class EvaluationSpec(Section):
-    """Shares of subjects held out for validation and test, and whether training items are scored too."""
+    """Shares held out for validation and test, and whether training items are scored too.
 
-    test: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    Whole subjects are held out, or with `by = "item"` items of every subject, whose other items are trained on. Without
+    `test`, the data's own test part is scored, or where it has none a fifth is held out; 0 scores no test part at all.
+    """
+
+    test: Annotated[float, Field(ge=0, lt=1)] | None = None
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    by: Literal["subject", "item"] = "subject"
     train: bool = False
 
 
@@ -149,13 +154,22 @@ class RunSpec(Section):
 
 
 def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
-    """Read a spec (TOML, or the JSON that a run keeps), with `a.b=value` changes applied on top."""
-    tree = _read(path)
+    """Read a spec (TOML, or the JSON that a run keeps), with `a.b=value` changes applied on top.
+
+    A relative path of a table or of a source's files is taken from the spec's folder.
+    """
+    return changed(_read(path), changes, path.parent)
+
+
+def changed(tree: dict[str, Any], changes: tuple[str, ...], folder: Path) -> RunSpec:
+    """The spec of a tree with `a.b=value` changes applied; relative paths are taken from `folder`."""
     for change in changes:
         _apply(tree, change)
-    table = tree.get("data", {}).get("table") if isinstance(tree.get("data"), dict) else None
-    if isinstance(table, dict) and isinstance(table.get("path"), str):
-        table["path"] = os.path.abspath(path.parent / table["path"])
+    data = tree.get("data")
+    for name in ("table", "options"):
+        section = data.get(name) if isinstance(data, dict) else None
+        if isinstance(section, dict) and isinstance(section.get("path"), str):
+            section["path"] = os.path.abspath(folder / section["path"])
     return RunSpec.of(tree)
 
 

@@ -1,0 +1,102 @@
+"""Plays as plain text: a speech is `NAME:` on a line of its own, then its lines, then an empty line.
+
+Subjects are speakers by name: where two plays share a name, they share the subject. A speaker's speeches are joined and
+their white space becomes single spaces, as LEAF prepares Shakespeare; an item is `window` characters of that text and
+the one that comes next, every `stride` characters. With stride 1 (LEAF's) one character is in up to window + 1 items; a
+larger stride makes fewer items of the same text, and so a smaller K for the same protection of a speaker.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from wholegrain import _check
+from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.leaf import shown
+from wholegrain.data.location import located
+from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import DataError
+
+LONGEST = 2**26  # bytes of text; all of Shakespeare is 5.5 million
+MOST = 2**31  # bytes of windows
+
+Windows = tuple[NDArray[np.int8], NDArray[np.int64]]
+"""Windows [item, position] and the characters that come next [item]."""
+
+
+def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) -> Dataset:
+    """Windows of text and their speakers from a text file, or from `tinyshakespeare.txt` in `WHOLEGRAIN_DATA`.
+
+    A speaker who says no more than `window` characters in all has no items.
+    """
+    _check.count("data.options.window", window)
+    _check.count("data.options.stride", stride)
+    file = located(path, "plays", "tinyshakespeare.txt")
+    texts = speeches(_text(file), str(file)).values()
+    encoded = [tokens(text) for text in texts if len(text) > window]
+    parts = [_windows(numbers, window, stride) for numbers, _ in encoded]
+    _require_some(parts, file, window)
+    notes = unknown_note(sum(unknown for _, unknown in encoded))
+    if len(texts) > len(parts):
+        notes += (f"speakers of no more than {window} characters, left out: {len(texts) - len(parts)}",)
+    return Dataset(name="plays", data=_joined(parts), classes=len(VOCABULARY), notes=notes)
+
+
+def speeches(text: str, name: str) -> dict[str, str]:
+    """What each speaker says in all, in one line, in the order of first appearance."""
+    said: dict[str, list[str]] = {}
+    for number, block in _blocks(text):
+        heading, _, words = block.partition("\n")
+        speaker = heading.strip()
+        if len(speaker) < 2 or not speaker.endswith(":"):
+            raise DataError(
+                f"Line {number} of '{name}' starts a speech with {shown(speaker)} and not with the speaker's name and a"
+                " colon on a line of its own; mend it, or remove the text between the speeches."
+            )
+        said.setdefault(speaker[:-1].rstrip(), []).extend(words.split())
+    return {speaker: " ".join(words) for speaker, words in said.items() if words}
+
+
+def _blocks(text: str) -> Iterator[tuple[int, str]]:
+    """Runs of lines that are not empty, each with the number of its first line, from 1."""
+    lines = text.split("\n")
+    for filled, run in groupby(enumerate(lines, 1), key=lambda line: bool(line[1].strip())):
+        if filled:
+            numbers, block = zip(*run, strict=True)
+            yield numbers[0], "\n".join(block)
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > LONGEST:
+            raise DataError(f"The file '{file}' is larger than {LONGEST:,} bytes; split it.")
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"The file '{file}' is not text in UTF-8 (byte {error.start}); convert it.") from error
+    except OSError as error:
+        raise DataError(f"The file '{file}' cannot be read: {_check.reason(error)}.") from error
+
+
+def _windows(numbers: NDArray[np.int8], window: int, stride: int) -> Windows:
+    """Windows [item, position] that have a character after them, and that character [item]."""
+    inputs = sliding_window_view(numbers[:-1], window)[::stride]
+    return inputs, numbers[window::stride].astype(np.int64)
+
+
+def _require_some(parts: list[Windows], file: Path, window: int) -> None:
+    if not parts:
+        raise DataError(f"Nobody in '{file}' says more than {window} characters; lower data.options.window.")
+    size = sum(inputs.size for inputs, _ in parts)
+    if size > MOST:
+        raise DataError(f"The windows of '{file}' would take {size:,} bytes; raise data.options.stride.")
+
+
+def _joined(parts: list[Windows]) -> SubjectData:
+    inputs, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    counts = [len(targets) for _, targets in parts]
+    return SubjectData(inputs, targets, np.repeat(np.arange(len(parts), dtype=np.int64), counts))

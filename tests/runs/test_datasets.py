@@ -1,0 +1,123 @@
+"""What is trained on and what is scored: own test parts, held-out subjects, held-out items."""
+
+import numpy as np
+import pytest
+
+import wholegrain as wg
+from wholegrain.errors import DataError, SpecError
+from wholegrain.runs.datasets import Parts, split_dataset
+from wholegrain.runs.runner import execute, prepare
+from wholegrain.runs.spec import RunSpec
+
+RANDOM = np.random.default_rng(0)
+
+
+def some(items: int, subjects: int) -> wg.SubjectData:
+    """Items that can be told apart by their first feature."""
+    inputs = np.stack([np.arange(items), RANDOM.normal(size=items)], axis=1).astype(np.float32)
+    return wg.SubjectData(inputs, np.arange(items) % 2, np.arange(items) % subjects)
+
+
+DATA = wg.Dataset(name="plain", data=some(400, 50), classes=2)
+WITH_TEST = wg.Dataset(name="parted", data=some(400, 50), classes=2, test=some(30, 3))
+
+
+def spec(**evaluation: object) -> RunSpec:
+    return RunSpec.of(
+        {
+            "silos": {"partition": "uniform", "count": 4, "items_per_subject": 8},
+            "policy": {"rate": 0.5},
+            "privacy": {"epsilon": 4.0},
+            "rounds": {"count": 2},
+            "evaluation": evaluation,
+        }
+    )
+
+
+def trained(parts: Parts) -> wg.SubjectData:
+    silos = [silo.data for silo in parts.silos.values()]
+    columns = (np.concatenate([getattr(data, name) for data in silos]) for name in ("inputs", "targets", "subjects"))
+    return wg.SubjectData(*columns)
+
+
+def numbers(data: wg.SubjectData) -> set[int]:
+    return {int(number) for number in data.inputs[:, 0]}
+
+
+def test_a_fifth_of_the_subjects_is_held_out_unless_told_otherwise() -> None:
+    default, told = (split_dataset(DATA, spec(**section)) for section in ({}, {"test": 0.2}))
+    assert numbers(default.held_out["test"]) == numbers(told.held_out["test"])
+    assert 0 < default.held_out["test"].subject_count < 25
+    assert not set(trained(default).subjects) & set(default.held_out["test"].subjects)
+
+
+def test_a_source_with_a_test_part_is_scored_on_it_and_trained_on_all_the_rest() -> None:
+    parts = split_dataset(WITH_TEST, spec())
+    assert parts.held_out == {"test": WITH_TEST.test}
+    assert trained(parts).items == 400
+
+
+def test_validation_is_held_out_of_the_rest() -> None:
+    parts = split_dataset(WITH_TEST, spec(validation=0.3))
+    assert parts.held_out["test"] is WITH_TEST.test
+    assert numbers(parts.held_out["validation"]) | numbers(trained(parts)) == set(range(400))
+    assert not set(parts.held_out["validation"].subjects) & set(trained(parts).subjects)
+
+
+def test_an_own_test_part_can_be_left_unscored_but_not_be_added_to() -> None:
+    assert split_dataset(WITH_TEST, spec(test=0)).held_out == {}
+    with pytest.raises(SpecError, match=r"'parted' has a test part of its own, so that evaluation\.test = 0\.1"):
+        split_dataset(WITH_TEST, spec(test=0.1))
+
+
+def test_a_run_scores_the_own_test_part() -> None:
+    run = execute(prepare(spec(), dataset=WITH_TEST))
+    assert list(run.scores) == ["test"]
+    assert run.accuracy == run.scores["test"].accuracy
+    assert split_dataset(WITH_TEST, RunSpec.of(run.spec.model_dump(mode="json"))).held_out["test"] is WITH_TEST.test
+
+
+def test_a_test_part_needs_inputs_of_the_same_kind() -> None:
+    for inputs in (np.zeros((3, 5), np.float32), np.zeros((3, 2), np.uint8)):
+        other = wg.SubjectData(inputs, np.zeros(3, np.int64), np.zeros(3, np.int64))
+        with pytest.raises(DataError, match="test part of 'parted'"):
+            wg.Dataset(name="parted", data=DATA.data, classes=2, test=other)
+
+
+def test_items_held_out_are_of_every_subject_and_the_others_are_trained_on() -> None:
+    parts = split_dataset(DATA, spec(test=0.5, by="item"))
+    kept, test = trained(parts), parts.held_out["test"]
+    assert numbers(kept) | numbers(test) == set(range(400))
+    assert not numbers(kept) & numbers(test)
+    assert test.items == pytest.approx(200, abs=40)
+    assert len(set(kept.subjects) & set(test.subjects)) > 40
+
+
+def test_items_can_be_held_out_twice() -> None:
+    parts = split_dataset(DATA, spec(test=0.2, validation=0.2, by="item"))
+    found = [numbers(trained(parts)), *(numbers(data) for data in parts.held_out.values())]
+    assert sum(map(len, found)) == len(set.union(*found)) == 400
+    assert [len(part) for part in found] == pytest.approx([256, 64, 80], abs=30)
+
+
+def test_where_an_item_goes_depends_on_no_other_item() -> None:
+    """Another subject's name on an item moves no item: neighbouring data keep neighbouring parts."""
+    changed = DATA.data.subjects.copy()
+    changed[:100] = 99
+    other = wg.Dataset(name="plain", data=wg.SubjectData(DATA.data.inputs, DATA.data.targets, changed), classes=2)
+    tests = [split_dataset(data, spec(test=0.3, by="item")).held_out["test"] for data in (DATA, other)]
+    assert numbers(tests[0]) == numbers(tests[1])
+
+
+@pytest.mark.parametrize("by", ["subject", "item"])
+def test_the_bound_is_kept_whatever_is_held_out(by: str) -> None:
+    silos = {"partition": "uniform", "count": 2, "items_per_subject": 2}
+    parts = split_dataset(DATA, RunSpec.of(spec(by=by).model_dump() | {"silos": silos}))
+    assert {silo.facts.items_per_subject for silo in parts.silos.values()} == {2}
+    assert max(silo.data.largest_subject for silo in parts.silos.values()) == 2
+
+
+@pytest.mark.parametrize("by", ["subject", "item"])
+def test_holding_everything_out_is_refused(by: str) -> None:
+    with pytest.raises(DataError, match="Nothing is left to train on"):
+        split_dataset(DATA, spec(test=0.999999, by=by))
