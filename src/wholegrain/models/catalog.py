@@ -53,7 +53,7 @@ def checked(model: nn.Module) -> nn.Module:
                 f"The layer '{name}' ({type(module).__name__}) mixes the items of a batch, so no"
                 " item's influence can be bounded; use GroupNorm or LayerNorm instead."
             )
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+        if _drops(module):
             raise ModelError(
                 f"The layer '{name}' ({type(module).__name__}) draws random numbers of its own, so that no"
                 " run could be repeated; remove it."
@@ -68,6 +68,13 @@ def _mixes_items(module: nn.Module) -> bool:
     if isinstance(module, nn.modules.instancenorm._InstanceNorm):
         return bool(module.track_running_stats)
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
+def _drops(module: nn.Module) -> bool:
+    """Dropout as a layer of its own, between recurrent layers, or on the weights of an attention."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    return isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
 
 
 def _factory(name: str) -> Callable[..., nn.Module]:
