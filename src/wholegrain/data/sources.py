@@ -8,6 +8,7 @@ from typing import Any
 from wholegrain import _check
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.glyphs import glyphs
 from wholegrain.data.nlswork import nlswork
 from wholegrain.errors import SpecError
 
@@ -22,6 +23,7 @@ class Source:
 
 SOURCES: Mapping[str, Source] = {
     "clinics": Source(clinics, "synthetic patients with correlated visits over several clinics"),
+    "glyphs": Source(glyphs, "synthetic writers of 62 characters, 28 × 28 images in FEMNIST's geometry"),
     "nlswork": Source(nlswork, "28,193 records of 4,695 working women in 12 industries, 1968–88"),
 }
 
