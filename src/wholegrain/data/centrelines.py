@@ -87,7 +87,7 @@ def thinned(drawn: Bitmaps) -> Bitmaps:
     """[picture, row, column] strokes worn away from both sides until one pixel is left [Zhang and Suen, 1984].
 
     >>> thinned(np.pad(np.ones((1, 3, 7), bool), ((0, 0), (1, 1), (1, 1)))).sum(axis=1)
-    array([[0, 0, 0, 1, 1, 1, 1, 0, 0]])
+    array([[0, 0, 1, 1, 1, 1, 0, 0, 0]])
     """
     lines = drawn.copy()
     worn = True
@@ -131,11 +131,11 @@ _RING = ((1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1))
 
 def _face(name: str, characters: Sequence[str]) -> Bitmaps:
     """[character, row, column] filled shapes; capitals are CAPITAL places high, each is centred by its own extent."""
-    from PIL import ImageFont
-
     path = _fonts() / f"{name}.ttf"
     if not path.is_file():
         raise DataError(f"The typeface '{path.name}' is not where matplotlib keeps its own; install matplotlib anew.")
+    from PIL import ImageFont
+
     trial = 200.0
     size = trial * CAPITAL * FINE / _extent(ImageFont.truetype(path, trial), "I")
     return np.stack([_shape(path, size, character) for character in characters])
