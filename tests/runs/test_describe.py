@@ -1,7 +1,10 @@
 """What is counted of a data set, and of batches drawn as a policy draws them."""
 
+from dataclasses import replace
+
 import pytest
 
+from wholegrain.data.clinics import clinics
 from wholegrain.errors import SpecError
 from wholegrain.runs.describe import BATCHES, describe
 from wholegrain.runs.spec import RunSpec
@@ -70,6 +73,14 @@ def test_the_seed_decides() -> None:
 
 def test_surplus_that_is_dropped_is_not_counted() -> None:
     assert max(facts(silos={"items_per_subject": 2})["items_per_subject_and_silo"]) == 2
+
+
+def test_data_that_names_no_silos_is_seen_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    nameless = replace(clinics(patients=30), silos=None)
+    monkeypatch.setattr("wholegrain.runs.describe.load_dataset", lambda spec: nameless)
+    found = describe(RunSpec())
+    assert [silo["subjects"] for silo in found["silos"].values()] == [30]
+    assert found["silos_per_subject"] == {1: 30}
 
 
 def test_a_policy_that_does_not_exist() -> None:

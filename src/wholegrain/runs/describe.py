@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain._random import Purpose, generator
+from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems, Sampling
 from wholegrain.policies.catalog import find
 from wholegrain.runs.datasets import load_dataset, split_dataset
@@ -25,7 +26,7 @@ BATCHES = 200
 def describe(spec: RunSpec) -> dict[str, Any]:
     """Counts of all items that the spec names, none held out; batches are drawn as its policy draws them."""
     dataset = load_dataset(spec)
-    silos = split_dataset(dataset, _whole(spec)).silos
+    silos = split_dataset(dataset, _whole(spec, dataset)).silos
     members = np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()])
     within = np.concatenate([silo.data.roster.counts for silo in silos.values()])
     numbers, spans = np.unique(members, return_counts=True)
@@ -55,11 +56,14 @@ def counted(values: NDArray[np.int64]) -> dict[int, int]:
     return {int(size): int(count) for size, count in zip(sizes, counts, strict=True)}
 
 
-def _whole(spec: RunSpec) -> RunSpec:
-    """The same with nobody held out, and with a policy that may drop surplus items, so that any data can be seen."""
+def _whole(spec: RunSpec, dataset: Dataset) -> RunSpec:
+    """The same, so that any data can be seen: nobody held out, surplus dropped, one silo where none are named."""
     policy = spec.policy.model_copy(update={"name": "subject_dp"})
     held_out = spec.evaluation.model_copy(update={"test": 0.0, "validation": 0.0})
-    return spec.model_copy(update={"evaluation": held_out, "policy": policy})
+    silos = spec.silos
+    if dataset.silos is None and silos.partition == "column":
+        silos = silos.model_copy(update={"partition": "uniform", "count": 1})
+    return spec.model_copy(update={"evaluation": held_out, "policy": policy, "silos": silos})
 
 
 def _silo(silo: Silo) -> dict[str, int]:
