@@ -1,9 +1,11 @@
 """A model of your own: any torch module whose layers keep items apart."""
 
+import torch
 from torch import nn
 
 import wholegrain as wg
 
+torch.manual_seed(0)  # the model is your own, and so are its first parameters
 model = nn.Sequential(nn.Linear(10, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 2))
 run = wg.train(
     wg.clinics(patients=3000, clinics=8, span=3),

@@ -242,3 +242,23 @@ def test_names_that_look_like_markup_are_names(wholegrain: Command, visits: Path
     outcome = wholegrain("plan", visits)
     assert outcome.code == 0
     assert "[/north]" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gone.csv"], ["There is no file", "gone.csv"]),
+        (["visits.toml"], ["table format"]),
+        (["visits.csv"], ["visits.toml", "already exists", "--out"]),
+        (["visits.csv", "--out", "new.yaml"], [".toml"]),
+        (["visits.csv", "--out", "new.toml", "--subject", "patiant"], ["did you mean 'patient'"]),
+        (["visits.csv", "--out", "new.toml", "--subject", "age", "--target", "age"], ["three different columns"]),
+    ],
+)
+def test_a_table_that_no_spec_can_be_begun_for(
+    wholegrain: Command, visits: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
+) -> None:
+    monkeypatch.chdir(visits.parent)
+    before = {path: path.read_bytes() for path in visits.parent.iterdir() if path.is_file()}
+    assert_refused(wholegrain("data", "init", *arguments), *words)
+    assert {path: path.read_bytes() for path in visits.parent.iterdir() if path.is_file()} == before

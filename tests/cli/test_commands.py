@@ -193,3 +193,32 @@ def test_demo_shows_every_policy(wholegrain: Command) -> None:
     assert all(subject[label]["standing"] == "PROVED" for label in private)
     assert max(accuracy[label] for label in private) > accuracy["fedavg"] - 0.02
     assert subject["local_item_dp (item)"]["epsilon"] > 100
+
+
+def test_describe_draws_what_it_counts(wholegrain: Command, clinics: Path) -> None:
+    shown = wholegrain("data", "describe", clinics).out
+    for title in ("Items of a subject", "Silos of a subject", "Largest group in a batch"):
+        assert title in shown
+    assert "█" in shown
+    facts = json.loads(wholegrain("data", "describe", clinics, "--json").out)
+    assert f"{facts['batches']['mean_largest_group']:.2f}" in shown
+    assert facts["batches"]["policy"] == "subject_dp"
+
+
+def test_init_writes_a_spec_that_plan_refuses_until_it_is_filled_in(
+    wholegrain: Command, visits: Path, tmp_path: Path
+) -> None:
+    made = wholegrain("data", "init", tmp_path / "visits.csv", "--out", tmp_path / "new.toml", "--target", "ill")
+    assert made.code == 0
+    assert "patient  (a guess by its name)" in made.out
+    assert "ill\n" in made.out
+    spec = tmp_path / "new.toml"
+    for verb in (["plan"], ["run", "--out", tmp_path / "out"], ["data", "describe"]):
+        refused = wholegrain(*verb, spec)
+        assert (refused.code, refused.out) == (2, "")
+        assert "data.table.target.classes still says 'FILL IN' (and 3 more)" in refused.err
+    assert not (tmp_path / "out").exists()
+    text = spec.read_text().replace('low = "FILL IN", high = "FILL IN"', "low = 0, high = 110")
+    text = text.replace('classes = ["FILL IN"]', "classes = [0, 1]")
+    spec.write_text(text.replace('categories = ["FILL IN"]', 'categories = ["f", "m"]'))
+    assert "PROVED" in wholegrain("plan", spec).out

@@ -21,6 +21,11 @@ def nlswork_options(folder: Path) -> dict[str, Any]:
     return {}
 
 
+def glyphs_options(folder: Path) -> dict[str, Any]:
+    pytest.importorskip("matplotlib", reason="glyphs draws typefaces of matplotlib: install wholegrain[data]")
+    return {"writers": 20, "items": 65}
+
+
 def femnist_options(folder: Path) -> dict[str, Any]:
     write_leaf(folder / "train" / "all_data_0.json", femnist_records(writers=4))
     write_leaf(folder / "test" / "all_data_0.json", femnist_records(writers=2, seed=1))
@@ -38,6 +43,7 @@ def plays_options(folder: Path) -> dict[str, Any]:
 
 OPTIONS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "clinics": lambda folder: {},
+    "glyphs": glyphs_options,
     "nlswork": nlswork_options,
     "mnist_writers": lambda folder: {"path": str(write_mnist(folder))},
     "femnist": femnist_options,
@@ -141,7 +147,7 @@ def test_loading_twice_gives_the_same(case: Case, dataset: Dataset) -> None:
             assert (new.subjects == old.subjects).all()
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name not in ("clinics", "nlswork")])
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in ("clinics", "glyphs", "nlswork")])
 def test_a_source_that_reads_files_says_what_to_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHOLEGRAIN_DATA", raising=False)
     with pytest.raises(DataError, match=rf"'{name}' reads files .* data\.options\.path .* WHOLEGRAIN_DATA"):

@@ -9,6 +9,7 @@ from wholegrain import _check
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.femnist import femnist
+from wholegrain.data.glyphs import glyphs
 from wholegrain.data.mnist import mnist_writers
 from wholegrain.data.nlswork import nlswork
 from wholegrain.data.plays import plays
@@ -26,6 +27,7 @@ class Source:
 
 SOURCES: Mapping[str, Source] = {
     "clinics": Source(clinics, "synthetic patients with correlated visits over several clinics"),
+    "glyphs": Source(glyphs, "synthetic writers of 62 characters, 28 × 28 images in FEMNIST's geometry"),
     "nlswork": Source(nlswork, "28,193 records of 4,695 working women in 12 industries, 1968–88"),
     "mnist_writers": Source(mnist_writers, "70,000 digits by 836 writers: MNIST with QMNIST's ids, from files"),
     "femnist": Source(femnist, "digits and letters by writer, from LEAF's JSON files"),

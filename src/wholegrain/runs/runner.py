@@ -134,7 +134,7 @@ def plan_for(spec: RunSpec, silos: Mapping[str, Silo], pricing: Accountant) -> P
         cohort_size=spec.rounds.cohort,
         seed=spec.seed,
     )
-    settings = _settings(spec)
+    settings = settings_of(spec)
     if not policy.as_printed:
         return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
     return make_printed_plan(
@@ -186,7 +186,7 @@ def execute(prepared: Prepared, observe: Observer = ignore) -> Run:
 def _check_early(spec: RunSpec) -> None:
     """Refuse impossible numbers before any data is read."""
     find(spec.policy.name)
-    _settings(spec)
+    settings_of(spec)
     _goal(spec, accountant(spec.privacy.accountant))
     _check.positive("rounds.learning_rate", spec.rounds.learning_rate)
     if spec.rounds.learning_rate > MOST_LEARNING_RATE:
@@ -197,7 +197,8 @@ def _check_early(spec: RunSpec) -> None:
         raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
 
 
-def _settings(spec: RunSpec) -> Settings:
+def settings_of(spec: RunSpec) -> Settings:
+    """What the policy's rows are made from."""
     policy = spec.policy
     return Settings(
         rate=policy.rate,

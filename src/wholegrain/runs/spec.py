@@ -3,7 +3,7 @@
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,9 @@ from wholegrain.errors import SpecError
 
 Label = Annotated[str, BeforeValidator(str)]
 """A class or category; numbers are taken by their digits."""
+
+BLANK = "FILL IN"
+"""What stands in an unfinished spec where somebody's knowledge is needed."""
 
 
 class Section(BaseModel):
@@ -158,18 +161,19 @@ def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
 
     A relative path of a table or of a source's files is taken from the spec's folder.
     """
-    return changed(_read(path), changes, path.parent)
+    return changed(_read(path), changes, path)
 
 
-def changed(tree: dict[str, Any], changes: tuple[str, ...], folder: Path) -> RunSpec:
-    """The spec of a tree with `a.b=value` changes applied; relative paths are taken from `folder`."""
+def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSpec:
+    """The spec of a tree that stands at `path`, with `a.b=value` changes applied."""
     for change in changes:
         _apply(tree, change)
+    _refuse_blanks(tree, path)
     data = tree.get("data")
     for name in ("table", "options"):
         section = data.get(name) if isinstance(data, dict) else None
         if isinstance(section, dict) and isinstance(section.get("path"), str):
-            section["path"] = os.path.abspath(folder / section["path"])
+            section["path"] = os.path.abspath(path.parent / section["path"])
     return RunSpec.of(tree)
 
 
@@ -186,6 +190,28 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise SpecError(f"The spec '{path}' holds no sections.")
     return tree
+
+
+def _refuse_blanks(tree: Mapping[str, Any], path: Path) -> None:
+    blanks = list(_blanks(tree))
+    if blanks:
+        others = f" (and {len(blanks) - 1} more)" if len(blanks) > 1 else ""
+        raise SpecError(
+            f"The spec '{path}' is unfinished: {blanks[0]} still says '{BLANK}'{others}; fill it in from knowledge,"
+            " not from the data."
+        )
+
+
+def _blanks(value: Any, place: str = "") -> Iterator[str]:
+    """Where blanks are left, in the order of the file."""
+    if value == BLANK:
+        yield place
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _blanks(inner, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _blanks(inner, place)
 
 
 def _apply(tree: dict[str, Any], change: str) -> None:
