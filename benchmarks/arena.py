@@ -1,14 +1,13 @@
 """Contestants in processes of their own, asked in turn: whatever slows the machine slows them all alike.
 
-A process builds one contestant, then answers lines of JSON: {"do": "steps", "times": 3} with {"seconds": 0.71}. Its
-peak memory is its own, and so is its environment.
+A process builds one contestant, then answers lines of JSON: {"do": "steps", "times": 3, "clock": "wall"} with
+{"seconds": 0.71}. Its peak memory is its own, and so is its environment.
 """
 
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 
 from contestants import CONTESTANTS, Steps
+from record import CLOCKS
 from workloads import CASES
 
 Answer = dict[str, Any]
@@ -65,10 +65,11 @@ def answer(steps: Steps, do: str, arguments: Mapping[str, Any]) -> Answer:
     if do == "memory":
         return {"peak": resident("VmHWM"), "grown": resident("VmHWM") - STARTED_WITH}
     act: Callable[[], object] = {"steps": steps.step, "gradients": steps.gradient}[do]
-    started = time.perf_counter()
+    clock = CLOCKS[arguments["clock"]]
+    started = clock()
     for _ in range(arguments["times"]):
         act()
-    return {"seconds": time.perf_counter() - started}
+    return {"seconds": clock() - started}
 
 
 def resident(entry: str) -> int:

@@ -33,10 +33,11 @@ KNOWN_DIFFERENCES = {
 
 @dataclass(frozen=True)
 class Pace:
-    """How many rounds, and how many seconds of each contestant in a round."""
+    """How many rounds, how many seconds of each contestant in a round, and by which clock."""
 
     rounds: int
     slice: float
+    clock: str
 
 
 @dataclass
@@ -53,18 +54,22 @@ class Entrant:
 
     def prepare(self, pace: Pace) -> None:
         """Warm up, and see how many steps fill a slice."""
-        self.process.ask("steps", times=1)
-        step = self.process.ask("steps", times=1)["seconds"]
+        self._per_step("steps", pace)
+        step = self._per_step("steps", pace)
         self.times = max(1, round(pace.slice / step))
         self.stride = min(math.ceil(step / LONG_STEP), max(1, pace.rounds // LEAST_ROUNDS))
 
-    def play(self, round: int) -> None:
+    def play(self, pace: Pace, round: int) -> None:
         """Take part in a round, if it is this contestant's turn."""
         if round % self.stride:
             return
-        self.seconds[round] = self.process.ask("steps", times=self.times)["seconds"] / self.times
+        self.seconds[round] = self._per_step("steps", pace)
         if CONTESTANTS[self.name].ours:
-            self.alone[round] = self.process.ask("gradients", times=self.times)["seconds"] / self.times
+            self.alone[round] = self._per_step("gradients", pace)
+
+    def _per_step(self, what: str, pace: Pace) -> float:
+        seconds: float = self.process.ask(what, times=self.times, clock=pace.clock)["seconds"]
+        return seconds / self.times
 
 
 @dataclass
@@ -113,7 +118,7 @@ def hold(case: str, names: list[str], pace: Pace) -> dict[str, Any]:
         contest.each(methodcaller("prepare", pace))
         order = random.Random(SEED)
         for round in range(pace.rounds):
-            contest.each(methodcaller("play", round), order)
+            contest.each(methodcaller("play", pace, round), order)
         found = figures(contest)
     finally:
         contest.close()

@@ -18,7 +18,8 @@ from contestants import CONTESTANTS, engine_name
 from record import table
 from workloads import CASES
 
-FULL, QUICK = Pace(rounds=15, slice=0.5), Pace(rounds=3, slice=0.1)
+ROUNDS, SLICE = 15, 0.5
+QUICK_ROUNDS, QUICK_SLICE = 3, 0.1
 
 
 def run(models: list[str], contestants: list[str], pace: Pace) -> dict[str, Any]:
@@ -28,8 +29,7 @@ def run(models: list[str], contestants: list[str], pace: Pace) -> dict[str, Any]
     for case in models:
         print(f"{CASES[case].title} …", file=sys.stderr, flush=True)
         found.append(hold(case, names, pace))
-    pacing = {"rounds": pace.rounds, "slice": pace.slice}
-    return {"circumstances": record.circumstances(), "engine": engine_name(), "pace": pacing, "models": found}
+    return {"circumstances": record.circumstances(pace.clock), "engine": engine_name(), "models": found}
 
 
 def report(found: dict[str, Any], markdown: bool) -> str:
@@ -80,7 +80,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES), metavar="MODEL")
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), metavar="NAME")
-    parser.add_argument("--rounds", type=int, help=f"rounds in each contest ({FULL.rounds} if not given)")
+    parser.add_argument("--rounds", type=int, help=f"rounds in each contest ({ROUNDS} if not given)")
+    parser.add_argument("--clock", choices=record.CLOCKS, default="wall", help="cpu, on a machine that others use")
     parser.add_argument("--quick", action="store_true", help="few rounds and short slices: to see that it works")
     parser.add_argument("--json", type=Path, help="keep the figures in this file")
     parser.add_argument("--read", type=Path, help="tell the figures of this file again instead of running")
@@ -91,8 +92,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Run (or read), keep, tell."""
     given = arguments()
-    pace = QUICK if given.quick else FULL
-    pace = Pace(given.rounds or pace.rounds, pace.slice)
+    rounds, slice = (QUICK_ROUNDS, QUICK_SLICE) if given.quick else (ROUNDS, SLICE)
+    pace = Pace(given.rounds or rounds, slice, given.clock)
     found = record.read(given.read) if given.read else run(given.models, given.contestants, pace)
     if given.json:
         record.write(given.json, found)
