@@ -127,17 +127,15 @@ def hold(case: str, names: list[str], pace: Pace) -> dict[str, Any]:
 
 
 def compare(contest: Contest) -> None:
-    """Relative difference of each clipped sum, per item, to that of vmap."""
+    """Relative difference ‖other − vmap‖ / ‖vmap‖ of every clipped sum per item (to whoever is first, without vmap)."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = {entrant.name: Path(folder) / f"{entrant.name}.npy" for entrant in contest.entrants}
-        contest.each(lambda entrant: entrant.process.ask("gradient", path=str(paths[entrant.name])))
-        if not paths.get(ORACLE, Path()).is_file():
-            return
-        oracle = np.load(paths[ORACLE]).astype(np.float64)
-        for entrant in contest.entrants:
-            if CONTESTANTS[entrant.name].clips_items:
-                other = np.load(paths[entrant.name])
-                entrant.difference = float(np.linalg.norm(other - oracle) / np.linalg.norm(oracle))
+        contest.each(lambda entrant: entrant.process.ask("gradient", path=f"{folder}/{entrant.name}.npy"))
+        sums = {e.name: np.load(f"{folder}/{e.name}.npy") for e in contest.entrants if CONTESTANTS[e.name].clips_items}
+    oracle = sums.get(ORACLE, next(iter(sums.values()), None))
+    for entrant in contest.entrants:
+        if entrant.name in sums and oracle is not None:
+            difference = np.linalg.norm((sums[entrant.name] - oracle).astype(np.float64))
+            entrant.difference = float(difference / np.linalg.norm(oracle.astype(np.float64)))
 
 
 def too_large(name: str, workload: Workload) -> str | None:

@@ -24,7 +24,10 @@ from settings import LEARNING_RATE
 from silos import SETTINGS, Federated, federate, ready
 from wholegrain.gradients.parameters import flatten, load
 
-ONE_CORE = {"init_args": {"num_cpus": 1}, "client_resources": {"num_cpus": 1, "num_gpus": 0}}
+ONE_CORE = {
+    "init_args": {"num_cpus": 1, "include_dashboard": False},
+    "client_resources": {"num_cpus": 1, "num_gpus": 0},
+}
 
 client = ClientApp()
 

@@ -11,6 +11,7 @@ Run: python benchmarks/rounds.py --json rounds.json --markdown
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,15 @@ POLICIES = ("local_item_dp", "subject_dp")
 FEDERATION = 16
 STEPS = 20
 """Steps that a silo takes at a time, where subjects are counted."""
+
+FLOWER_LIMIT = 1800
+FLOWER_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # On a busy core Ray's own processes start slowly; by default it gives up, and Flower waits for ever.
+    "RAY_agent_register_timeout_ms": "300000",
+    "PYTHONWARNINGS": "ignore",
+}
 
 
 def federation(model: str, rounds: int, clock: Clock, flower: bool) -> dict[str, Any]:
@@ -65,21 +75,30 @@ def overheads(parts: list[Parts]) -> dict[str, Any]:
 
 def simulated(model: str, rounds: int) -> dict[str, Any]:
     """Flower and Opacus on the same federation, in a process of its own."""
-    here = Path(__file__).resolve().parent
     with tempfile.TemporaryDirectory() as home:
-        paths = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
-        environment = {**os.environ, **quiet, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
-        call = "import sys, flower_peer; flower_peer.main(*sys.argv[1:])"
-        command = [sys.executable, "-c", call, model, str(FEDERATION), str(rounds + 1)]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        return {"skipped": (ended.stderr.strip().splitlines() or ["its process failed"])[-1]}
-    parts = json.loads(ended.stdout.strip().splitlines()[-1])[1:]
+        code, output, errors = _flower([model, str(FEDERATION), str(rounds + 1)], home)
+    if code:
+        return {"skipped": (errors.strip().splitlines() or ["its process failed"])[-1]}
+    parts = json.loads(output.strip().splitlines()[-1])[1:]
     return {
         "seconds": spread([p["round"] for p in parts]),
         "ratio": spread([p["round"] / p["plain"] for p in parts]),
     }
+
+
+def _flower(arguments: list[str], home: str) -> tuple[int, str, str]:
+    paths = os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, **FLOWER_ENVIRONMENT, "FLWR_HOME": home, "PYTHONPATH": paths}
+    command = [sys.executable, "-c", "import sys, flower_peer; flower_peer.main(*sys.argv[1:])", *arguments]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as process:
+        try:
+            output, errors = process.communicate(timeout=FLOWER_LIMIT)
+        except subprocess.TimeoutExpired:
+            # Its session is its own: whatever Ray has started ends with it.
+            os.killpg(process.pid, signal.SIGKILL)
+            return 1, "", f"it did not end within {FLOWER_LIMIT} seconds"
+        return process.returncode, output, errors
 
 
 def by_silos(model: str, rounds: int, clock: Clock) -> list[dict[str, Any]]:
