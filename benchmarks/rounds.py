@@ -79,7 +79,8 @@ def simulated(model: str, rounds: int) -> dict[str, Any]:
         code, output, errors = _flower([model, str(FEDERATION), str(rounds + 1)], home)
     if code:
         return {"skipped": (errors.strip().splitlines() or ["its process failed"])[-1]}
-    parts = json.loads(output.strip().splitlines()[-1])[1:]
+    # Ray may still have something to say after the figures.
+    parts = json.loads([line for line in output.splitlines() if line.startswith("[{")][-1])[1:]
     return {
         "seconds": spread([p["round"] for p in parts]),
         "ratio": spread([p["round"] / p["plain"] for p in parts]),
