@@ -90,7 +90,8 @@ def measure(federated: Federated, clock: Clock) -> Iterator[Parts]:
     whole, pricing, training = Stopwatch(clock), Stopwatch(clock), Stopwatch(clock)
     engine = TimedEngine(InProcess(federated.silos, federated.plan, federated.trainer), training)
     loop = _play(federated, engine, pricing.timed(federated.plan.epsilon))
-    private, plain = Private(federated), Plain(federated.model)
+    # A model of its own: the engine may keep views of the one that it is bound to.
+    private, plain = Private(federated), Plain(federated.setting.build())
     following = whole.timed(lambda: next(loop))
     for number in range(federated.plan.horizon.rounds):
         following()
