@@ -1,0 +1,174 @@
+"""One step of each contestant on a ready batch: gradient, then (if private) clip and noise, then the update.
+
+`BookKeeping` plugs in at `engine`; until it is there, vmap in pieces stands in for it, and every table says so.
+"""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from peers import Ghost, Hooks
+from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
+from wholegrain.data.sampling import Batch
+from wholegrain.gradients import vectorised
+from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.pooling import Clip, Pooled
+from wholegrain.policies.catalog import Settings, find
+from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.silo.noise import SeededNoise
+from wholegrain.silo.step import release
+from workloads import SEED, Workload
+
+BoundSum = Callable[[Tensor, Tensor, Tensor, Tensor, Clip], Pooled]
+"""A clipped sum whose model and loss are given: (vector, inputs, targets, groups, clip)."""
+
+
+class Steps(Protocol):
+    """A contestant at work on one workload."""
+
+    def gradient(self) -> Tensor:
+        """What the update is made of before noise [parameter], in the order of `Layout`."""
+        ...
+
+    def step(self) -> None:
+        """A whole step, update included."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who is timed, in what environment, and what it is known to hold in memory."""
+
+    title: str
+    build: Callable[[Workload], Steps]
+    ours: bool = False
+    clips_items: bool = True
+    holds_item_gradients: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Plain:
+    """Forward, backward and torch's own SGD."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.optimizer = torch.optim.SGD(workload.model.parameters(), lr=LEARNING_RATE)
+
+    def gradient(self) -> Tensor:
+        """The gradient of the mean loss."""
+        self._backward()
+        return torch.cat([p.grad.flatten() for p in self.workload.model.parameters() if p.grad is not None])
+
+    def step(self) -> None:
+        """One step of SGD."""
+        self._backward()
+        self.optimizer.step()
+
+    def _backward(self) -> None:
+        self.optimizer.zero_grad()
+        cross_entropy(self.workload.model(self.workload.inputs), self.workload.targets).backward()
+
+
+class Private:
+    """A silo's step as `Trainer` takes it, on a ready batch: clipped sum, release, move."""
+
+    def __init__(self, workload: Workload, clipped_sum: BoundSum, policy: Policy) -> None:
+        self.workload, self.clipped_sum, self.policy = workload, clipped_sum, policy
+        self.vector = flatten(workload.model)
+        self.batch = Batch(torch.arange(workload.batch).numpy(), workload.groups.numpy())
+        self.noise = SeededNoise(SEED)
+        self.number = 0
+
+    def gradient(self) -> Tensor:
+        """The clipped sum."""
+        w = self.workload
+        return self.clipped_sum(self.vector, w.inputs, w.targets, w.groups, self.policy.clip).total
+
+    def step(self) -> None:
+        """One private step; its keys are its own, as in a run."""
+        self.number += 1
+        update = release(self.gradient(), self.batch, self.policy, self.noise, (0, "silo", self.number))
+        self.vector.sub_(update, alpha=LEARNING_RATE)
+
+
+def engine(model: nn.Module) -> BoundSum:
+    """Our fastest clipped sum for this model."""
+    if importlib.util.find_spec("wholegrain.gradients.engine") is None:
+        return in_pieces(model)
+    from wholegrain.gradients.engine import BookKeeping
+
+    return BookKeeping(model, cross_entropy)  # type: ignore[no-any-return]
+
+
+def engine_name() -> str:
+    """What `engine` returns, for the record."""
+    found = importlib.util.find_spec("wholegrain.gradients.engine") is not None
+    return "BookKeeping" if found else "a stand-in (vmap in pieces)"
+
+
+def in_pieces(model: nn.Module) -> BoundSum:
+    """vmap over pieces of a few whole subjects, so that no more than `MOST_VALUES` gradient values are held."""
+
+    def clipped_sum(vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
+        most = max(1, vectorised.MOST_VALUES // len(vector))
+        total, zeroed = torch.zeros_like(vector), 0
+        for piece in _pieces(groups, most):
+            _, within = torch.unique(groups[piece], return_inverse=True)
+            arguments = (vector, inputs[piece], targets[piece], within, clip)
+            pooled = vectorised.clipped_sum(model, cross_entropy, *arguments)
+            total.add_(pooled.total)
+            zeroed += pooled.zeroed
+        return Pooled(total, zeroed)
+
+    return clipped_sum
+
+
+def _pieces(groups: Tensor, most: int) -> list[Tensor]:
+    """Positions of whole subjects, together at most `most` items (or one subject, if it has more)."""
+    pieces: list[list[int]] = [[]]
+    for positions in _by_subject(groups):
+        if pieces[-1] and len(pieces[-1]) + len(positions) > most:
+            pieces.append([])
+        pieces[-1] += positions
+    return [torch.tensor(piece) for piece in pieces if piece]
+
+
+def _by_subject(groups: Tensor) -> list[list[int]]:
+    positions: list[list[int]] = [[] for _ in range(int(groups.max()) + 1 if len(groups) else 0)]
+    for position, subject in enumerate(groups.tolist()):
+        positions[subject].append(position)
+    return positions
+
+
+def policy_for(name: str, workload: Workload) -> Policy:
+    """A row of the catalogue whose expected batch is the workload's."""
+    expected = workload.subjects if name == "subject_dp" else workload.batch
+    facts = SiloFacts(name="silo", items=100 * workload.batch, subjects=100 * workload.subjects)
+    return find(name).row(Settings(batch_size=expected, clip_norm=CLIP_NORM), facts).with_noise(NOISE_MULTIPLIER)
+
+
+def _ours(policy: str) -> Callable[[Workload], Steps]:
+    return lambda workload: Private(workload, engine(workload.model), policy_for(policy, workload))
+
+
+def _vmap(workload: Workload) -> Steps:
+    return Private(workload, in_pieces(workload.model), policy_for("local_item_dp", workload))
+
+
+# glibc returns large blocks at once and faults them in again every step; this keeps them.
+KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34), "MALLOC_TOP_PAD_": str(1 << 26)}
+
+CONTESTANTS: Mapping[str, Contestant] = {
+    "plain": Contestant("plain SGD", Plain, clips_items=False),
+    "plain-tuned": Contestant("plain SGD, tuned malloc", Plain, clips_items=False, environment=KEPT_MEMORY),
+    "ours": Contestant("wholegrain, per item", _ours("local_item_dp"), ours=True),
+    "ours-subject": Contestant("wholegrain, per subject", _ours("subject_dp"), ours=True, clips_items=False),
+    "opacus-ghost": Contestant("Opacus, ghost clipping", Ghost),
+    "opacus-hooks": Contestant("Opacus, hooks", Hooks, holds_item_gradients=True),
+    "vmap": Contestant("vmap, in pieces", _vmap),
+}

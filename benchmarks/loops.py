@@ -1,0 +1,138 @@
+"""Rounds and bare steps, timed side by side on the very same batches."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from settings import LEARNING_RATE
+from silos import Federated, Ready
+from wholegrain.engines.inprocess import InProcess
+from wholegrain.federation.aggregation import Averaging, weights
+from wholegrain.federation.messages import Engine, RoundTask, SiloUpdate
+from wholegrain.federation.rounds import RoundRecord, State, rounds
+from wholegrain.gradients.parameters import flatten
+from wholegrain.privacy.guard import Guard
+from wholegrain.privacy.ledger import MemoryLedger
+from wholegrain.silo.step import release
+
+Clock = Callable[[], float]
+
+
+@dataclass
+class Stopwatch:
+    """Seconds spent in something that is called again and again."""
+
+    clock: Clock
+    seconds: float = 0.0
+
+    def timed(self, act: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, its time counted."""
+
+        def counted(*arguments: Any) -> Any:
+            started = self.clock()
+            try:
+                return act(*arguments)
+            finally:
+                self.seconds += self.clock() - started
+
+        return counted
+
+    def read(self) -> float:
+        """Seconds since the last reading."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+@dataclass
+class TimedEngine:
+    """An engine whose training time is told apart from the loop around it."""
+
+    engine: Engine
+    watch: Stopwatch
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
+        """The engine's updates."""
+        updates = self.engine.run(task)
+        following = self.watch.timed(lambda: next(updates, None))
+        while (update := following()) is not None:
+            yield update
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where a round's seconds went; `steps` and `plain` are bare steps on the same batches."""
+
+    round: float
+    pricing: float
+    training: float
+    steps: float
+    plain: float
+
+
+def play(federated: Federated) -> Iterator[RoundRecord]:
+    """wholegrain's rounds, as a run plays them."""
+    return _play(federated, InProcess(federated.silos, federated.plan, federated.trainer), federated.plan.epsilon)
+
+
+def _play(federated: Federated, engine: Engine, price: Callable[[Mapping[str, int]], float]) -> Iterator[RoundRecord]:
+    plan = federated.plan
+    guard = Guard(MemoryLedger(), price, plan.budget)
+    shares = weights([silo.facts for silo in federated.silos.values()], Averaging.PLAIN)
+    return rounds(State(0, flatten(federated.model)), plan.horizon, engine, guard, shares)
+
+
+def measure(federated: Federated, clock: Clock) -> Iterator[Parts]:
+    """Each round in turn, and after it the same steps without a loop: private, then plain."""
+    whole, pricing, training = Stopwatch(clock), Stopwatch(clock), Stopwatch(clock)
+    engine = TimedEngine(InProcess(federated.silos, federated.plan, federated.trainer), training)
+    loop = _play(federated, engine, pricing.timed(federated.plan.epsilon))
+    # A model of its own: the engine may keep views of the one that it is bound to.
+    private, plain = Private(federated), Plain(federated.setting.build())
+    following = whole.timed(lambda: next(loop))
+    for number in range(federated.plan.horizon.rounds):
+        following()
+        batches = list(federated.ready(number))
+        bare = private.seconds(batches, clock), plain.seconds(batches, clock)
+        yield Parts(whole.read(), pricing.read(), training.read(), *bare)
+
+
+class Private:
+    """Private steps on ready batches and nothing else: clipped sum, release, move."""
+
+    def __init__(self, federated: Federated) -> None:
+        self.federated = federated
+        self.vector = flatten(federated.model)
+
+    def seconds(self, batches: Iterable[Ready], clock: Clock) -> float:
+        """Time of one step on each batch."""
+        noise, clipped_sum = self.federated.trainer.noise, self.federated.clipped_sum
+        started = clock()
+        for ready in batches:
+            pooled = clipped_sum(self.vector, ready.inputs, ready.targets, ready.groups, ready.policy.clip)
+            update = release(pooled.total, ready.batch, ready.policy, noise, ready.keys)
+            self.vector.sub_(update, alpha=LEARNING_RATE)
+        return clock() - started
+
+
+class Plain:
+    """Forward, backward and torch's SGD on ready batches and nothing else."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+    def seconds(self, batches: Iterable[Ready], clock: Clock) -> float:
+        """Time of one step on each batch."""
+        started = clock()
+        for ready in batches:
+            self._step(ready.inputs, ready.targets)
+        return clock() - started
+
+    def _step(self, inputs: Tensor, targets: Tensor) -> None:
+        self.optimizer.zero_grad()
+        cross_entropy(self.model(inputs), targets).backward()
+        self.optimizer.step()

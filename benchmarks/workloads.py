@@ -1,0 +1,95 @@
+"""What is timed on: a model and one random batch, drawn from one seed, the same for every contestant.
+
+The items of a batch belong to subjects by a fixed cycle of sizes, 1 to 8 items and 4 on average, and are shuffled: no
+contestant may count on a subject's items lying side by side.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from wholegrain.models.catalog import build
+
+SEED = 20
+GROUP_SIZES = (1, 2, 3, 4, 4, 4, 6, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A model with fresh parameters and a batch that is ready to use."""
+
+    model: nn.Module
+    inputs: Tensor  # [item, ...]
+    targets: Tensor  # [item]
+    groups: Tensor  # [item]
+
+    @property
+    def batch(self) -> int:
+        """Items in the batch."""
+        return len(self.targets)
+
+    @property
+    def subjects(self) -> int:
+        """Subjects in the batch."""
+        return int(self.groups.max()) + 1
+
+    @property
+    def parameters(self) -> int:
+        """Trainable parameters of the model."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a workload is made."""
+
+    title: str
+    model: str
+    batch: int
+    features: int
+    classes: int
+    tokens: bool = False
+
+    def workload(self) -> Workload:
+        """The model and the batch, from the seed alone."""
+        draws = torch.Generator().manual_seed(SEED)
+        shape = (self.batch, self.features)
+        inputs = (
+            torch.randint(self.classes, shape, generator=draws) if self.tokens else torch.rand(shape, generator=draws)
+        )
+        targets = torch.randint(self.classes, (self.batch,), generator=draws)
+        model = build(self.model, self.features, self.classes, SEED)
+        return Workload(model, inputs, targets, groups_of(self.batch, draws))
+
+
+class MeanOfPositions(nn.Module):
+    """The mean of a sequence's outputs."""
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """[item, position, feature] to [item, feature]."""
+        return outputs.mean(1)
+
+
+def small_transformer(features: int, classes: int, width: int = 64, heads: int = 4, layers: int = 2) -> nn.Module:
+    """Embedding, encoder layers without dropout, the mean over positions, and a linear layer."""
+    encoder = [nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True) for _ in range(layers)]
+    return nn.Sequential(nn.Embedding(classes, width), *encoder, MeanOfPositions(), nn.Linear(width, classes))
+
+
+def groups_of(batch: int, draws: torch.Generator) -> Tensor:
+    """Subject numbers of a batch's items: whole cycles of sizes, what is left in fours, then shuffled."""
+    cycles, rest = divmod(batch, sum(GROUP_SIZES))
+    sizes = torch.tensor(GROUP_SIZES * cycles + (4,) * (rest // 4))
+    groups = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    return groups[torch.randperm(batch, generator=draws)]
+
+
+CASES: Mapping[str, Case] = {
+    "cnn128": Case("LEAF CNN, B = 128", "leaf_cnn", 128, 784, 62),
+    "cnn512": Case("LEAF CNN, B = 512", "leaf_cnn", 512, 784, 62),
+    "lstm100": Case("LSTM 2 × 256, T = 80, B = 100", "stacked_lstm", 100, 80, 80, tokens=True),
+    "mlp256": Case("MLP 16-64-2, B = 256", "mlp", 256, 16, 2),
+    "transformer64": Case("Transformer 2 × 64, T = 32, B = 64", "workloads:small_transformer", 64, 32, 80, tokens=True),
+}
