@@ -76,7 +76,8 @@ class Chain:
         shares: list[Share] = []
         g: Tensor | None = outward_gradient(loss, x, targets)
         for k in range(len(self.links) - 1, self.first - 1, -1):
-            (g,), new = self.links[k].backward(spaces[k], saved[k], (g,), (k > self.first,))
+            # Popped, so that what a layer has kept is free again as soon as it was used.
+            (g,), new = self.links[k].backward(spaces[k], saved.pop(), (g,), (k > self.first,))
             shares.extend(new)
         return shares
 
@@ -205,8 +206,8 @@ def _link(module: nn.Module, slots: Slots) -> Layer:
     return plain.get(type(module), lambda: ByAutograd(module))()
 
 
-IN_PLACE = (Relu, Tanh, Sigmoid)
-PLAIN = (*IN_PLACE, Reshape, MaxPool, ByAutograd, Copy)
+IN_PLACE = (Relu, Tanh, Sigmoid, MaxPool)
+PLAIN = (*IN_PLACE, Reshape, ByAutograd, Copy)
 
 
 def _spared(links: list[Layer]) -> list[Layer]:
@@ -216,7 +217,8 @@ def _spared(links: list[Layer]) -> list[Layer]:
         if isinstance(link, IN_PLACE):
             if not free:
                 spared.append(Copy())
-            free = False
+            # A maximum is a new tensor that nobody needs; the others need what they wrote.
+            free = isinstance(link, MaxPool)
         elif not isinstance(link, Reshape):
             free = not isinstance(link, ByAutograd)
         spared.append(link)

@@ -69,7 +69,10 @@ class Reshape:
 
 
 class MaxPool:
-    """The largest of each window, with channels last, where the library is many times faster."""
+    """The largest of each window, with channels last, where the library is many times faster.
+
+    Its input is overwritten in the backward pass: a layer before it must not need its own output.
+    """
 
     def __init__(self, module: nn.MaxPool2d) -> None:
         if module.return_indices:
@@ -90,10 +93,9 @@ class MaxPool:
         if g is None or not needed[0]:
             return (None,), ()
         g = g.contiguous(memory_format=torch.channels_last)
-        items, channels, high, wide = x.shape
-        gx = space.take("gx", (items, high, wide, channels), x).permute(0, 3, 1, 2)
-        aten.max_pool2d_with_indices_backward.grad_input(g, x, *self._window, where, grad_input=gx)
-        return (gx,), ()
+        # Only the shape of x matters now: the gradient takes its place.
+        aten.max_pool2d_with_indices_backward.grad_input(g, x, *self._window, where, grad_input=x)
+        return (x,), ()
 
 
 class Copy:
