@@ -21,7 +21,7 @@ from record import spread
 from workloads import CASES, SEED, Workload
 
 BASE = "plain"
-ORACLE = "vmap"
+ORACLES = {"item": "vmap", "subject": "vmap-subject"}
 AGREEMENT = 1e-4
 # Seconds; whoever takes n times as long for a step takes part in every n-th round only, but in three at least.
 LONG_STEP, LEAST_ROUNDS = 2.0, 3
@@ -127,15 +127,14 @@ def hold(case: str, names: list[str], pace: Pace) -> dict[str, Any]:
 
 
 def compare(contest: Contest) -> None:
-    """Relative difference ‖other − vmap‖ / ‖vmap‖ of every clipped sum per item (to whoever is first, without vmap)."""
+    """Relative difference ‖other − vmap‖ / ‖vmap‖ of every clipped sum to that of vmap with the same units."""
     with tempfile.TemporaryDirectory() as folder:
         contest.each(lambda entrant: entrant.process.ask("gradient", path=f"{folder}/{entrant.name}.npy"))
-        sums = {e.name: np.load(f"{folder}/{e.name}.npy") for e in contest.entrants if CONTESTANTS[e.name].clips_items}
-    oracle = sums.get(ORACLE, next(iter(sums.values()), None))
+        sums = {e.name: np.load(f"{folder}/{e.name}.npy").astype(np.float64) for e in contest.entrants}
     for entrant in contest.entrants:
-        if entrant.name in sums and oracle is not None:
-            difference = np.linalg.norm((sums[entrant.name] - oracle).astype(np.float64))
-            entrant.difference = float(difference / np.linalg.norm(oracle.astype(np.float64)))
+        oracle = sums.get(ORACLES.get(CONTESTANTS[entrant.name].clips or "", ""))
+        if oracle is not None:
+            entrant.difference = float(np.linalg.norm(sums[entrant.name] - oracle) / np.linalg.norm(oracle))
 
 
 def too_large(name: str, workload: Workload) -> str | None:

@@ -1,9 +1,5 @@
-"""One step of each contestant on a ready batch: gradient, then (if private) clip and noise, then the update.
+"""One step of each contestant on a ready batch: gradient, then (if private) clip and noise, then the update."""
 
-`BookKeeping` plugs in at `engine`; until it is there, vmap in pieces stands in for it, and every table says so.
-"""
-
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,16 +12,15 @@ from peers import Ghost, Hooks
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from wholegrain.data.sampling import Batch
 from wholegrain.gradients import vectorised
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.pooling import Clip, Pooled
+from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.step import release
 from workloads import SEED, Workload
-
-BoundSum = Callable[[Tensor, Tensor, Tensor, Tensor, Clip], Pooled]
-"""A clipped sum whose model and loss are given: (vector, inputs, targets, groups, clip)."""
 
 
 class Steps(Protocol):
@@ -47,7 +42,7 @@ class Contestant:
     title: str
     build: Callable[[Workload], Steps]
     ours: bool = False
-    clips_items: bool = True
+    clips: str | None = "item"
     holds_item_gradients: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,12 +72,11 @@ class Plain:
 class Private:
     """A silo's step as `Trainer` takes it, on a ready batch: clipped sum, release, move."""
 
-    def __init__(self, workload: Workload, clipped_sum: BoundSum, policy: Policy) -> None:
+    def __init__(self, workload: Workload, clipped_sum: ClippedSum, policy: Policy) -> None:
         self.workload, self.clipped_sum, self.policy = workload, clipped_sum, policy
         self.vector = flatten(workload.model)
         self.batch = Batch(torch.arange(workload.batch).numpy(), workload.groups.numpy())
-        self.noise = SeededNoise(SEED)
-        self.number = 0
+        self.noise = SeededNoise(SEED).stream(0, "silo")
 
     def gradient(self) -> Tensor:
         """The clipped sum."""
@@ -90,28 +84,12 @@ class Private:
         return self.clipped_sum(self.vector, w.inputs, w.targets, w.groups, self.policy.clip).total
 
     def step(self) -> None:
-        """One private step; its keys are its own, as in a run."""
-        self.number += 1
-        update = release(self.gradient(), self.batch, self.policy, self.noise, (0, "silo", self.number))
+        """One private step."""
+        update = release(self.gradient(), self.batch, self.policy, self.noise)
         self.vector.sub_(update, alpha=LEARNING_RATE)
 
 
-def engine(model: nn.Module) -> BoundSum:
-    """Our fastest clipped sum for this model."""
-    if importlib.util.find_spec("wholegrain.gradients.engine") is None:
-        return in_pieces(model)
-    from wholegrain.gradients.engine import BookKeeping
-
-    return BookKeeping(model, cross_entropy)  # type: ignore[no-any-return]
-
-
-def engine_name() -> str:
-    """What `engine` returns, for the record."""
-    found = importlib.util.find_spec("wholegrain.gradients.engine") is not None
-    return "BookKeeping" if found else "a stand-in (vmap in pieces)"
-
-
-def in_pieces(model: nn.Module) -> BoundSum:
+def in_pieces(model: nn.Module) -> ClippedSum:
     """vmap over pieces of a few whole subjects, so that no more than `MOST_VALUES` gradient values are held."""
 
     def clipped_sum(vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
@@ -153,22 +131,23 @@ def policy_for(name: str, workload: Workload) -> Policy:
 
 
 def _ours(policy: str) -> Callable[[Workload], Steps]:
-    return lambda workload: Private(workload, engine(workload.model), policy_for(policy, workload))
+    return lambda workload: Private(workload, BookKeeping(workload.model, cross_entropy), policy_for(policy, workload))
 
 
-def _vmap(workload: Workload) -> Steps:
-    return Private(workload, in_pieces(workload.model), policy_for("local_item_dp", workload))
+def _vmap(policy: str) -> Callable[[Workload], Steps]:
+    return lambda workload: Private(workload, in_pieces(workload.model), policy_for(policy, workload))
 
 
 # glibc returns large blocks at once and faults them in again every step; this keeps them.
 KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34), "MALLOC_TOP_PAD_": str(1 << 26)}
 
 CONTESTANTS: Mapping[str, Contestant] = {
-    "plain": Contestant("plain SGD", Plain, clips_items=False),
-    "plain-tuned": Contestant("plain SGD, tuned malloc", Plain, clips_items=False, environment=KEPT_MEMORY),
+    "plain": Contestant("plain SGD", Plain, clips=None),
+    "plain-tuned": Contestant("plain SGD, tuned malloc", Plain, clips=None, environment=KEPT_MEMORY),
     "ours": Contestant("wholegrain, per item", _ours("local_item_dp"), ours=True),
-    "ours-subject": Contestant("wholegrain, per subject", _ours("subject_dp"), ours=True, clips_items=False),
+    "ours-subject": Contestant("wholegrain, per subject", _ours("subject_dp"), ours=True, clips="subject"),
     "opacus-ghost": Contestant("Opacus, ghost clipping", Ghost),
     "opacus-hooks": Contestant("Opacus, hooks", Hooks, holds_item_gradients=True),
-    "vmap": Contestant("vmap, in pieces", _vmap),
+    "vmap": Contestant("vmap, per item", _vmap("local_item_dp")),
+    "vmap-subject": Contestant("vmap, per subject", _vmap("subject_dp"), clips="subject"),
 }

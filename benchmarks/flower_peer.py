@@ -54,8 +54,8 @@ def train(message: Message, context: Context) -> Message:
     name = federated.plan.horizon.silos[int(context.node_config["partition-id"])]
     module, optimizer, loss = machinery(task["model"])
     load(module._module, torch.from_numpy(message.content["vector"].to_numpy_ndarrays()[0]))
-    for step in range(federated.setting.steps):
-        batch = ready(federated.silos[name], federated.plan.policy_for(name), (task["round"], name, step))
+    silo, policy = federated.silos[name], federated.plan.policy_for(name)
+    for batch in ready(silo, policy, task["round"], federated.setting.steps):
         optimizer.zero_grad()
         loss(module(batch.inputs), batch.targets).backward()
         optimizer.step()

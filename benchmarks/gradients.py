@@ -14,7 +14,7 @@ from typing import Any
 
 import record
 from contest import BASE, Pace, hold
-from contestants import CONTESTANTS, engine_name
+from contestants import CONTESTANTS
 from record import table
 from workloads import CASES
 
@@ -29,12 +29,12 @@ def run(models: list[str], contestants: list[str], pace: Pace) -> dict[str, Any]
     for case in models:
         print(f"{CASES[case].title} …", file=sys.stderr, flush=True)
         found.append(hold(case, names, pace))
-    return {"circumstances": record.circumstances(pace.clock), "engine": engine_name(), "models": found}
+    return {"circumstances": record.circumstances(pace.clock), "models": found}
 
 
 def report(found: dict[str, Any], markdown: bool) -> str:
     """All tables, and what was left out."""
-    lines = [record.told(found["circumstances"]), f"wholegrain's engine: {found['engine']}.", ""]
+    lines = [record.told(found["circumstances"]), ""]
     for model in found["models"]:
         lines += ["### " * markdown + heading(model), "", model_table(model, markdown), ""]
         lines += [f"- {CONTESTANTS[name].title}: left out, {why}." for name, why in model["skipped"].items()]

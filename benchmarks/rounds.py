@@ -2,8 +2,8 @@
 
 Run: python benchmarks/rounds.py --json rounds.json --markdown
 
-- federation: rounds of 16 silos in one process, beside the very same steps taken bare, private and plain, round by
-  round; and the same federation in Flower's simulation with Opacus' ghost clipping.
+- federation: rounds of 16 silos in one process, the steps in them timed apart, beside the same steps without privacy,
+  round by round; and the same federation in Flower's simulation with Opacus' ghost clipping.
 - silos: rounds of 1 to 32 silos, taking turns.
 - subjects: steps of one silo with 1,000 to 1,000,000 subjects at one expected batch, drawing included, taking turns.
 """
@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 import record
-from contestants import engine_name
 from gradients import duration
 from loops import Clock, Parts, Stopwatch, measure, play
 from record import spread, table
@@ -64,7 +63,7 @@ def federation(model: str, rounds: int, clock: Clock, flower: bool) -> dict[str,
 
 
 def overheads(parts: list[Parts]) -> dict[str, Any]:
-    """Shares of the bare private steps' time, by what takes it."""
+    """Shares of the time of the steps within these very rounds, by what takes it."""
     return {
         "all": spread([p.round / p.steps - 1 for p in parts]),
         "training": spread([p.training / p.steps - 1 for p in parts]),
@@ -151,7 +150,7 @@ def _taken(clock: Clock, act: Callable[..., object], *arguments: object) -> floa
 
 def report(found: dict[str, Any], markdown: bool) -> str:
     """All tables."""
-    lines = [record.told(found["circumstances"]), f"wholegrain's engine: {found['engine']}.", ""]
+    lines = [record.told(found["circumstances"]), ""]
     for federated in found["federation"]:
         lines += ["### " * markdown + federated["title"], "", federation_table(federated, markdown), ""]
         lines += [overhead_table(federated["overheads"], markdown), ""]
@@ -182,7 +181,7 @@ def _federation_row(title: str, found: dict[str, Any]) -> list[str]:
 
 
 def overhead_table(found: dict[str, Any], markdown: bool) -> str:
-    """What a round adds to its bare private steps."""
+    """What a round adds to the steps in it."""
     titles = {
         "all": "everything but the steps",
         "training": "of it, the silo's loop: drawing and gathering batches",
@@ -190,7 +189,7 @@ def overhead_table(found: dict[str, Any], markdown: bool) -> str:
         "averaging": "of it, averaging and the rest",
     }
     rows = [[title, f"{100 * found[name]['median']:.1f} %", _percents(found[name])] for name, title in titles.items()]
-    return table(["beyond bare private steps", "share", "quartiles"], rows, markdown)
+    return table(["beyond the steps", "share", "quartiles"], rows, markdown)
 
 
 def _percents(found: dict[str, float]) -> str:
@@ -229,7 +228,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             found[part] = [row for model in given.models for row in by_silos(model, rounds, clock)]
         else:
             found[part] = [row for policy in POLICIES for row in by_subjects(policy, most, 5 * rounds, clock)]
-    return {"circumstances": record.circumstances(given.clock), "engine": engine_name(), **found}
+    return {"circumstances": record.circumstances(given.clock), **found}
 
 
 def arguments() -> argparse.Namespace:

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contestants import BoundSum, engine
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from wholegrain._random import Purpose, generator
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.pooling import Pooled
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.models.catalog import build
 from wholegrain.models.inputs import values
 from wholegrain.policies.catalog import Settings
@@ -63,7 +62,6 @@ class Ready:
     inputs: Tensor
     targets: Tensor
     groups: Tensor
-    keys: tuple[int, str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +73,6 @@ class Federated:
     plan: Plan
 
     @cached_property
-    def clipped_sum(self) -> BoundSum:
-        """Our engine, bound to the model."""
-        return engine(self.model)
-
-    @cached_property
     def model(self) -> nn.Module:
         """The model that all silos train."""
         return self.setting.build()
@@ -87,14 +80,8 @@ class Federated:
     @cached_property
     def trainer(self) -> Trainer:
         """The trainer that a run would make."""
-
-        def clipped_sum(model: nn.Module, loss: Any, *batch: Any) -> Pooled:
-            return self.clipped_sum(*batch)
-
         return Trainer(
-            model=self.model,
-            loss=cross_entropy,
-            clipped_sum=clipped_sum,
+            clipped_sum=BookKeeping(self.model, cross_entropy),
             noise=SeededNoise(SEED),
             learning_rate=LEARNING_RATE,
             seed=SEED,
@@ -103,16 +90,16 @@ class Federated:
     def ready(self, round: int) -> Iterator[Ready]:
         """The very batches that `Trainer` draws in this round, in its order."""
         for name in self.plan.horizon.cohort(round):
-            silo, policy = self.silos[name], self.plan.policy_for(name)
-            for step in range(self.plan.horizon.steps):
-                yield ready(silo, policy, (round, name, step))
+            yield from ready(self.silos[name], self.plan.policy_for(name), round, self.plan.horizon.steps)
 
 
-def ready(silo: Silo, policy: Policy, keys: tuple[int, str, int]) -> Ready:
-    """One step's batch."""
-    batch = policy.sampling.draw(silo.data.roster, generator(SEED, Purpose.SAMPLING, *keys))
-    inputs, targets = values(silo.inputs[batch.items]), silo.targets[batch.items]
-    return Ready(batch, policy, inputs, targets, silo.targets.new_tensor(batch.groups), keys)
+def ready(silo: Silo, policy: Policy, round: int, steps: int) -> Iterator[Ready]:
+    """A silo's batches of one round."""
+    draws = generator(SEED, Purpose.SAMPLING, round, silo.facts.name)
+    for _ in range(steps):
+        batch = policy.sampling.draw(silo.data.roster, draws)
+        inputs, targets = values(silo.inputs[batch.items]), silo.targets[batch.items]
+        yield Ready(batch, policy, inputs, targets, silo.targets.new_tensor(batch.groups))
 
 
 def federate(
