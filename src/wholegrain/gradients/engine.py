@@ -58,6 +58,7 @@ class BookKeeping:
         self._model, self._loss, self._memory = model, loss, memory
         self._layout = Layout.of(model)
         self._chosen: Chosen | None = None
+        self._most_items = 0
 
     @torch.no_grad()
     def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
@@ -65,17 +66,22 @@ class BookKeeping:
         total = torch.zeros_like(vector)
         if not inputs.shape[0]:
             return Pooled(total, 0)
+        self._prepare(vector, inputs, targets)
         batch = _arrange(inputs, targets, groups, clip, vector.dtype)
-        if self._chosen is None:
-            self._chosen = choose(self._model, self._loss, self._layout, vector, inputs, targets)
-        self._chosen.attach(vector)
-        zeroed = sum(self._add(vector, piece, clip, total) for piece in self._pieces(batch))
+        pieces = [batch] if inputs.shape[0] <= self._most_items else list(self._pieces(batch))
+        zeroed = sum([self._add(vector, piece, clip, total) for piece in pieces])
         if clip.per is ClipPer.NONE and not _finite(total):
             total.zero_()
-            zeroed = sum(self._add_carefully(vector, piece, clip, total) for piece in self._pieces(batch))
+            zeroed = sum([self._add_carefully(vector, piece, clip, total) for piece in pieces])
         if clip.per is ClipPer.BATCH:
             return pool_gradients(total[None] / len(inputs), torch.zeros(1, dtype=torch.int64), clip)
         return Pooled(total, zeroed)
+
+    def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> None:
+        if self._chosen is None:
+            self._chosen = choose(self._model, self._loss, self._layout, vector, inputs, targets)
+            self._most_items = max(1, self._memory // self._chosen.bytes_per_item)
+        self._chosen.attach(vector)
 
     def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""
@@ -128,19 +134,10 @@ class BookKeeping:
         total.add_(pooled.total)
         return pooled.zeroed
 
-    @property
-    def _most_items(self) -> int:
-        assert self._chosen is not None
-        return max(1, int(self._memory // max(1, self._chosen.bytes_per_item)))
-
     def _pieces(self, batch: Piece) -> Iterator[Piece]:
         """The batch in pieces of whole units that memory allows; a unit that is too large comes alone."""
-        most = self._most_items
-        if batch.inputs.shape[0] <= most:
-            yield batch
-            return
         for run in batch.units.runs:
-            step = max(1, most // run.size)
+            step = max(1, self._most_items // run.size)
             for start in range(0, run.count, step):
                 yield _part(batch, run, start, min(start + step, run.count))
 
@@ -176,8 +173,8 @@ def _weights(squared: Tensor, piece: Piece, clip: Clip) -> Tensor:
 
 
 def _finite(values: Tensor) -> bool:
-    # One sum instead of a test of each value: it is finite unless a value is not, or they are too large to trust.
-    return math.isfinite(values.sum().item())
+    # A sum is much faster than a test of each value, and finite unless a value is not, or they are very large.
+    return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
 
 
 def _part(batch: Piece, run: Run, start: int, stop: int) -> Piece:
