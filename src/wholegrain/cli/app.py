@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -40,10 +41,16 @@ def root(
     """Subject-level differential privacy for cross-silo federated learning."""
 
 
+def _notice(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """A warning as one line; whose code it came from is of no use to whoever typed a command."""
+    show.err.print(f"notice: {message}", markup=False, soft_wrap=True)
+
+
 def main() -> None:
     """Run the command; an error on purpose is one sentence on standard error and exit code 2."""
     # One thread: results then do not depend on the number of cores, and small models run faster for it.
     torch.set_num_threads(1)
+    warnings.showwarning = _notice
     try:
         app()
     except WholegrainError as error:

@@ -1,6 +1,6 @@
-"""Rules by layer type. A type that is not here, or a use that a rule does not cover, falls back to vmap."""
+"""Rules by layer type, to which a caller may add. What is not here, or not covered by its rule, falls back to vmap."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -14,7 +14,7 @@ from wholegrain.gradients.layers.normalisation import GroupNormLayer, LayerNormL
 from wholegrain.gradients.layers.recurrent import Recurrent
 
 # Exact types: a subclass may compute something else.
-LAYERS: Mapping[type[nn.Module], Callable[[Any, Owned], Layer]] = {
+LAYERS: dict[type[nn.Module], Callable[[Any, Owned], Layer]] = {
     nn.Linear: LinearLayer.of,
     nn.Conv1d: ConvLayer.of,
     nn.Conv2d: ConvLayer.of,
@@ -24,7 +24,7 @@ LAYERS: Mapping[type[nn.Module], Callable[[Any, Owned], Layer]] = {
     nn.InstanceNorm1d: GroupNormLayer.of_instances,
     nn.InstanceNorm2d: GroupNormLayer.of_instances,
 }
-COMPOSITES: Mapping[type[nn.Module], Callable[[Any, Owned], Callable[..., Any]]] = {
+COMPOSITES: dict[type[nn.Module], Callable[[Any, Owned], Callable[..., Any]]] = {
     nn.LSTM: Recurrent,
     nn.GRU: Recurrent,
     nn.MultiheadAttention: Attention,
