@@ -41,7 +41,7 @@ def root(
     """Subject-level differential privacy for cross-silo federated learning."""
 
 
-def _notice(message: Warning | str, category: type[Warning], *where: Any) -> None:
+def _notice(message: Warning | str, *where: Any, **more: Any) -> None:
     """A warning as one line; whose code it came from is of no use to whoever typed a command."""
     show.err.print(f"notice: {message}", markup=False, soft_wrap=True)
 
