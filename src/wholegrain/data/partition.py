@@ -38,12 +38,16 @@ def power(data: SubjectData, silos: int, alpha: float, seed: int) -> Labels:
     return _names(silos)[chosen]
 
 
-def split(data: SubjectData, labels: Labels) -> Mapping[str, SubjectData]:
-    """The silos by name, in the order of their names."""
+def split(data: SubjectData, labels: Labels, kept: NDArray[np.int64] | None = None) -> Mapping[str, SubjectData]:
+    """The silos by name, in the order of their names; of the items at positions `kept` alone, where they are given.
+
+    Items are copied once, into their silo: a data set may fill much of the memory.
+    """
     if len(labels) != data.items:
         raise DataError(f"{len(labels)} silo names were given for {data.items} items.")
-    names, numbers = np.unique(labels, return_inverse=True)
-    return {str(name): data.take(np.flatnonzero(numbers == number)) for number, name in enumerate(names)}
+    kept = np.arange(data.items) if kept is None else kept
+    names, numbers = np.unique(labels[kept], return_inverse=True)
+    return {str(name): data.take(kept[numbers == number]) for number, name in enumerate(names)}
 
 
 def by_subject(data: SubjectData, fraction: float, seed: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

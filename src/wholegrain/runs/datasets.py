@@ -44,8 +44,7 @@ def load_dataset(spec: RunSpec) -> Dataset:
 def split_dataset(dataset: Dataset, spec: RunSpec) -> Parts:
     """Hold out what is scored, spread the rest over silos, and enforce K and M."""
     kept, held_out = _hold_out(dataset, spec)
-    labels = _labels(dataset, spec)[kept]
-    by_name = partition.split(dataset.data.take(kept), labels)
+    by_name = partition.split(dataset.data, _labels(dataset, spec), kept)
     _require_span(by_name, spec.silos.span)
     silos = {name: _silo(name, data, dataset, spec) for name, data in by_name.items()}
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
@@ -92,8 +91,10 @@ def _feature(name: str, feature: FeatureSpec) -> Number | Category:
 def _hold_out(dataset: Dataset, spec: RunSpec) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
     """Positions to train on, and positions of each part that is held out."""
     law = partition.by_item if spec.evaluation.by == "item" else partition.by_subject
-    kept, test = law(dataset.data, _test_share(dataset, spec), spec.seed, "test")
-    inner, validation = law(dataset.data.take(kept), spec.evaluation.validation, spec.seed, "validation")
+    # Who is held out depends on no input: without them, nothing large is copied.
+    people = SubjectData(np.zeros((dataset.data.items, 0)), dataset.data.targets, dataset.data.subjects)
+    kept, test = law(people, _test_share(dataset, spec), spec.seed, "test")
+    inner, validation = law(people.take(kept), spec.evaluation.validation, spec.seed, "validation")
     if not len(inner):
         raise DataError("Nothing is left to train on; lower evaluation.test and validation.")
     return kept[inner], {"validation": kept[validation], "test": test}
