@@ -50,7 +50,8 @@ def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs:
         if trial.passes(program, attach):
             if slow:
                 warnings.warn(slow, SlowGradients, stacklevel=2)
-            return Chosen(program, attach, trial.bytes_per_item(program, attach))
+            # Measured on another copy: this one has its buffers already.
+            return Chosen(program, attach, trial.bytes_per_item(*make(model, layout)[:2]))
     raise ModelError("The gradients of the model's items differ from one computation to the next.")
 
 

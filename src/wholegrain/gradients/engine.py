@@ -19,10 +19,10 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.shares import Share, squares
-from wholegrain.gradients.units import Run, Units, arranged
+from wholegrain.gradients.units import Units, arranged
 
-MEMORY = 4 << 30
-"""Bytes that the activations of a batch may take, unless told otherwise."""
+MEMORY = 1 << 28
+"""Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
 # Roundings between a squared norm and a weighted sum, from above.
 MARGIN = 8
 
@@ -136,10 +136,13 @@ class BookKeeping:
 
     def _pieces(self, batch: Piece) -> Iterator[Piece]:
         """The batch in pieces of whole units that memory allows; a unit that is too large comes alone."""
-        for run in batch.units.runs:
-            step = max(1, self._most_items // run.size)
-            for start in range(0, run.count, step):
-                yield _part(batch, run, start, min(start + step, run.count))
+        units = batch.units
+        ends = np.cumsum(np.ones(units.count, np.int64) if units.sizes is None else units.sizes.numpy())
+        start, items = 0, 0
+        while start < units.count:
+            stop = max(start + 1, int(np.searchsorted(ends, items + self._most_items, side="right")))
+            yield _part(batch, slice(items, int(ends[stop - 1])), slice(start, stop))
+            start, items = stop, int(ends[stop - 1])
 
 
 def _arrange(inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, kind: torch.dtype) -> Piece:
@@ -177,15 +180,13 @@ def _finite(values: Tensor) -> bool:
     return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
 
 
-def _part(batch: Piece, run: Run, start: int, stop: int) -> Piece:
-    """Some neighbouring units of one run."""
-    items = slice(run.items.start + start * run.size, run.items.start + stop * run.size)
-    units = slice(run.units.start + start, run.units.start + stop)
-    by_subject = batch.units.sizes is not None
+def _part(batch: Piece, items: slice, units: slice) -> Piece:
+    """Some neighbouring units, which have these items."""
+    sizes = batch.units.sizes
     return Piece(
         batch.inputs[items],
         batch.targets[items],
-        Units.of_sizes(np.full(stop - start, run.size)) if by_subject else Units.of_items(stop - start),
+        Units.of_items(items.stop - items.start) if sizes is None else Units.of_sizes(sizes[units].numpy()),
         None if batch.before is None else batch.before[units],
         None if batch.after is None else batch.after[units],
     )

@@ -127,7 +127,7 @@ class EvaluationSpec(Section):
 class ComputeSpec(Section):
     """What a silo's step may use: batches whose activations need more memory are computed in pieces."""
 
-    memory_gib: float = 4.0
+    memory_gib: float = 0.25
 
 
 class RunSpec(Section):
