@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.federation.messages import Engine, RoundTask, SiloUpdate
-from wholegrain.gradients import vectorised
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.catalog import build
 from wholegrain.policies.catalog import Settings
@@ -55,9 +55,8 @@ def plan() -> Plan:
 
 def trainer() -> Trainer:
     return Trainer(
-        model=build("mlp", 3, 2, seed=0, options={"hidden": (4,)}),
-        loss=cross_entropy,
-        clipped_sum=vectorised.clipped_sum,
+        # As in a run: one for all silos, with memory that it uses again and again.
+        clipped_sum=BookKeeping(build("mlp", 3, 2, seed=0, options={"hidden": (4,)}), cross_entropy),
         noise=SeededNoise(1),
         learning_rate=0.3,
         seed=1,

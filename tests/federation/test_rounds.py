@@ -1,7 +1,8 @@
 """The one loop: reserved before trained, refused before asked, and resumed as if it had never stopped."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from wholegrain.errors import BudgetError, RunError
 from wholegrain.federation.messages import RoundTask, SiloUpdate
 from wholegrain.federation.rounds import RoundRecord, State, rounds
 from wholegrain.gradients import vectorised
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.catalog import build
 from wholegrain.policies.catalog import CATALOG, Settings
 from wholegrain.policies.horizon import Horizon
@@ -141,7 +144,13 @@ class Rows:
         return self.rows[silo]
 
 
-def engine() -> tuple[InProcess, Tensor]:
+GRADIENTS: dict[str, Callable[..., ClippedSum]] = {
+    "book-keeping": BookKeeping,
+    "vectorised": partial(partial, vectorised.clipped_sum),
+}
+
+
+def engine(gradients: str = "book-keeping") -> tuple[InProcess, Tensor]:
     draws = np.random.default_rng(0)
     silos, rows = {}, {}
     for name in SILOS:
@@ -153,9 +162,7 @@ def engine() -> tuple[InProcess, Tensor]:
         rows[name] = CATALOG["subject_dp"].row(Settings(rate=0.3), facts).with_noise(0.8)
     model = build("mlp", 3, 2, seed=0, options={"hidden": (4,)})
     trainer = Trainer(
-        model=model,
-        loss=cross_entropy,
-        clipped_sum=vectorised.clipped_sum,
+        clipped_sum=GRADIENTS[gradients](model, cross_entropy),
         noise=SeededNoise(5),
         learning_rate=0.5,
         seed=5,
@@ -163,14 +170,15 @@ def engine() -> tuple[InProcess, Tensor]:
     return InProcess(silos, Rows(rows), trainer), flatten(model)
 
 
+@pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("stopped_after", [1, 2, 5])
 @pytest.mark.parametrize("cohort", [None, 2], ids=["all silos", "cohorts"])
-def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(stopped_after: int, cohort: int | None) -> None:
+def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(stopped_after: int, cohort: int | None, gradients: str) -> None:
     horizon = Horizon(silos=SILOS, rounds=6, steps=3, cohort_size=cohort, seed=9)
-    carrier, start = engine()
+    carrier, start = engine(gradients)
     unbroken = list(rounds(State(0, start), horizon, carrier, Guard(MemoryLedger(), total_steps, None), PLAIN))
     saved = unbroken[stopped_after - 1].state
-    afresh, _ = engine()
+    afresh, _ = engine(gradients)
     resumed = list(rounds(saved, horizon, afresh, Guard(MemoryLedger(), total_steps, None), PLAIN))
     assert [record.state.round for record in resumed] == list(range(stopped_after + 1, 7))
     for record, before in zip(resumed, unbroken[stopped_after:], strict=True):

@@ -9,14 +9,14 @@ what comes out.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 import torch
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
@@ -80,9 +80,11 @@ def clip(g: Vector) -> Vector:
     return g / max(1.0, math.sqrt(sum(v * v for v in g)) / CLIP)
 
 
-def draw(data: SubjectData, r: int, silo: str, t: int) -> list[int]:
-    """Random sample of B data items from D_i, from the stream that belongs to this step."""
-    return list(generator(SEED, Purpose.SAMPLING, r, silo, t).choice(data.items, BATCH, replace=False))
+def batches(r: int, silo: str, steps: int) -> Iterator[list[int]]:
+    """For each step a random sample of B data items from D_i, from the stream of this silo and round."""
+    stream = generator(SEED, Purpose.SAMPLING, r, silo)
+    for _ in range(steps):
+        yield list(stream.choice(DATA[silo].items, BATCH, replace=False))
 
 
 def subjects_of(batch: list[int], data: SubjectData) -> dict[int, list[int]]:
@@ -184,8 +186,7 @@ def _formula_instead_of_search() -> Iterator[None]:
 def local_training(
     name: str, silo: str, theta: Vector, r: int, lots: int, noise: "Scripted", steps: int = STEPS
 ) -> Vector:
-    for t in range(steps):
-        batch = draw(DATA[silo], r, silo, t)
+    for t, batch in enumerate(batches(r, silo, steps)):
         theta = theta - RATE * ALGORITHMS[name](
             Step(theta, batch, DATA[silo], lots, noise.unit(len(theta), (r, silo, t)))
         )
@@ -207,10 +208,25 @@ class Scripted:
         r, silo, t = keys
         return self.size * np.random.default_rng([r, sorted(SILOS).index(silo), t]).normal(size=length)
 
-    def gaussian(self, like: Tensor, std: float, keys: tuple[int, str, int]) -> Tensor:
-        assert keys not in self.scales, "noise asked for twice with the same keys"
-        self.scales[keys] = std
-        return std * torch.from_numpy(self.unit(len(like), keys))
+    def stream(self, round: int, silo: str) -> "ScriptedStream":
+        assert (round, silo, 0) not in self.scales, "a stream asked for twice with the same keys"
+        return ScriptedStream(self, round, silo)
+
+
+@dataclass
+class ScriptedStream:
+    """The scripted noise of one silo in one round, step after step."""
+
+    script: Scripted
+    round: int
+    silo: str
+    step: int = 0
+
+    def add_to(self, total: Tensor, std: float) -> None:
+        keys = (self.round, self.silo, self.step)
+        self.script.scales[keys] = std
+        total.add_(torch.from_numpy(self.script.unit(len(total), keys)), alpha=std)
+        self.step += 1
 
 
 @dataclass(frozen=True)
@@ -246,11 +262,13 @@ def silos_of(plan: Plan) -> dict[str, Silo]:
     return {facts.name: Silo(facts, DATA[facts.name]) for _, facts in plan.rows}
 
 
+def model() -> nn.Module:
+    return build("logistic", FEATURES, CLASSES, seed=2).double()
+
+
 def trainer_with(noise: Scripted) -> Trainer:
     return Trainer(
-        model=build("logistic", FEATURES, CLASSES, seed=2).double(),
-        loss=cross_entropy,
-        clipped_sum=vectorised.clipped_sum,
+        clipped_sum=partial(vectorised.clipped_sum, model(), cross_entropy),
         noise=noise,
         learning_rate=RATE,
         seed=SEED,
@@ -263,7 +281,7 @@ def trainer_with(noise: Scripted) -> Trainer:
 def test_local_training_follows_the_pseudocode(name: str, silo: str, size: float) -> None:
     plan, noise = plan_for(name), Scripted(size)
     trainer = trainer_with(noise)
-    start, steps = flatten(trainer.model), 12
+    start, steps = flatten(model()), 12
     trained = trainer.train(silos_of(plan)[silo], plan.policy_for(silo), start, round=3, steps=steps)
     expected = local_training(name, silo, start.numpy(), 3, STEPS * ROUNDS, noise, steps)
     assert np.abs(trained.numpy() - start.numpy()).max() > 0.01
@@ -277,10 +295,10 @@ def test_the_server_loop_follows_the_pseudocode(name: str, size: float, cohort: 
     plan, noise = plan_for(name, cohort=cohort), Scripted(size)
     trainer = trainer_with(noise)
     engine = InProcess(silos_of(plan), plan, trainer)
-    theta = flatten(trainer.model).numpy()
+    theta = flatten(model()).numpy()
     guard = Guard(MemoryLedger(), lambda releases: 0.0, None)
     plain = weights([facts for _, facts in plan.rows], Averaging.PLAIN)
-    records = list(rounds(State(0, flatten(trainer.model)), plan.horizon, engine, guard, plain))
+    records = list(rounds(State(0, flatten(model())), plan.horizon, engine, guard, plain))
     assert records
     for r, record in enumerate(records):
         users = plan.horizon.cohort(r)
@@ -294,12 +312,12 @@ def test_the_server_loop_follows_the_pseudocode(name: str, size: float, cohort: 
 def test_noise_has_the_printed_scale_in_every_batch(name: str, silo: str) -> None:
     plan, noise, lots, steps = plan_for(name), Scripted(0.0), STEPS * ROUNDS, 20
     trainer = trainer_with(noise)
-    trainer.train(silos_of(plan)[silo], plan.policy_for(silo), flatten(trainer.model), round=0, steps=steps)
+    trainer.train(silos_of(plan)[silo], plan.policy_for(silo), flatten(model()), round=0, steps=steps)
     q, k = BATCH / DATA[silo].items, DATA[silo].largest_subject
     E, D = BUDGET.epsilon, BUDGET.delta
     seen = set()
-    for t in range(steps):
-        Z = max(len(items) for items in subjects_of(draw(DATA[silo], 0, silo, t), DATA[silo]).values())
+    for t, batch in enumerate(batches(0, silo, steps)):
+        Z = max(len(items) for items in subjects_of(batch, DATA[silo]).values())
         expected = {
             "local_item_dp": (E, D, q),
             "local_group_dp": (E / Z, D / (Z * math.exp((Z - 1) * E / Z)), q),
@@ -330,13 +348,14 @@ def test_a_step_divides_by_what_is_printed(name: str, divisor: Callable[[dict[in
         noise, silent = Scripted(1.0), Scripted(0.0)
         noisy, quiet = (
             trainer_with(source).train(
-                silos_of(plan)["east"], plan.policy_for("east"), flatten(trainer_with(source).model), round=r, steps=1
+                silos_of(plan)["east"], plan.policy_for("east"), flatten(model()), round=r, steps=1
             )
             for source in (noise, silent)
         )
         added = noise.scales[r, "east", 0] * noise.unit(len(noisy), (r, "east", 0))
         ratio = RATE * added / (quiet - noisy).numpy()
-        groups = subjects_of(draw(DATA["east"], r, "east", 0), DATA["east"])
+        (batch,) = batches(r, "east", steps=1)
+        groups = subjects_of(batch, DATA["east"])
         np.testing.assert_allclose(ratio, divisor(groups), rtol=1e-6)
         divisors.add(divisor(groups))
     assert (len(divisors) > 1) == (name == "higradavg_dp")
@@ -345,10 +364,11 @@ def test_a_step_divides_by_what_is_printed(name: str, divisor: Callable[[dict[in
 def test_fedavg_is_the_mean_gradient_of_a_batch() -> None:
     plan, noise = plan_for("fedavg"), Scripted(1.0)
     trainer = trainer_with(noise)
-    start = flatten(trainer.model)
+    start = flatten(model())
     trained = trainer.train(silos_of(plan)["east"], plan.policy_for("east"), start, round=0, steps=1)
     data, g = DATA["east"], np.zeros(len(start))
-    for s in draw(data, 0, "east", 0):
+    (batch,) = batches(0, "east", steps=1)
+    for s in batch:
         g += gradient(start.numpy(), data.inputs[s], int(data.targets[s])) / BATCH
     np.testing.assert_allclose(trained.numpy(), start.numpy() - RATE * g, rtol=1e-6, atol=1e-6)
     assert set(noise.scales.values()) == {0.0}
@@ -364,7 +384,7 @@ def test_the_first_way_of_horizontal_composition_trains_fewer_rounds_with_the_no
 def test_the_second_way_of_horizontal_composition_adds_noise_for_s_times_the_lots(name: str) -> None:
     plan, noise, s = plan_for(name, Composition.MORE_LOTS), Scripted(1.0), len(SILOS)
     trainer = trainer_with(noise)
-    start = flatten(trainer.model)
+    start = flatten(model())
     trained = trainer.train(silos_of(plan)["east"], plan.policy_for("east"), start, round=0, steps=STEPS)
     expected = local_training(name, "east", start.numpy(), 0, STEPS * ROUNDS * s, noise)
     assert plan.horizon.rounds == ROUNDS

@@ -140,7 +140,7 @@ class TestScaleOfTheNoise:
         """Standard deviation over the coordinates of one release."""
         gradients = torch.randn(8, cls.DIMENSION, generator=torch.Generator().manual_seed(trial))
         total = pool_gradients(gradients, torch.from_numpy(batch.groups), policy.clip).total
-        return float(release(total, batch, policy, SeededNoise(1), (trial, batch.items.tobytes().hex(), 0)).std())
+        return float(release(total, batch, policy, SeededNoise(1).stream(trial, batch.items.tobytes().hex())).std())
 
     @classmethod
     def scale(cls, policy, batch):
@@ -172,9 +172,11 @@ class TestScaleOfTheNoise:
 
     @pytest.mark.parametrize("name", ["local_group_dp", "higradavg_dp"])
     def test_same_noise_is_scaled_by_the_batch_in_printed_rows_alone(self, name):
-        nothing, keys = torch.zeros(100), (0, "silo", 0)
         for policy, same in ((self.catalogued(name), True), (self.printed(name), False)):
-            one, other = (release(nothing, batch, policy, SeededNoise(1), keys) for batch in (self.WITH, self.WITHOUT))
+            one, other = (
+                release(torch.zeros(100), batch, policy, SeededNoise(1).stream(0, "silo"))
+                for batch in (self.WITH, self.WITHOUT)
+            )
             assert torch.equal(one, other) is same
 
 

@@ -9,27 +9,28 @@ from wholegrain.data.sampling import Batch, PoissonItems
 from wholegrain.errors import SpecError
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy, PublicDivisor, RealisedSubjects
-from wholegrain.silo.noise import Keys, SeededNoise
+from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.step import release
 
-TOTAL = torch.tensor([4.0, -2.0, 0.0])
-KEYS: Keys = (0, "north", 0)
 # Three subjects, the largest with two items.
 BATCH = Batch(np.array([3, 5, 8, 9]), np.array([0, 1, 1, 2]))
 EMPTY = Batch(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class Ones:
-    """A noise source whose every value is one standard deviation."""
-
-    name = "ones"
+    """A stream of noise whose every value is one standard deviation."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[float, Keys]] = []
+        self.asked: list[float] = []
 
-    def gaussian(self, like: Tensor, std: float, keys: Keys) -> Tensor:
-        self.asked.append((std, keys))
-        return torch.full_like(like, std)
+    def add_to(self, total: Tensor, std: float) -> None:
+        self.asked.append(std)
+        total.add_(std)
+
+
+def total() -> Tensor:
+    """A sum to release; a release overwrites it."""
+    return torch.tensor([4.0, -2.0, 0.0])
 
 
 def policy(noise=None, divisor=None) -> Policy:
@@ -44,10 +45,10 @@ def policy(noise=None, divisor=None) -> Policy:
 
 @pytest.mark.parametrize("batch", [BATCH, EMPTY], ids=["some", "none"])
 def test_noise_and_divisor_of_a_public_row_are_the_same_for_any_batch(batch: Batch) -> None:
-    source = Ones()
-    released = release(TOTAL, batch, policy(), source, KEYS)
+    stream = Ones()
+    released = release(total(), batch, policy(), stream)
     assert released.tolist() == [(4 + 1.5) / 8, (-2 + 1.5) / 8, 1.5 / 8]
-    assert source.asked == [(1.5, KEYS)]
+    assert stream.asked == [1.5]
 
 
 @pytest.mark.parametrize(
@@ -61,20 +62,34 @@ def test_noise_and_divisor_of_a_public_row_are_the_same_for_any_batch(batch: Bat
     ids=["σ_Z", "σ_Z of nobody", "subjects", "no subjects"],
 )
 def test_the_papers_rows_look_at_the_batch(row: Policy, batch: Batch, expected: float) -> None:
-    assert float(release(TOTAL, batch, row, Ones(), KEYS)[0]) == pytest.approx(expected)
+    assert float(release(total(), batch, row, Ones())[0]) == pytest.approx(expected)
 
 
-def test_the_sum_is_left_as_it_was() -> None:
-    total = TOTAL.clone()
-    release(total, BATCH, policy(), Ones(), KEYS)
-    release(total, BATCH, policy(noise=FixedNoise(0.0)), SeededNoise(0), KEYS)
-    assert torch.equal(total, TOTAL)
+@pytest.mark.parametrize("noise", [FixedNoise(3.0), FixedNoise(0.0)], ids=["noisy", "silent"])
+def test_the_sum_is_overwritten_by_what_is_released(noise: FixedNoise) -> None:
+    """No bare sum is left behind, and no second vector is made."""
+    given = total()
+    released = release(given, BATCH, policy(noise=noise), SeededNoise(0).stream(0, "north"))
+    assert released is given
+    assert not torch.equal(given, total())
+
+
+def test_a_release_takes_the_next_part_of_its_stream() -> None:
+    stream, again = SeededNoise(0).stream(0, "north"), SeededNoise(0).stream(0, "north")
+    first, second = (release(total(), BATCH, policy(), stream) for _ in range(2))
+    assert not torch.equal(first, second)
+    for released in (first, second):
+        expected = total()
+        again.add_to(expected, 1.5)
+        assert torch.equal(released, expected / 8)
 
 
 def test_a_row_without_noise_yet_releases_nothing() -> None:
     row = Policy(name="a row", sampling=PoissonItems(0.5), clip=policy().clip, divisor=PublicDivisor(1.0))
+    stream = Ones()
     with pytest.raises(SpecError, match="'a row' has no noise yet"):
-        release(TOTAL, BATCH, row, Ones(), KEYS)
+        release(total(), BATCH, row, stream)
+    assert stream.asked == []
 
 
 def test_a_batch_counts_its_subjects() -> None:

@@ -1,21 +1,25 @@
-"""T steps in a silo: one draw, one noise and one move each, all decided by (seed, round, silo, step)."""
+"""T steps in a silo: one draw, one noise and one move each, from the two streams of (seed, round, silo)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients import reference, vectorised
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.catalog import build
 from wholegrain.policies.catalog import CATALOG, Settings
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.silo.noise import Keys, SeededNoise
+from wholegrain.silo.noise import NoiseStream, SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 
 SETTINGS = Settings(rate=0.3, clip_norm=0.5, group_cap=2, items_per_step=2)
@@ -32,22 +36,55 @@ ROW = CATALOG["subject_dp"].row(SETTINGS, silo().facts).with_noise(0.7)
 
 @dataclass
 class Listening:
-    """Seeded noise that remembers what it was asked."""
+    """Seeded noise that remembers which streams were opened and what each was asked."""
 
-    asked: list[tuple[float, Keys]] = field(default_factory=list)
+    asked: dict[tuple[int, str], list[float]] = field(default_factory=dict)
     name: str = "listening"
 
-    def gaussian(self, like: Tensor, std: float, keys: Keys) -> Tensor:
-        self.asked.append((std, keys))
-        return SeededNoise(4).gaussian(like, std, keys)
+    def stream(self, round: int, silo: str) -> NoiseStream:
+        assert (round, silo) not in self.asked, "a stream opened twice gives its noise twice"
+        self.asked[round, silo] = []
+        return Overheard(SeededNoise(4).stream(round, silo), self.asked[round, silo])
+
+
+@dataclass
+class Overheard:
+    """A stream that notes each scale it is asked for."""
+
+    stream: NoiseStream
+    scales: list[float]
+
+    def add_to(self, total: Tensor, std: float) -> None:
+        self.scales.append(std)
+        self.stream.add_to(total, std)
+
+
+def model() -> nn.Module:
+    return build("mlp", 3, 2, seed=0, options={"hidden": (4,)}).double()
+
+
+VECTOR = flatten(model())
+GRADIENTS: dict[str, Callable[[nn.Module], ClippedSum]] = {
+    "book-keeping": lambda network: BookKeeping(network, cross_entropy),
+    "vectorised": lambda network: partial(vectorised.clipped_sum, network, cross_entropy),
+}
+
+every_gradient = pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GRADIENTS.keys())
+
+
+def watching(seen: list[tuple[Tensor, Tensor]]) -> ClippedSum:
+    """Clipped sums that note the parameters and the inputs of each step."""
+
+    def clipped_sum(vector, inputs, targets, groups, clip):
+        seen.append((vector.clone(), inputs))
+        return vectorised.clipped_sum(model(), cross_entropy, vector, inputs, targets, groups, clip)
+
+    return clipped_sum
 
 
 def trainer(**changes) -> Trainer:
-    model = build("mlp", 3, 2, seed=0, options={"hidden": (4,)}).double()
     whole = Trainer(
-        model=model,
-        loss=cross_entropy,
-        clipped_sum=vectorised.clipped_sum,
+        clipped_sum=partial(vectorised.clipped_sum, model(), cross_entropy),
         noise=SeededNoise(4),
         learning_rate=0.2,
         seed=4,
@@ -55,80 +92,88 @@ def trainer(**changes) -> Trainer:
     return replace(whole, **changes)
 
 
-def test_training_is_the_step_repeated() -> None:
-    training, place = trainer(), silo()
-    vector = flatten(training.model)
-    expected = vector.clone()
-    for step in range(6):
-        batch = ROW.sampling.draw(place.data.roster, generator(4, Purpose.SAMPLING, 2, "north", step))
+@every_gradient
+def test_training_is_the_step_repeated(gradients: Callable[[nn.Module], ClippedSum]) -> None:
+    place, expected = silo(), VECTOR.clone()
+    draws, noise = generator(4, Purpose.SAMPLING, 2, "north"), SeededNoise(4).stream(2, "north")
+    for _ in range(6):
+        batch = ROW.sampling.draw(place.data.roster, draws)
         items = torch.from_numpy(batch.items)
         groups = torch.from_numpy(batch.groups)
         inputs, targets = place.inputs[items], place.targets[items]
-        total = reference.clipped_sum(training.model, cross_entropy, expected, inputs, targets, groups, ROW.clip).total
-        noise = SeededNoise(4).gaussian(total, 0.7 * 0.5, (2, "north", step))
-        expected = expected - 0.2 * (total + noise) / ROW.divisor.value
-    trained = training.train(place, ROW, vector, round=2, steps=6)
+        total = reference.clipped_sum(model(), cross_entropy, expected, inputs, targets, groups, ROW.clip).total
+        noise.add_to(total, 0.7 * 0.5)
+        expected = expected - 0.2 * total / ROW.divisor.value
+    trained = trainer(clipped_sum=gradients(model())).train(place, ROW, VECTOR, round=2, steps=6)
     torch.testing.assert_close(trained, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_each_step_asks_once_for_noise_with_keys_of_its_own(name: str) -> None:
+def test_each_step_asks_once_for_noise_from_the_one_stream_of_its_silo_and_round(name: str) -> None:
     source = Listening()
-    training = trainer(noise=source)
     row = CATALOG[name].row(SETTINGS, silo().facts)
     row = row if row.noise else row.with_noise(0.7)
-    training.train(silo(), row, flatten(training.model), round=3, steps=5)
+    trainer(noise=source).train(silo(), row, VECTOR, round=3, steps=5)
     std = 0.0 if name == "fedavg" else 0.7 * 0.5
-    assert source.asked == [(std, (3, "north", step)) for step in range(5)]
+    assert source.asked == {(3, "north"): [std] * 5}
 
 
-def test_the_starting_vector_and_the_data_are_left_alone() -> None:
-    training, place = trainer(), silo()
-    vector = flatten(training.model)
-    before, inputs, own = vector.clone(), place.data.inputs.copy(), flatten(training.model)
-    training.train(place, ROW, vector, round=0, steps=3)
-    assert torch.equal(vector, before)
+def test_more_steps_begin_as_fewer_do() -> None:
+    """Both streams are used up step after step: how many steps follow does not change those before."""
+    longer, shorter = [], []
+    for steps, seen in ((5, longer), (3, shorter)):
+        training = trainer(clipped_sum=watching(seen))
+        training.train(silo(), ROW, VECTOR, round=0, steps=steps)
+    for (vector, inputs), (sooner, same) in zip(longer, shorter, strict=False):
+        assert torch.equal(vector, sooner)
+        assert torch.equal(inputs, same)
+    assert (len(longer), len(shorter)) == (5, 3)
+    assert len({tuple(inputs.ravel().tolist()) for _, inputs in longer}) == 5
+
+
+@every_gradient
+def test_the_starting_vector_the_data_and_the_model_are_left_alone(
+    gradients: Callable[[nn.Module], ClippedSum],
+) -> None:
+    network, place, vector = model(), silo(), VECTOR.clone()
+    inputs, own = place.data.inputs.copy(), flatten(network)
+    trainer(clipped_sum=gradients(network)).train(place, ROW, vector, round=0, steps=3)
+    assert torch.equal(vector, VECTOR)
     assert (place.data.inputs == inputs).all()
-    assert torch.equal(flatten(training.model), own)
+    assert torch.equal(flatten(network), own)
 
 
 def test_no_steps_move_nothing() -> None:
-    training = trainer()
-    vector = flatten(training.model)
-    assert torch.equal(training.train(silo(), ROW, vector, round=0, steps=0), vector)
+    assert torch.equal(trainer().train(silo(), ROW, VECTOR, round=0, steps=0), VECTOR)
 
 
-def test_training_is_a_pure_function_of_its_arguments() -> None:
-    training = trainer()
-    vector = flatten(training.model)
-    trained = training.train(silo(), ROW, vector, round=1, steps=4)
+@every_gradient
+def test_training_is_a_pure_function_of_its_arguments(gradients: Callable[[nn.Module], ClippedSum]) -> None:
+    training = trainer(clipped_sum=gradients(model()))
+    trained = training.train(silo(), ROW, VECTOR, round=1, steps=4)
     torch.rand(3)
     np.random.random(3)
-    assert torch.equal(trainer().train(silo(), ROW, vector, round=1, steps=4), trained)
+    assert torch.equal(training.train(silo(), ROW, VECTOR, round=1, steps=4), trained)
+    afresh = trainer(clipped_sum=gradients(model()))
+    assert torch.equal(afresh.train(silo(), ROW, VECTOR, round=1, steps=4), trained)
 
 
 def test_rounds_silos_and_seeds_draw_and_blur_differently() -> None:
-    vector = flatten(trainer().model)
     results = [
-        trainer().train(silo(), ROW, vector, round=0, steps=2),
-        trainer().train(silo(), ROW, vector, round=1, steps=2),
-        trainer().train(silo("south"), ROW, vector, round=0, steps=2),
-        trainer(seed=5).train(silo(), ROW, vector, round=0, steps=2),
-        trainer(noise=SeededNoise(5)).train(silo(), ROW, vector, round=0, steps=2),
+        trainer().train(silo(), ROW, VECTOR, round=0, steps=2),
+        trainer().train(silo(), ROW, VECTOR, round=1, steps=2),
+        trainer().train(silo("south"), ROW, VECTOR, round=0, steps=2),
+        trainer(seed=5).train(silo(), ROW, VECTOR, round=0, steps=2),
+        trainer(noise=SeededNoise(5)).train(silo(), ROW, VECTOR, round=0, steps=2),
     ]
     assert len({tuple(result.tolist()) for result in results}) == len(results)
 
 
 def test_noise_does_not_decide_what_is_drawn() -> None:
-    """Batches and noise come from streams of their own: other noise, the same batch in the first step."""
-    seen: list[Tensor] = []
-
-    def watching(model, loss, vector, inputs, targets, groups, clip):
-        seen.append(inputs)
-        return vectorised.clipped_sum(model, loss, vector, inputs, targets, groups, clip)
-
+    """Batches and noise come from streams of their own: other noise, the same batch in every step."""
+    seen: list[tuple[Tensor, Tensor]] = []
     for source in (SeededNoise(4), SeededNoise(99)):
-        training = trainer(noise=source, clipped_sum=watching)
-        training.train(silo(), ROW, flatten(training.model), round=0, steps=2)
-    assert torch.equal(seen[0], seen[2])
-    assert torch.equal(seen[1], seen[3])
+        trainer(noise=source, clipped_sum=watching(seen)).train(silo(), ROW, VECTOR, round=0, steps=2)
+    inputs = [drawn for _, drawn in seen]
+    assert torch.equal(inputs[0], inputs[2])
+    assert torch.equal(inputs[1], inputs[3])

@@ -1,0 +1,69 @@
+"""A batch lies in one order, whatever the order in which it was drawn: by size of the group, subject, item."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
+from wholegrain.data.subjects import Roster
+from wholegrain.gradients.units import arranged
+
+SAMPLERS: list[Sampling] = [
+    PoissonItems(0.6),
+    PoissonItems(0.8, most_per_subject=2),
+    PoissonSubjects(0.6),
+    PoissonSubjects(0.8, items=2),
+    FixedItems(1),
+]
+rosters = st.lists(st.integers(0, 6), min_size=1, max_size=25).map(lambda subjects: Roster.of(numbered(subjects)))
+
+every_sampler = pytest.mark.parametrize("sampling", SAMPLERS, ids=str)
+
+
+def numbered(subjects: list[int]) -> np.ndarray:
+    """Subjects numbered from 0, none left out."""
+    return np.unique(subjects, return_inverse=True)[1].astype(np.int64)
+
+
+def draw(sampling: Sampling, roster: Roster, seed: int) -> Batch:
+    return sampling.draw(roster, np.random.default_rng(seed))
+
+
+@every_sampler
+@given(roster=rosters, seed=st.integers(0, 999))
+def test_items_lie_by_size_of_the_group_then_subject_then_item(sampling: Sampling, roster: Roster, seed: int) -> None:
+    batch = draw(sampling, roster, seed)
+    subjects = roster.subjects[batch.items]
+    places = [
+        (int((subjects == subject).sum()), subject, item) for subject, item in zip(subjects, batch.items, strict=True)
+    ]
+    assert places == sorted(set(places))
+
+
+@every_sampler
+@given(roster=rosters, seed=st.integers(0, 999))
+def test_groups_are_numbered_as_they_lie(sampling: Sampling, roster: Roster, seed: int) -> None:
+    batch = draw(sampling, roster, seed)
+    assert batch.groups.tolist() == np.repeat(np.arange(batch.subjects), batch.group_sizes).tolist()
+    for group in range(batch.subjects):
+        subject = set(roster.subjects[batch.items[batch.groups == group]])
+        assert len(subject) == 1
+        assert not subject & set(roster.subjects[batch.items[batch.groups != group]])
+
+
+@given(roster=rosters, seeds=st.tuples(st.integers(0, 999), st.integers(0, 999)))
+def test_the_same_items_are_the_same_batch_however_they_were_drawn(roster: Roster, seeds: tuple[int, int]) -> None:
+    everything = FixedItems(roster.items)
+    one, other = (draw(everything, roster, seed) for seed in seeds)
+    assert one.items.tolist() == other.items.tolist()
+    assert one.groups.tolist() == other.groups.tolist()
+
+
+@given(roster=rosters, seed=st.integers(0, 999))
+def test_gradients_of_subjects_need_not_put_a_batch_in_order(roster: Roster, seed: int) -> None:
+    batch = draw(FixedItems(roster.items), roster, seed)
+    order, sizes = arranged(torch.from_numpy(batch.groups))
+    assert order is None
+    assert sizes.tolist() == batch.group_sizes.tolist()
