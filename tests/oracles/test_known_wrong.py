@@ -217,3 +217,63 @@ def test_a_mean_over_what_is_not_padding() -> None:
 
     batch = WORLD.batch((1,), tokens=8)
     agrees(WORLD.built(Mean), wavy, Batch(batch.inputs + 1, batch.targets, batch.groups))
+
+
+@known("rows of a parameter without dimensions cannot be flattened, so that the whole model goes by vmap")
+def test_a_parameter_without_dimensions() -> None:
+    class Tempered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale.exp()
+
+    engine = agrees(WORLD.built(lambda: nn.Sequential(nn.Linear(4, 4), Tempered())), wavy, WORLD.batch((4,)))
+    assert vectorises(engine) is None
+
+
+class Centred(nn.Module):
+    """Has something besides trainable parameters, and another mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.frozen = nn.Linear(4, 3), nn.Linear(3, 3).requires_grad_(False)
+        self.register_buffer("centre", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.frozen(self.inner(x)).tanh() - self.centre) * (1 if self.training else 3)
+
+
+@known("the engine works on a copy of the model, made at the first call")
+@pytest.mark.parametrize(
+    "change",
+    [lambda m: m.eval(), lambda m: m.centre.mul_(3), lambda m: m.frozen.weight.data.mul_(3)],
+    ids=["mode", "buffer", "frozen"],
+)
+def test_a_model_that_is_changed_between_calls(change) -> None:
+    model, batch = WORLD.built(Centred), WORLD.batch((4,))
+    engine = agrees(model, wavy, batch, norm=1e3)
+    change(model)
+    assert_agrees(engine, model, wavy, flatten(model), batch, norm=1e3)
+
+
+@known("squared norms of a table by products of positions in float32 lose small differences of large numbers")
+def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Opposed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 30)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = self.table(x)
+            return rows[:, 0] - rows[:, 1] * (1 - 1e-4)
+
+    monkeypatch.setattr("wholegrain.gradients.layers.embedding.MOST_TABLES", 0)
+    along = lambda outputs, targets: (outputs * targets).sum(1).mean()  # noqa: E731
+    model, clip = Opposed(), Clip(ClipPer.ITEM, Pool.SUM, 1.0)
+    engine = BookKeeping(model, along)
+    for seed in range(20):
+        targets = torch.randn(1, 30, generator=torch.Generator().manual_seed(seed)) * 1e4
+        pooled = engine(flatten(model), torch.tensor([[3, 3]]), targets, torch.tensor([0]), clip)
+        assert float(pooled.total.double().norm()) <= 1 + 1e-5
