@@ -1,0 +1,45 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wholegrain.gradients.workspace import Workspace
+
+F32, F64 = torch.zeros(0), torch.zeros(0, dtype=torch.float64)
+shapes = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), shapes, st.sampled_from((F32, F64))), max_size=8))
+def test_what_is_taken_is_what_was_asked_for(takings: list) -> None:
+    workspace = Workspace()
+    for key, shape, like in takings:
+        taken = workspace.take(key, shape, like)
+        assert tuple(taken.shape) == shape
+        assert taken.dtype is like.dtype
+        assert taken.is_contiguous()
+
+
+def test_memory_is_used_again_for_less_and_replaced_for_more() -> None:
+    workspace = Workspace()
+    place = workspace.take("a", (4, 2), F32).data_ptr()
+    assert workspace.take("a", (3, 2), F32).data_ptr() == place
+    assert workspace.take("a", (4, 2), F32).data_ptr() == place
+    larger = workspace.take("a", (5, 2), F32)
+    assert larger.data_ptr() != place
+    assert workspace.take("a", (2,), F32).data_ptr() == larger.data_ptr()
+
+
+def test_keys_have_memory_of_their_own() -> None:
+    workspace = Workspace()
+    one, other = workspace.take("a", (3,), F32), workspace.take("b", (3,), F32)
+    one.fill_(1)
+    other.fill_(2)
+    assert one.tolist() == [1, 1, 1]
+
+
+def test_what_was_never_filled_stays_zero_while_batches_grow_and_shrink() -> None:
+    workspace = Workspace()
+    for items in (2, 5, 1, 5, 7, 3):
+        padded = workspace.take("a", (items, 4), F32, zero=True)
+        padded[:, 1:3] = 9
+        assert not padded[:, 0].any()
+        assert not padded[:, 3].any()
