@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
 from wholegrain.gradients.choice import Chosen, choose
+from wholegrain.gradients.layers.base import Cannot
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.reference import Loss
@@ -57,13 +59,14 @@ class BookKeeping:
     def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY) -> None:
         self._model, self._loss, self._memory = model, loss, memory
         self._layout = Layout.of(model)
+        self._by_shape: dict[tuple[torch.Size, torch.Size], Chosen] = {}
         self._chosen: Chosen | None = None
         self._most_items = 0
 
     @torch.no_grad()
     def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
-        total = torch.zeros_like(vector)
+        total = vector.new_zeros(vector.shape)
         if not inputs.shape[0]:
             return Pooled(total, 0)
         self._prepare(vector, inputs, targets)
@@ -78,10 +81,15 @@ class BookKeeping:
         return Pooled(total, zeroed)
 
     def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> None:
-        if self._chosen is None:
-            self._chosen = choose(self._model, self._loss, self._layout, vector, inputs, targets)
-            self._most_items = max(1, self._memory // self._chosen.bytes_per_item)
-        self._chosen.attach(vector)
+        """Take the program for items of this shape: what was tried with one shape says nothing of another."""
+        shape = inputs.shape[1:], targets.shape[1:]
+        chosen = self._by_shape.get(shape)
+        if chosen is None:
+            chosen = choose(self._model, self._loss, self._layout, vector, inputs, targets)
+            self._by_shape[shape] = chosen
+        self._chosen = chosen
+        self._most_items = max(1, self._memory // chosen.bytes_per_item)
+        chosen.attach(vector)
 
     def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""
@@ -99,7 +107,10 @@ class BookKeeping:
 
     def _run(self, piece: Piece) -> list[Share]:
         assert self._chosen is not None
-        return self._chosen.program.run(self._loss, piece.inputs, piece.targets, piece.units)
+        try:
+            return self._chosen.program.run(self._loss, piece.inputs, piece.targets, piece.units)
+        except Cannot as error:
+            raise ModelError(f"The model computes something else than it was tried with: {error}.") from error
 
     def _sum(self, shares: list[Share], units: Units, weights: Tensor, total: Tensor) -> None:
         views = self._layout.views(total)

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from wholegrain.gradients.layers.base import Cannot, Gradients, Layer, Needed, Outward, Owned, Space
 from wholegrain.gradients.parameters import named
 from wholegrain.gradients.shares import Rows
+from wholegrain.gradients.vectorised import quietly
 
 
 class Recording(Protocol):
@@ -18,6 +19,10 @@ class Recording(Protocol):
 
     def apply(self, layer: Layer, *inputs: Tensor) -> Any:
         """One use of a layer."""
+        ...
+
+    def count(self, tap: "Tap") -> int:
+        """How often a tap was used in this pass, this time included."""
         ...
 
 
@@ -29,6 +34,9 @@ class Tap:
 
     def __init__(self, module: nn.Module, owned: Owned, shadow: nn.Module, recording: Recording) -> None:
         self._module, self._owned, self._shadow, self._recording = module, owned, shadow, recording
+        # Which tensors have an item in each row, by use: as it was when the engine was tried. Later batches may be as
+        # long as a constant is by chance.
+        self._batched: dict[int, list[bool]] = {}
 
     def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The module's forward, tapped."""
@@ -37,7 +45,7 @@ class Tap:
             outputs = forward(*args, **kwargs)
             leaves, shape = tree_flatten(outputs)
             where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-            use = _Use(self, args, kwargs, where)
+            use = _Use(self, args, kwargs, where, self._recording.count(self))
             through = self._recording.apply(use, *(leaves[k] for k in where))
             for k, leaf in zip(where, through if isinstance(through, tuple) else (through,), strict=True):
                 leaves[k] = leaf
@@ -49,7 +57,10 @@ class Tap:
         """Each item's gradient [item, ...] of the own parameters."""
         leaves, shape = tree_flatten((use.args, use.kwargs))
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        batched = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == items for leaf in leaves]
+        fits = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == items for leaf in leaves]
+        batched = self._batched.setdefault(use.number, fits)
+        if len(batched) != len(fits) or any(varies and not fit for varies, fit in zip(batched, fits, strict=True)):
+            raise Cannot("its inputs are not those that it was tried with")
         given = [leaf for leaf, varies in zip(leaves, batched, strict=True) if varies]
         if any(g is not None and len(g) != items for g in outward):
             raise Cannot("its output does not have the items in its first dimension")
@@ -61,22 +72,22 @@ class Tap:
             args, kwargs = tree_unflatten(
                 [next(singles)[None] if varies else leaf for leaf, varies in zip(leaves, batched, strict=True)], shape
             )
-            outputs = tree_flatten(functional_call(self._module, values | parameters, args, kwargs, tie_weights=False))[
-                0
-            ]
+            result = functional_call(self._module, values | parameters, args, kwargs, tie_weights=False)
+            outputs = tree_flatten(result)[0]
             pairs = zip((outputs[k] for k in use.where), ends, strict=True)
             return torch.stack([(y[0] * g).sum() for y, g in pairs if g is not None]).sum()
 
         dims = (None, [0] * len(given), [None if g is None else 0 for g in outward])
-        result: dict[str, Tensor] = vmap(grad(agreement), in_dims=dims)(own, given, list(outward))
-        return result
+        with quietly():
+            formed: dict[str, Tensor] = vmap(grad(agreement), in_dims=dims)(own, given, list(outward))
+        return formed
 
 
 class _Use:
     """One call of a tapped module, as a layer that changes nothing."""
 
-    def __init__(self, tap: Tap, args: Any, kwargs: Any, where: list[int]) -> None:
-        self._tap, self.args, self.kwargs, self.where = tap, args, kwargs, where
+    def __init__(self, tap: Tap, args: Any, kwargs: Any, where: list[int], number: int) -> None:
+        self._tap, self.args, self.kwargs, self.where, self.number = tap, args, kwargs, where, number
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Any, Any]:
         """The outputs as they are."""

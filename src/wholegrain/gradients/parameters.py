@@ -42,7 +42,7 @@ class Layout:
 
     def views(self, vector: Tensor) -> Mapping[str, Tensor]:
         """The parameters by name, as views of the vector."""
-        if vector.requires_grad:
+        if vector.requires_grad or not vector.is_contiguous():
             pieces = torch.split(vector, [prod(shape) for shape in self.shapes])
             return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
         if vector.shape != (self.size,):
@@ -60,7 +60,7 @@ def named(model: nn.Module) -> Mapping[str, nn.Parameter]:
     return {
         f"{prefix}.{name}" if prefix else name: parameter
         for prefix, module in model.named_modules()
-        for name, parameter in module.named_parameters(recurse=False)
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
     }
 
 

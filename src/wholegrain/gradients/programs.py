@@ -31,7 +31,7 @@ class Program(Protocol):
         ...
 
 
-def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor, items: int) -> Tensor:
     """Gradient of each item's own loss with respect to its outputs."""
     if loss is cross_entropy and outputs.dim() == 2 and targets.dtype is torch.int64:
         gradient = outputs.softmax(1)
@@ -40,7 +40,7 @@ def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
         leaf = outputs.detach().requires_grad_()
         value = loss(leaf, targets)
         # The loss is a mean over items: times their number, each item's part is its own loss.
-        (gradient,) = torch.autograd.grad(value, leaf, value.new_full((), len(outputs)))
+        (gradient,) = torch.autograd.grad(value, leaf, value.new_full((), items))
     return gradient
 
 
@@ -74,7 +74,7 @@ class Chain:
             x, keeps = link.forward(space, x)
             saved.append(keeps)
         shares: list[Share] = []
-        g: Tensor | None = outward_gradient(loss, x, targets)
+        g: Tensor | None = outward_gradient(loss, x, targets, inputs.shape[0])
         for k in range(len(self.links) - 1, self.first - 1, -1):
             # Popped, so that what a layer has kept is free again as soon as it was used.
             (g,), new = self.links[k].backward(spaces[k], saved.pop(), (g,), (k > self.first,))
@@ -97,9 +97,9 @@ class Graph:
         self._pass = _Pass(self._workspace, units, len(inputs))
         try:
             with torch.enable_grad():
-                outputs = self._shadow(inputs)
+                outputs = self._shadow(inputs.clone())  # a copy: a model may work in place
             if outputs.requires_grad:
-                outward = outward_gradient(loss, outputs.detach(), targets)
+                outward = outward_gradient(loss, outputs.detach(), targets, len(inputs))
                 torch.autograd.backward(outputs, outward, inputs=[self._anchor])
             return self._pass.shares
         finally:
@@ -111,6 +111,11 @@ class Graph:
         """Items of the present pass."""
         assert self._pass is not None
         return self._pass.items
+
+    def count(self, tap: Tap) -> int:
+        """How often a tap was used in this pass, this time included."""
+        assert self._pass is not None
+        return self._pass.count(tap)
 
     def apply(self, layer: Layer, *inputs: Tensor) -> Any:
         """One use of a layer, as a node of the graph."""
@@ -125,10 +130,14 @@ class _Pass:
         self._workspace, self._units = workspace, units
         self._uses: Counter[int] = Counter()
 
+    def count(self, user: object) -> int:
+        """How often it was used, this time included."""
+        self._uses[id(user)] += 1
+        return self._uses[id(user)]
+
     def space(self, layer: Layer) -> Space:
         """Buffers for the next use of this layer."""
-        self._uses[id(layer)] += 1
-        key: Hashable = (id(layer), self._uses[id(layer)])
+        key: Hashable = (id(layer), self.count(layer))
         return Space(self._workspace, key, self._units, self.items)
 
 

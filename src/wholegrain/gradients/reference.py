@@ -45,6 +45,7 @@ def batch_gradient(
     """Gradient [parameter] of the batch's mean loss at `vector`; for a batch of one, that item's gradient."""
     with torch.enable_grad():
         leaf = vector.detach().requires_grad_()
-        value = loss(call(model, layout, leaf, inputs), targets)
+        # A copy: a model may work in place.
+        value = loss(call(model, layout, leaf, inputs.clone()), targets)
         (gradient,) = torch.autograd.grad(value, leaf)
     return gradient

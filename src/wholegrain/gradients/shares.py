@@ -15,6 +15,8 @@ from wholegrain.gradients.units import Run, Units
 
 # Values made at a time where gradients of units are formed: 16 MB of float32, small beside a layer's activations.
 CHUNK = 1 << 22
+# A squared norm that is smaller by this factor than its positions' would be together is not trusted.
+CANCELLED = 100
 ALL = slice(None)
 # Values of all items' gradients up to which they are simply formed: 2 MB of float32.
 SMALL = 1 << 19
@@ -75,7 +77,7 @@ class Rows:
             return self._squares.clone()
         total: Tensor | None = None
         for _, rows in self._held:
-            flat = rows.flatten(1)
+            flat = rows.reshape(rows.shape[0], -1)
             square = torch.linalg.vecdot(flat, flat)
             total = square if total is None else total.add_(square)
         assert total is not None, "a layer without trainable parameters leaves no share"
@@ -90,7 +92,7 @@ class Rows:
     def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One product of a vector and a matrix for each parameter."""
         for slot, rows in self._held:
-            view, flat = slot.of(views), rows.flatten(1)
+            view, flat = slot.of(views), rows.reshape(rows.shape[0], -1)
             if self._fold is None:
                 view.view(-1).addmv_(flat.t(), weights)
             else:
@@ -250,8 +252,10 @@ class Outer:
             seen = _products(inwards[0][chosen])
             for inward in inwards[1:]:
                 seen.baddbmm_(inward[chosen], inward[chosen].transpose(1, 2))
-            seen.add_(len(self.biases)).mul_(_products(outward[chosen]))
-            torch.sum(seen, (1, 2), out=squares[chosen])
+            seen.add_(len(self.biases))
+            pairs = _products(outward[chosen])
+            apart = _diagonal(pairs).mul_(_diagonal(seen)).sqrt_().sum(1).square_()
+            squares[chosen] = unless_cancelled(seen.mul_(pairs).sum((1, 2)), apart, positions)
         return squares
 
     def _by_forming(self, run: Run, values: int) -> Tensor:
@@ -270,7 +274,11 @@ class Outer:
                 squares[chosen].add_(torch.linalg.vecdot(formed, formed))
         if kept:
             self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
-        return squares
+            return squares
+        # Formed again when they are summed, by another product with roundings of its own.
+        seen = sum((torch.linalg.vecdot(inward, inward) for inward in inwards), torch.zeros(())).add(len(self.biases))
+        apart = torch.linalg.vecdot(outward, outward).mul_(seen).sqrt_().sum(1).square_()
+        return unless_cancelled(squares, apart, outward.shape[1])
 
     def _sizes(self) -> list[int]:
         return [self.outward.shape[-1] * inward.shape[-1] for _, inward in self.factors]
@@ -278,6 +286,20 @@ class Outer:
     def _affords(self, values: int) -> bool:
         already = sum(formed.numel() for one in self._kept.values() for formed in one)
         return already + values <= MOST_KEPT
+
+
+def unless_cancelled(squared: Tensor, apart: Tensor, positions: int) -> Tensor:
+    """Squared norms [unit], or NaN where they are small differences of large numbers, whose rounding hides the norm.
+
+    `apart` is what the squared norm would be if all positions pulled the same way. Gradients of random directions stay
+    within a factor of `positions` of it. Who is beyond is handed to the reference, like what is not finite: a norm that
+    came out too short would let a contribution through that is longer than the clip norm.
+    """
+    return squared.masked_fill_(squared * max(CANCELLED, 4 * positions) < apart, float("nan"))
+
+
+def _diagonal(pairs: Tensor) -> Tensor:
+    return pairs.diagonal(dim1=1, dim2=2).clone()
 
 
 def _products(rows: Tensor) -> Tensor:
@@ -353,7 +375,7 @@ def _formed_together(group: Sequence[Share], units: Units, run: Run) -> Tensor:
         sums: dict[Slot, Tensor] = {}
         for share in group:
             for slot, formed in share.gradients(units, run, chosen):
-                flat = formed.flatten(1)
+                flat = formed.reshape(formed.shape[0], -1)
                 sums[slot] = sums[slot] + flat if slot in sums else flat
         parts.append(sum((torch.linalg.vecdot(rows, rows) for rows in sums.values()), torch.zeros(())))
     return torch.cat(parts)

@@ -4,6 +4,8 @@ Chunks bound what vmap needs besides. A model whose per-item gradients do not fi
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -47,12 +49,18 @@ def item_gradients(
     """Each item's gradient [item, parameter]."""
 
     def item_loss(parameters: Tensor, item: Tensor, target: Tensor) -> Tensor:
-        return loss(call(model, layout, parameters, item[None]), target[None])
+        return loss(call(model, layout, parameters, item[None].clone()), target[None])
 
     chunk = max(1, MOST_VALUES // max(1, layout.size))
-    with warnings.catch_warnings():
-        # vmap warns of every operation that it has no rule for; whoever chose it knows that it is slow.
-        warnings.filterwarnings("ignore", "There is a performance drop")
+    with quietly():
         many = vmap(grad(item_loss), in_dims=(None, 0, 0), chunk_size=chunk)
         gradients: Tensor = many(vector.detach(), inputs, targets)
     return gradients
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Vmap warns of every operation that it has no rule for; whoever chose it knows that it is slow."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        yield

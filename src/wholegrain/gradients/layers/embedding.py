@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
-from wholegrain.gradients.shares import Rows, Slot, chunks
+from wholegrain.gradients.shares import Rows, Slot, chunks, unless_cancelled
 from wholegrain.gradients.units import Run, Units
 
 # Up to so many values, the gradients of all units are scattered into tables of their own.
@@ -70,7 +71,8 @@ class Looked:
             g = self._outward[run.items].reshape(run.count, positions, -1)
             for chosen in chunks(run.count, positions * positions):
                 same = tokens[chosen][:, :, None] == tokens[chosen][:, None]
-                parts.append((torch.bmm(g[chosen], g[chosen].transpose(1, 2)) * same).sum((1, 2)))
+                squared = (torch.bmm(g[chosen], g[chosen].transpose(1, 2)) * same).sum((1, 2))
+                parts.append(unless_cancelled(squared, g[chosen].norm(dim=2).sum(1).square_(), positions))
         return torch.cat(parts)
 
     def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
@@ -78,10 +80,7 @@ class Looked:
         items = slice(run.items.start + chosen.start * run.size, run.items.start + chosen.stop * run.size)
         some = Looked(self._slot, self._tokens[items], self._outward[items], self._rows)
         count = chosen.stop - chosen.start
-        yield (
-            self._slot,
-            some.tables(Units((Run(slice(0, count * run.size), slice(0, count), count, run.size),), count, None)),
-        )
+        yield self._slot, some.tables(Units.of_sizes(np.full(count, run.size)))
 
     def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One scatter into the table."""
