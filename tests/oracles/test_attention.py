@@ -72,7 +72,7 @@ class Attends(nn.Module):
     st.booleans(),
     st.fixed_dictionaries({"bias": st.booleans(), "batch_first": st.booleans()}),
 )
-@settings(max_examples=24)
+@settings(max_examples=16)
 def test_attention(world: World, source: str, mask: str, weights: bool, options: dict[str, bool]) -> None:
     def make() -> nn.Module:
         model = Attends(source, mask, weights, **options)
