@@ -1,7 +1,7 @@
 """What is timed on: a model and one random batch, drawn from one seed, the same for every contestant.
 
-The items of a batch belong to subjects by a fixed cycle of sizes, 1 to 8 items and 4 on average, in the order in which a
-silo's sampler gives them: by size of the group, then by subject.
+The items of a batch belong to subjects by a fixed cycle of sizes, 1 to 8 items and 4 on average, in the order in which
+a silo's sampler gives them: by size of the group, then by subject.
 """
 
 from collections.abc import Mapping

@@ -217,7 +217,6 @@ def test_a_call_that_fails_leaves_the_model_too(make) -> None:
     assert all(parameter is before[name] for name, parameter in network.named_parameters(remove_duplicate=False))
 
 
-@pytest.mark.xfail(strict=True, reason="`named` leaves out a second name within one module, which is then not replaced")
 def test_a_parameter_under_two_names_of_one_module_is_replaced_under_both() -> None:
     network = Within()
     vector = elsewhere(network)

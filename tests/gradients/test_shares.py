@@ -77,7 +77,6 @@ def test_shares_that_are_tangled_through_a_third() -> None:
     torch.testing.assert_close(squares(tangled, units), expected)
 
 
-@pytest.mark.xfail(strict=True, reason="slots that overlap without being equal are squared apart")
 def test_a_parameter_and_some_of_its_rows() -> None:
     units, whole = Units.of_items(3), drawn(0, 3, 2, 4)
     overlapping = [Rows([(W, whole)]), Rows([(Slot("w", (0, 1)), -whole[:, :1])])]

@@ -132,13 +132,7 @@ def test_hooks_are_kept_by_following_the_graph() -> None:
         (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Linear(4, 3)), "1 (PReLU)"),
         (lambda: nn.Sequential(nn.Linear(4, 4), Scaled(), nn.Linear(4, 3)), "1 (Scaled)"),
         (lambda: nn.Sequential(Scaled(), nn.Sequential(Scaled(), nn.Linear(4, 3))), "0 (Scaled), 1.0 (Scaled)"),
-        pytest.param(
-            Pairs,
-            "pair (Bilinear)",
-            marks=pytest.mark.xfail(
-                strict=True, reason="Tap lets vmap's warning of a performance drop out, which is an error in tests"
-            ),
-        ),
+        (Pairs, "pair (Bilinear)"),
         (Positions, "the model (Positions)"),
     ],
 )

@@ -119,15 +119,7 @@ def test_one_module_for_items_with_and_without_positions(world: World) -> None:
     world.compare(Mixed, (3, 4))
 
 
-@pytest.mark.parametrize(
-    "most",
-    [
-        pytest.param(
-            0, marks=pytest.mark.xfail(strict=True, reason="Looked.gradients takes subjects of equal size for items")
-        ),
-        1 << 22,
-    ],
-)
+@pytest.mark.parametrize("most", [0, 1 << 22])
 @given(world=worlds(), bias=st.booleans())
 @FEW
 def test_table_tied_to_the_last_map(most: int, world: World, bias: bool) -> None:

@@ -179,7 +179,7 @@ def _close(value: Tensor, expected: Tensor, noise: float) -> bool:
     if not expected.numel():
         return True
     scale = float(expected.abs().max())
-    return float(torch.dist(value, expected, p=float("inf"))) <= AGREEMENT[expected.dtype] * scale + noise
+    return float(torch.dist(value, expected, p=float("inf"))) <= AGREEMENT.get(expected.dtype, 0.1) * scale + noise
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -220,15 +220,15 @@ def _by_rules(model: nn.Module, layout: Layout) -> Made:
     shadow = _shadow_of(model)
     slots, workspace = Slots(shadow), Workspace()
     parameters = [p for p in shadow.parameters() if p.requires_grad]
-    attached = torch.zeros(0)
+    attached, place = torch.zeros(0), 0
 
     def attach(vector: Tensor) -> None:
-        nonlocal attached
+        nonlocal attached, place
         if shadow.training is not model.training:
             shadow.train(model.training)
-        if vector is attached:
+        if vector is attached and vector.data_ptr() == place:
             return
-        attached = vector
+        attached, place = vector, vector.data_ptr()
         for p, view in zip(parameters, layout.views(vector.detach()).values(), strict=True):
             p.data = view
 

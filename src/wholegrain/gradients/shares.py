@@ -15,8 +15,8 @@ from wholegrain.gradients.units import Run, Units
 
 # Values made at a time where gradients of units are formed: 16 MB of float32, small beside a layer's activations.
 CHUNK = 1 << 22
-# A squared norm that is smaller by this factor than its positions' would be together is not trusted.
-CANCELLED = 100
+# The part of a squared norm that may be rounding; where it is more, the norm is not trusted.
+LOST = 1.2e-5
 ALL = slice(None)
 # Values of all items' gradients up to which they are simply formed: 2 MB of float32.
 SMALL = 1 << 19
@@ -289,13 +289,16 @@ class Outer:
 
 
 def unless_cancelled(squared: Tensor, apart: Tensor, positions: int) -> Tensor:
-    """Squared norms [unit], or NaN where they are small differences of large numbers, whose rounding hides the norm.
+    """Squared norms [unit] from above, or NaN where they are differences so small that rounding hides them.
 
-    `apart` is what the squared norm would be if all positions pulled the same way. Gradients of random directions stay
-    within a factor of `positions` of it. Who is beyond is handed to the reference, like what is not finite: a norm that
-    came out too short would let a contribution through that is longer than the clip norm.
+    `apart` is what the squared norm would be if all positions pulled the same way; its rounding is added, because a
+    norm that came out too short would let a contribution through that is longer than the clip norm. Gradients of random
+    directions stay within a factor of `positions` of it; who is far beyond is handed to the reference, like what is not
+    finite.
     """
-    return squared.masked_fill_(squared * max(CANCELLED, 4 * positions) < apart, float("nan"))
+    rounding = torch.finfo(squared.dtype).eps
+    lost = squared * max(LOST / rounding, 4 * positions) < apart
+    return squared.add_(apart, alpha=rounding).masked_fill_(lost, float("nan"))
 
 
 def _diagonal(pairs: Tensor) -> Tensor:
@@ -372,13 +375,26 @@ def _formed_together(group: Sequence[Share], units: Units, run: Run) -> Tensor:
     """Squared norms of the units of one run, with every gradient of the group formed, some units at a time."""
     parts = []
     for chosen in chunks(run.count, CHUNK // 4):
-        sums: dict[Slot, Tensor] = {}
+        sums: dict[str, Tensor] = {}
         for share in group:
             for slot, formed in share.gradients(units, run, chosen):
-                flat = formed.reshape(formed.shape[0], -1)
-                sums[slot] = sums[slot] + flat if slot in sums else flat
-        parts.append(sum((torch.linalg.vecdot(rows, rows) for rows in sums.values()), torch.zeros(())))
+                sums[slot.name] = _with_rows(sums.get(slot.name), slot, formed)
+        flat = [rows.reshape(rows.shape[0], -1) for rows in sums.values()]
+        parts.append(sum((torch.linalg.vecdot(rows, rows) for rows in flat), torch.zeros(())))
     return torch.cat(parts)
+
+
+def _with_rows(total: Tensor | None, slot: Slot, formed: Tensor) -> Tensor:
+    """Gradients [unit, row, ...] of a parameter, as far as they are known, with those of some rows added."""
+    if formed.dim() == 1:
+        return formed if total is None else total + formed
+    total = formed[:, :0] if total is None else total
+    first = slot.rows[0] if slot.rows else 0
+    missing = first + formed.shape[1] - total.shape[1]
+    if missing > 0:
+        total = torch.cat([total, total.new_zeros(len(total), missing, *total.shape[2:])], 1)
+    total[:, first : first + formed.shape[1]] += formed
+    return total
 
 
 def chunks(count: int, values: int) -> Iterator[slice]:

@@ -71,7 +71,9 @@ def _mixes_items(module: nn.Module) -> bool:
 
 
 def _drops(module: nn.Module) -> bool:
-    """Dropout as a layer of its own, between recurrent layers, or on the weights of an attention."""
+    """Dropout as a layer of its own, between recurrent layers, or on the weights of an attention; random slopes."""
+    if isinstance(module, nn.RReLU):
+        return True
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     return isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0

@@ -58,7 +58,10 @@ class SeededNoise:
 
 
 class _Twister:
-    """Torch's generator, three times as fast as numpy's."""
+    """Torch's generator, more than twice as fast as numpy's.
+
+    Its float32 normals are made from 24 bits: none is beyond 5.8 standard deviations. Fit for a simulation.
+    """
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
