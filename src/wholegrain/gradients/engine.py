@@ -60,6 +60,7 @@ class BookKeeping:
         self._model, self._loss, self._memory = model, loss, memory
         self._layout = Layout.of(model)
         self._by_shape: dict[tuple[torch.Size, torch.Size], Chosen] = {}
+        self._shape: tuple[torch.Size, torch.Size] | None = None
         self._chosen: Chosen | None = None
         self._most_items = 0
 
@@ -83,13 +84,13 @@ class BookKeeping:
     def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> None:
         """Take the program for items of this shape: what was tried with one shape says nothing of another."""
         shape = inputs.shape[1:], targets.shape[1:]
-        chosen = self._by_shape.get(shape)
-        if chosen is None:
-            chosen = choose(self._model, self._loss, self._layout, vector, inputs, targets)
-            self._by_shape[shape] = chosen
-        self._chosen = chosen
-        self._most_items = max(1, self._memory // chosen.bytes_per_item)
-        chosen.attach(vector)
+        if shape != self._shape:
+            if shape not in self._by_shape:
+                self._by_shape[shape] = choose(self._model, self._loss, self._layout, vector, inputs, targets)
+            self._shape, self._chosen = shape, self._by_shape[shape]
+            self._most_items = max(1, self._memory // self._chosen.bytes_per_item)
+        assert self._chosen is not None
+        self._chosen.attach(vector)
 
     def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""

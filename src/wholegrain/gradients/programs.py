@@ -67,7 +67,8 @@ class Chain:
 
     def run(self, loss: Loss, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
         """Forward through all links, back to the first that has parameters."""
-        spaces = [Space(self.workspace, k, units, inputs.shape[0]) for k in range(len(self.links))]
+        workspace, items = self.workspace, inputs.shape[0]
+        spaces = [Space(workspace, k, units, items) for k in range(len(self.links))]
         saved = []
         x = inputs
         for link, space in zip(self.links, spaces, strict=True):

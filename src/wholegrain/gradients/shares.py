@@ -322,6 +322,9 @@ def squares(shares: Sequence[Share], units: Units) -> Tensor:
 
 def _apart(shares: Sequence[Share]) -> list[list[Share]]:
     """Shares in groups that have no parameter in common; slots of one parameter count as one."""
+    touched = [slot.name for share in shares for slot in share.slots]
+    if len(set(touched)) == len(touched):
+        return [[share] for share in shares]
     groups: list[tuple[set[str], list[Share]]] = []
     for share in shares:
         names, members = {slot.name for slot in share.slots}, [share]

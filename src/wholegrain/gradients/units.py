@@ -5,7 +5,7 @@ unit, and units of one size side by side; then every computation over units is a
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -33,6 +33,7 @@ class Units:
     sizes: Tensor | None  # [unit]; None where every unit is one item
 
     @staticmethod
+    @lru_cache
     def of_items(count: int) -> "Units":
         """Each item by itself.
 
