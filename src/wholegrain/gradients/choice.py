@@ -6,6 +6,7 @@ that is read past its layer, items that change places, an output that depends on
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
@@ -229,15 +230,16 @@ def _by_rules(model: nn.Module, layout: Layout) -> Made:
     shadow = _shadow_of(model)
     slots, workspace = Slots(shadow), Workspace()
     parameters = [p for p in shadow.parameters() if p.requires_grad]
-    attached, place = torch.zeros(0), 0
+    place: int | None = None
 
     def attach(vector: Tensor) -> None:
-        nonlocal attached, place
+        nonlocal place
         if shadow.training is not model.training:
             shadow.train(model.training)
-        if vector is attached and vector.data_ptr() == place:
+        # What is attached stays in memory, so that no other vector can come to lie at its place.
+        if vector.data_ptr() == place and vector.is_contiguous():
             return
-        attached, place = vector, vector.data_ptr()
+        place = vector.data_ptr()
         for p, view in zip(parameters, layout.views(vector.detach()).values(), strict=True):
             p.data = view
 
@@ -276,6 +278,8 @@ def _one_by_one(model: nn.Module, layout: Layout) -> Made:
 
 class _WholeModel:
     """A program that forms each item's whole gradient: for models that no rule fits."""
+
+    mode: Callable[[], AbstractContextManager[Any]] = torch.no_grad
 
     def __init__(self, model: nn.Module, layout: Layout, vectorises: bool = True) -> None:
         self._model, self._layout, self._vectorises = model, layout, vectorises

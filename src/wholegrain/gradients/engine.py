@@ -19,6 +19,7 @@ from wholegrain.gradients.choice import Chosen, choose
 from wholegrain.gradients.layers.base import Cannot
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
+from wholegrain.gradients.programs import Program
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.shares import Share, squares
 from wholegrain.gradients.units import Units, arranged
@@ -64,24 +65,25 @@ class BookKeeping:
         self._chosen: Chosen | None = None
         self._most_items = 0
 
-    @torch.no_grad()
     def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
+        vector = vector.detach()
         total = vector.new_zeros(vector.shape)
         if not inputs.shape[0]:
             return Pooled(total, 0)
-        self._prepare(vector, inputs, targets)
-        batch = _arrange(inputs, targets, groups, clip, vector.dtype)
-        pieces = [batch] if inputs.shape[0] <= self._most_items else list(self._pieces(batch))
-        zeroed = sum([self._add(vector, piece, clip, total) for piece in pieces])
-        if clip.per is ClipPer.NONE and not _finite(total):
-            total.zero_()
-            zeroed = sum([self._add_carefully(vector, piece, clip, total) for piece in pieces])
+        program = self._prepare(vector, inputs, targets)
+        with program.mode():
+            batch = _arrange(inputs, targets, groups, clip, vector.dtype)
+            pieces = [batch] if inputs.shape[0] <= self._most_items else list(self._pieces(batch))
+            zeroed = sum([self._add(vector, piece, clip, total) for piece in pieces])
+            if clip.per is ClipPer.NONE and not _finite(total):
+                total.zero_()
+                zeroed = sum([self._add_carefully(vector, piece, clip, total) for piece in pieces])
         if clip.per is ClipPer.BATCH:
             return pool_gradients(total[None] / len(inputs), torch.zeros(1, dtype=torch.int64), clip)
         return Pooled(total, zeroed)
 
-    def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> None:
+    def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> Program:
         """Take the program for items of this shape: what was tried with one shape says nothing of another."""
         shape = inputs.shape[1:], targets.shape[1:]
         if shape != self._shape:
@@ -91,6 +93,7 @@ class BookKeeping:
             self._most_items = max(1, self._memory // self._chosen.bytes_per_item)
         assert self._chosen is not None
         self._chosen.attach(vector)
+        return self._chosen.program
 
     def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""
@@ -129,8 +132,10 @@ class BookKeeping:
 
     def _by_reference(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         alone = clip if clip.per is ClipPer.SUBJECT else replace(clip, pool=Pool.SUM)
-        groups = torch.zeros(len(piece.inputs), dtype=torch.int64)
-        pooled = reference.clipped_sum(self._model, self._loss, vector, piece.inputs, piece.targets, groups, alone)
+        with torch.inference_mode(False):
+            inputs, targets = piece.inputs.clone(), piece.targets.clone()
+            groups = torch.zeros(len(inputs), dtype=torch.int64)
+            pooled = reference.clipped_sum(self._model, self._loss, vector, inputs, targets, groups, alone)
         total.add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
         return pooled.zeroed
 

@@ -6,6 +6,7 @@ can be any module at all.
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +27,11 @@ from wholegrain.gradients.workspace import Workspace
 class Program(Protocol):
     """A model that can be played forward and back."""
 
+    @property
+    def mode(self) -> Callable[[], AbstractContextManager[Any]]:
+        """What the program and its shares are to be run in."""
+        ...
+
     def run(self, loss: Loss, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
         """The shares of every layer, for the gradients of each item's own loss."""
         ...
@@ -36,9 +42,10 @@ def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor, items: int) -
     if loss is cross_entropy and outputs.dim() == 2 and targets.dtype is torch.int64:
         gradient = outputs.softmax(1)
         return gradient.scatter_(1, targets[:, None], -1.0, reduce="add")
-    with torch.enable_grad():
-        leaf = outputs.detach().requires_grad_()
-        value = loss(leaf, targets)
+    # On ordinary tensors: those of inference have no history.
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = outputs.clone().detach().requires_grad_()
+        value = loss(leaf, targets.clone())
         # The loss is a mean over items: times their number, each item's part is its own loss.
         (gradient,) = torch.autograd.grad(value, leaf, value.new_full((), items))
     return gradient
@@ -51,6 +58,8 @@ class Chain:
     links: tuple[Layer, ...]
     first: int
     workspace: Workspace
+    # Without autograd's own book-keeping, which small tensors spend a tenth of their time on.
+    mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
 
     @staticmethod
     def of(model: nn.Module, slots: "Slots", workspace: Workspace) -> "Chain | None":
@@ -85,6 +94,8 @@ class Chain:
 
 class Graph:
     """Any module: its layers with rules are recorded while autograd does the rest."""
+
+    mode: Callable[[], AbstractContextManager[Any]] = torch.no_grad
 
     def __init__(self, shadow: nn.Module, model: nn.Module, slots: "Slots", workspace: Workspace) -> None:
         self._shadow, self._workspace = shadow, workspace

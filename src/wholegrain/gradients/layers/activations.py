@@ -56,11 +56,11 @@ class Reshape:
     """Flatten and unflatten."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
+        self._reshape = module.forward  # without hooks, which a chain has none of
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """The module itself."""
-        return self._module(inputs[0]), inputs[0].shape
+        return self._reshape(inputs[0]), inputs[0].shape
 
     def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """Back to the shape that came in."""
@@ -118,10 +118,10 @@ class ByAutograd:
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """The module itself, with its history."""
-        with torch.enable_grad():
-            x = inputs[0].detach()
+        with torch.inference_mode(False), torch.enable_grad():
+            x = inputs[0].clone()  # an ordinary tensor: those of inference have no history
             x = x.requires_grad_() if x.is_floating_point() else x
-            # A copy, because a module that works in place must not write into what a layer before it has saved.
+            # Another copy, because a module may work in place.
             y = self._module(x * 1 if x.requires_grad else x)
         return y.detach(), (x, y)
 
@@ -130,7 +130,8 @@ class ByAutograd:
         (g,), (x, y) = outward, saved
         if not needed[0] or not y.requires_grad:
             return (None,), ()
-        (gx,) = torch.autograd.grad(y, x, g)
+        with torch.inference_mode(False):
+            (gx,) = torch.autograd.grad(y, x, None if g is None else g.clone())
         # A gradient that is one value spread over many places cannot be overwritten by the layer before.
         return (gx.contiguous() if 0 in gx.stride() else gx,), ()
 
