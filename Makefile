@@ -38,6 +38,7 @@ format: $(READY) ## Rewrite the code in the house's style
 
 bench: $(READY) ## Run the benchmarks
 	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/gradients.py --quick --contestants plain ours ours-subject
 
 docs: $(READY) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

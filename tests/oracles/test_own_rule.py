@@ -1,0 +1,72 @@
+"""A rule of the caller's own is used like any other, and is not trusted more than any other."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from wholegrain.gradients import reference
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.layers import LAYERS
+from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space
+from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.pooling import Clip, ClipPer, Pool
+from wholegrain.gradients.programs import Chain
+from wholegrain.gradients.shares import Rows
+
+
+class Shift(nn.Module):
+    """x + b."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.b = nn.Parameter(torch.rand(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.b
+
+
+class ShiftRule:
+    """The rule for `Shift`; `factor` is 1 unless it is to be wrong."""
+
+    factor = 1.0
+
+    def __init__(self, module: Shift, owned: Owned) -> None:
+        self._module, self._slot = module, owned.slot("b")
+
+    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
+        return inputs[0] + self._module.b.data, None
+
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
+        (g,) = outward
+        assert g is not None
+        shares = (Rows([(self._slot, space.units.pool(g * self.factor))]),) if self._slot else ()
+        return (g,), shares
+
+
+class WrongRule(ShiftRule):
+    """Forgets half of the gradient."""
+
+    factor = 0.5
+
+
+def compared(rule: type[ShiftRule], monkeypatch: pytest.MonkeyPatch) -> BookKeeping:
+    monkeypatch.setitem(LAYERS, Shift, rule)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), Shift(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    batch = torch.rand(5, 3).double(), torch.arange(5) % 2, torch.arange(5) // 2
+    engine, clip = BookKeeping(model, cross_entropy), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.1)
+    found = engine(flatten(model), *batch, clip).total
+    torch.testing.assert_close(found, reference.clipped_sum(model, cross_entropy, flatten(model), *batch, clip).total)
+    return engine
+
+
+def test_a_rule_of_ones_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(compared(ShiftRule, monkeypatch)._chosen.program, Chain)
+
+
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
+def test_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not isinstance(compared(WrongRule, monkeypatch)._chosen.program, Chain)
