@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from wholegrain.gradients import shares
-from wholegrain.gradients.shares import Outer, Rows, Slot, chunks, squares
+from wholegrain.gradients import outer, shares
+from wholegrain.gradients.norms import squares
+from wholegrain.gradients.outer import Outer
+from wholegrain.gradients.shares import Rows, Slot, chunks
 from wholegrain.gradients.units import Units
 
 W, B, V = Slot("w"), Slot("b"), Slot("v")
@@ -48,8 +50,8 @@ def test_outer(
     weights = drawn(2, units.count)
     views = {"w": torch.zeros(*widths, dtype=torch.float64)} | {slot.name: torch.zeros_like(bias[0]) for slot in slots}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shares, "SMALL", small)
-        patch.setattr(shares, "MOST_KEPT", kept)
+        patch.setattr(outer, "SMALL", small)
+        patch.setattr(outer, "MOST_KEPT", kept)
         patch.setattr(shares, "CHUNK", chunk)
         torch.testing.assert_close(share.squares(units), expected)
         share.add(units, weights, views)

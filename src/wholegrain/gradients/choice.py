@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from wholegrain.gradients.norms import squares
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.programs import Chain, Graph, Program, Slots
 from wholegrain.gradients.reference import Loss, batch_gradient
-from wholegrain.gradients.shares import Rows, Share, Slot, squares
+from wholegrain.gradients.shares import Rows, Share, Slot
 from wholegrain.gradients.units import Units
 from wholegrain.gradients.vectorised import item_gradients
 from wholegrain.gradients.workspace import Workspace

@@ -17,11 +17,12 @@ from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
 from wholegrain.gradients.choice import Chosen, choose
 from wholegrain.gradients.layers.base import Cannot
+from wholegrain.gradients.norms import squares
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.programs import Program
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.shares import Share, squares
+from wholegrain.gradients.shares import Share
 from wholegrain.gradients.units import Units, arranged
 
 MEMORY = 1 << 28

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space, by_item
-from wholegrain.gradients.shares import Outer, Share, Slot
+from wholegrain.gradients.outer import Outer
+from wholegrain.gradients.shares import Share, Slot
 
 
 class LinearLayer:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
-from wholegrain.gradients.shares import Outer, Share
+from wholegrain.gradients.outer import Outer
+from wholegrain.gradients.shares import Share
 
 Apply = Callable[..., Any]
 
