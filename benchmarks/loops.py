@@ -17,7 +17,8 @@ from wholegrain.federation.rounds import RoundRecord, State, rounds
 from wholegrain.gradients.parameters import flatten
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import MemoryLedger
-from wholegrain.silo.noise import NoiseSource
+from wholegrain.silo import training as training_module
+from wholegrain.silo.step import release
 
 Clock = Callable[[], float]
 
@@ -63,31 +64,8 @@ class TimedEngine:
 
 
 @dataclass(frozen=True)
-class TimedNoise:
-    """A noise source whose noise is counted as part of a step."""
-
-    source: NoiseSource
-    watch: Stopwatch
-
-    @property
-    def name(self) -> str:
-        """The source's own."""
-        return self.source.name
-
-    def stream(self, round: int, silo: str) -> "TimedNoise.Stream":
-        """The source's stream, its time counted."""
-        return TimedNoise.Stream(self.watch.timed(self.source.stream(round, silo).add_to))
-
-    @dataclass(frozen=True)
-    class Stream:
-        """A stream, counted."""
-
-        add_to: Callable[[Tensor, float], None]
-
-
-@dataclass(frozen=True)
 class Parts:
-    """Where a round's seconds went: `steps` are clipped sums and noise within it, `plain` steps without privacy."""
+    """Where a round's seconds went: `steps` are clipped sums and releases in it, `plain` steps without privacy."""
 
     round: float
     pricing: float
@@ -114,11 +92,8 @@ def measure(federated: Federated, clock: Clock) -> Iterator[Parts]:
     The steps are timed inside the round: a loop that costs a few per cent is lost in the noise between two timings.
     """
     whole, pricing, training, steps = (Stopwatch(clock) for _ in range(4))
-    trainer = replace(
-        federated.trainer,
-        clipped_sum=steps.timed(federated.trainer.clipped_sum),
-        noise=TimedNoise(federated.trainer.noise, steps),
-    )
+    trainer = replace(federated.trainer, clipped_sum=steps.timed(federated.trainer.clipped_sum))
+    training_module.release = steps.timed(release)
     engine = TimedEngine(InProcess(federated.silos, federated.plan, trainer), training)
     loop = _play(federated, engine, pricing.timed(federated.plan.epsilon))
     plain = Plain(federated.setting.build())

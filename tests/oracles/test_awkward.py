@@ -237,6 +237,7 @@ def test_a_model_that_is_changed_between_calls(change) -> None:
     assert_agrees(engine, model, wavy, flatten(model), batch, norm=1e3)
 
 
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
 def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     class Opposed(nn.Module):
         def __init__(self) -> None:
@@ -255,3 +256,48 @@ def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch
         targets = torch.randn(1, 30, generator=torch.Generator().manual_seed(seed)) * 1e4
         pooled = engine(flatten(model), torch.tensor([[3, 3]]), targets, torch.tensor([0]), clip)
         assert float(pooled.total.double().norm()) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("weights", [[9.0, 1.0, 1.0], [1.0, 1.0, 9.0]])
+def test_class_weights_never_let_an_item_change_the_others(weights: list[float]) -> None:
+    """The library's weighted mean would: one item of a heavy class makes all others lighter."""
+    heavy = torch.tensor(weights, dtype=torch.float64)
+    loss = lambda outputs, targets: cross_entropy(outputs, targets, weight=heavy)  # noqa: E731
+    agrees(WORLD.built(lambda: nn.Linear(4, 3)), loss, classes(WORLD.batch((4,))))
+
+
+def test_ignored_places_of_a_sequence() -> None:
+    class Spoken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x).transpose(1, 2)
+
+    batch = WORLD.batch((3, 4))
+    targets = torch.arange(21).view(7, 3) % 5
+    targets[1:, 2] = -100
+    agrees(WORLD.built(Spoken), cross_entropy, Batch(batch.inputs, targets, batch.groups))
+
+
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
+def test_items_that_mix_only_where_numbers_are_large() -> None:
+    class Guarded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x / x.abs().max().clamp(min=1))
+
+    batch = WORLD.batch((4,))
+    batch.inputs[0] = 1000
+    agrees(WORLD.built(Guarded), wavy, batch)
+
+
+def test_a_vector_with_strides_and_then_another_at_its_place() -> None:
+    model, batch = WORLD.built(lambda: nn.Linear(4, 3)), WORLD.batch((4,))
+    both, engine = torch.randn(15, 2, dtype=torch.float64), BookKeeping(model, wavy)
+    for vector in (both[:, 0], both.reshape(-1)[:15]):
+        assert_agrees(engine, model, wavy, vector, batch)

@@ -14,7 +14,8 @@ from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 
-SLACK = {torch.float64: 1e-12, torch.float32: 1e-6}
+# In single precision the other subjects move a little, too: products of another batch are rounded in another order.
+SLACK = {torch.float64: 1e-12, torch.float32: 1e-5}
 NORM = 0.5
 
 

@@ -126,3 +126,30 @@ class Remembers(nn.Module):
 def test_a_model_that_cannot_be_trained_privately_is_refused(model: nn.Module, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         wg.train(DATA, model=model, policy={"name": "user_ldp", "rate": 0.5}, privacy={"epsilon": 4.0})
+
+
+class Mixing(nn.Module):
+    """Centres each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(DATA.features, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x - x.mean(0))
+
+
+class Dropping(Mixing):
+    """Draws random numbers without a layer for it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(nn.functional.dropout(x, 0.5, self.training))
+
+
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
+@pytest.mark.parametrize(
+    ("model", "reason"), [(Mixing, "mixes the items of a batch"), (Dropping, "draws random numbers")]
+)
+def test_models_are_refused_for_what_they_do_and_not_only_for_their_layers(model: type[nn.Module], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        prepare(spec("subject_dp"), dataset=DATA, model=model())

@@ -10,7 +10,7 @@ from wholegrain.cli import show
 from wholegrain.cli.pricing import Json
 from wholegrain.cli.runs import Changes
 from wholegrain.data.sources import SOURCES
-from wholegrain.errors import SpecError
+from wholegrain.errors import DataError, SpecError
 from wholegrain.runs import skeleton
 from wholegrain.runs.describe import describe as facts_of
 from wholegrain.runs.spec import BLANK, RunSpec, changed, load
@@ -39,7 +39,11 @@ def init(
     silo: ColumnName = None,
 ) -> None:
     """Write a spec for a table, with blanks to fill in. Reads names and kinds of columns only."""
+    if table.is_dir():
+        raise DataError(f"'{table}' is a folder; name a CSV or Parquet file.")
     out = out or table.with_suffix(".toml")
+    if not out.parent.is_dir():
+        raise SpecError(f"There is no folder '{out.parent}' to write '{out.name}' into; make it first.")
     roles = skeleton.write_skeleton(table, out, skeleton.Roles(subject=subject, target=target, silo=silo))
     for key, name in (("subject", roles.subject), ("target", roles.target), ("silo", roles.silo)):
         guessed = "  (a guess by its name)" if name in roles.guessed else ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from wholegrain.gradients.units import Units
 from wholegrain.gradients.vectorised import item_gradients
 from wholegrain.gradients.workspace import Workspace
 
-TRIAL = 3
+TRIAL, TRIALS = 3, 2
 # Two ways of summing differ by rounding; a wrong rule differs by more than this part of the whole.
 AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
 # Values of a parameter that are compared as one product.
@@ -50,30 +50,53 @@ class Chosen:
 
 def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor) -> Chosen:
     """The first of the programs, from fast to slow, that passes the trial; the slowest needs none."""
-    trial = _trial(model, loss, layout, vector, inputs, targets)
+    trials = list(islice(_trials(model, loss, layout, vector, inputs, targets), TRIALS))
+    if not trials:
+        trials = [_Trial(model, loss, layout, vector, _zeros(inputs), _zeros(targets))]
     for make in (_by_rules, _by_vmap):
-        if trial.passes(make):
-            return trial.chosen(make)
-    return trial.chosen(_one_by_one)
+        if all(trial.passes(make) for trial in trials):
+            return trials[0].chosen(make)
+    return trials[0].chosen(_one_by_one)
 
 
-def _trial(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor) -> "_Trial":
-    """The first made-up batch whose gradients are finite, or the last: some models cannot take every number."""
-    for values, classes in product(_made_up(inputs), _made_up(targets)):
-        try:
-            trial = _Trial(model, loss, layout, vector, values, classes)
-        except (IndexError, RuntimeError):
-            continue
-        if trial.tells:
-            return trial
-    return _Trial(model, loss, layout, vector, inputs.new_zeros(TRIAL, *inputs.shape[1:]), _zeros(targets))
+def mixes_items(model: nn.Module, inputs: Tensor) -> bool:
+    """Whether an item's output depends on the others in its batch, as far as made-up items of this shape can show."""
+    for batch in _made_up(inputs):
+        with torch.no_grad():
+            together = model(batch.clone())
+            alone = torch.cat([model(batch[k : k + 1].clone()) for k in range(TRIAL)])
+        if together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True):
+            return True
+    return False
+
+
+def _trials(
+    model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
+) -> Iterator["_Trial"]:
+    """Made-up batches whose gradients are finite: some models cannot take every number."""
+    for values in _made_up(inputs):
+        for classes in _made_up(targets):
+            try:
+                trial = _Trial(model, loss, layout, vector, values, classes)
+            except (IndexError, RuntimeError):
+                continue
+            if trial.tells:
+                yield trial
+                break
 
 
 def _made_up(given: Tensor) -> Iterator[Tensor]:
-    """Values of the same kind that differ from item to item; where they are whole numbers, 0 and 1, then 1 alone."""
+    """Values of the same kind that differ from item to item.
+
+    Numbers between 0 and 1, then of either sign with one item much larger than the others; where they are whole
+    numbers, 0 and 1, then 1 alone.
+    """
     shape, draws = (TRIAL, *given.shape[1:]), torch.Generator().manual_seed(0)
     if given.is_floating_point():
         yield torch.rand(shape, dtype=given.dtype, generator=draws)
+        wide = torch.randn(shape, dtype=given.dtype, generator=draws).mul_(3)
+        wide[-1] *= 100
+        yield wide
         return
     mixed = torch.randint(2, shape, generator=draws).to(given.dtype)
     if given.dim() == 1:
@@ -81,8 +104,8 @@ def _made_up(given: Tensor) -> Iterator[Tensor]:
     yield from (mixed, torch.ones_like(mixed), torch.zeros_like(mixed))
 
 
-def _zeros(targets: Tensor) -> Tensor:
-    return targets.new_zeros(TRIAL, *targets.shape[1:])
+def _zeros(given: Tensor) -> Tensor:
+    return given.new_zeros(TRIAL, *given.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +179,7 @@ class _Trial:
         """A program for use, with a notice where it is slow."""
         made = make(self._model, self._layout)
         if made.notice:
-            warnings.warn(made.notice, SlowGradients, stacklevel=2)
+            warnings.warn(made.notice, SlowGradients, stacklevel=6)
         # Measured on another copy, whose buffers are still to be made.
         return Chosen(made.program, made.attach, self._bytes_per_item(make(self._model, self._layout)))
 
@@ -240,7 +263,7 @@ def _by_rules(model: nn.Module, layout: Layout) -> Made:
         # What is attached stays in memory, so that no other vector can come to lie at its place.
         if vector.data_ptr() == place and vector.is_contiguous():
             return
-        place = vector.data_ptr()
+        place = vector.data_ptr() if vector.is_contiguous() else None
         for p, view in zip(parameters, layout.views(vector.detach()).values(), strict=True):
             p.data = view
 

@@ -28,7 +28,11 @@ from wholegrain.gradients.units import Units, arranged
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
 # Roundings between a squared norm and a weighted sum, from above.
-MARGIN = 8
+MARGIN = 32
+
+
+Shape = tuple[torch.Size, torch.Size, torch.dtype]
+"""Of an item, of its target, and the kind of numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +65,8 @@ class BookKeeping:
     def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY) -> None:
         self._model, self._loss, self._memory = model, loss, memory
         self._layout = Layout.of(model)
-        self._by_shape: dict[tuple[torch.Size, torch.Size], Chosen] = {}
-        self._shape: tuple[torch.Size, torch.Size] | None = None
+        self._by_shape: dict[Shape, Chosen] = {}
+        self._shape: Shape | None = None
         self._chosen: Chosen | None = None
         self._most_items = 0
 
@@ -86,7 +90,7 @@ class BookKeeping:
 
     def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> Program:
         """Take the program for items of this shape: what was tried with one shape says nothing of another."""
-        shape = inputs.shape[1:], targets.shape[1:]
+        shape = inputs.shape[1:], targets.shape[1:], vector.dtype
         if shape != self._shape:
             if shape not in self._by_shape:
                 self._by_shape[shape] = choose(self._model, self._loss, self._layout, vector, inputs, targets)

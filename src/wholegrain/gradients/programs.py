@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
 from wholegrain.gradients.fallback import Tap
@@ -21,6 +22,7 @@ from wholegrain.gradients.layers.base import Cannot, Layer, Owned, Space
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.shares import Share, Slot
 from wholegrain.gradients.units import Units
+from wholegrain.gradients.vectorised import quietly
 from wholegrain.gradients.workspace import Workspace
 
 
@@ -42,13 +44,18 @@ def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor, items: int) -
     if loss is cross_entropy and outputs.dim() == 2 and targets.dtype is torch.int64:
         gradient = outputs.softmax(1)
         return gradient.scatter_(1, targets[:, None], -1.0, reduce="add")
+    if outputs.shape[0] != items or targets.shape[0] != items:
+        raise Cannot("its outputs or targets do not have an item in each row")
+
+    # One item at a time, and not the batch's mean: with class weights or ignored targets that is another mean, in which
+    # one item changes the weight of the others.
+    def own(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output[None], target[None])
+
     # On ordinary tensors: those of inference have no history.
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf = outputs.clone().detach().requires_grad_()
-        value = loss(leaf, targets.clone())
-        # The loss is a mean over items: times their number, each item's part is its own loss.
-        (gradient,) = torch.autograd.grad(value, leaf, value.new_full((), items))
-    return gradient
+    with torch.inference_mode(False), torch.enable_grad(), quietly():
+        gradients: Tensor = vmap(grad(own))(outputs.clone().detach(), targets.clone())
+    return gradients
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.rounds import State, rounds
+from wholegrain.gradients.choice import mixes_items
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.reference import ClippedSum
@@ -237,6 +238,7 @@ def _require_fit(prepared: Prepared, dataset: Dataset) -> None:
     targets, groups = torch.zeros(2, dtype=torch.int64), torch.arange(2)
     before = [buffer.clone() for buffer in model.buffers()]
     clip = prepared.plan.rows[0][0].clip
+    random = torch.random.get_rng_state()
     try:
         outputs = model(inputs)
         prepared.clipped_sum(vector, inputs, targets, groups, clip)
@@ -248,6 +250,13 @@ def _require_fit(prepared: Prepared, dataset: Dataset) -> None:
     if tuple(outputs.shape) != (2, dataset.classes):
         raise ModelError(
             f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be [2, {dataset.classes}]."
+        )
+    if not torch.equal(random, torch.random.get_rng_state()):
+        raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
+    if mixes_items(model, inputs):
+        raise ModelError(
+            "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
+            " be bounded."
         )
     if not bool(torch.isfinite(vector).all()):
         raise ModelError("The model's initial parameters are not all finite.")
