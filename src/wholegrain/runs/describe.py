@@ -29,7 +29,8 @@ def describe(spec: RunSpec) -> dict[str, Any]:
     dataset = load_dataset(spec)
     silos = split_dataset(dataset, _whole(spec, dataset)).silos
     if dataset.silos is None and spec.silos.partition == "column":
-        silos = {"(no silos yet)": silo for silo in silos.values()}
+        (whole,) = silos.values()
+        silos = {"(no silos yet)": whole}
     members = np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()])
     within = np.concatenate([silo.data.roster.counts for silo in silos.values()])
     numbers, spans = np.unique(members, return_counts=True)
