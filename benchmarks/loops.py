@@ -65,7 +65,7 @@ class TimedEngine:
 
 @dataclass(frozen=True)
 class Parts:
-    """Where a round's seconds went: `steps` are clipped sums and releases in it, `plain` steps without privacy."""
+    """Where a round's seconds went: `steps` are clipped sums, releases and moves, `plain` steps without privacy."""
 
     round: float
     pricing: float
@@ -97,10 +97,15 @@ def measure(federated: Federated, clock: Clock) -> Iterator[Parts]:
     engine = TimedEngine(InProcess(federated.silos, federated.plan, trainer), training)
     loop = _play(federated, engine, pricing.timed(federated.plan.epsilon))
     plain = Plain(federated.setting.build())
+    vector = flatten(federated.model)
+    move = vector.clone().zero_()
     following = whole.timed(lambda: next(loop))
     for number in range(federated.plan.horizon.rounds):
         following()
-        bare = plain.seconds(list(federated.ready(number)), clock)
+        batches = list(federated.ready(number))
+        for _ in batches:  # the move, which cannot be timed inside the loop: the same operation on vectors as long
+            steps.timed(vector.sub_)(move)
+        bare = plain.seconds(batches, clock)
         yield Parts(whole.read(), pricing.read(), training.read(), steps.read(), bare)
 
 
