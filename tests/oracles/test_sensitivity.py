@@ -130,3 +130,29 @@ def test_gradients_that_nearly_cancel_between_the_items_of_a_subject(scale: floa
         for apart in (0.1, 0.2, 1.0):
             pooled = engine(torch.zeros(5000), nearly_equal(seed, scale, apart), pulls, one, clip)
             assert float(pooled.total.double().norm()) <= 0.5 * (1 + 1e-5)
+
+
+class Against(nn.Module):
+    """One small map, used twice, one use against the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x[:, 0]) - self.inner(x[:, 1])
+
+
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
+@pytest.mark.parametrize("scale", [1.0, 1e2, 1e4, 1e6])
+def test_uses_of_one_map_that_nearly_cancel(scale: float) -> None:
+    """Norm and sum must come from the same products: it is the sum that is released."""
+    model = Against()
+    engine, clip = BookKeeping(model, along), Clip(ClipPer.SUBJECT, Pool.MEAN, norm=0.5)
+    for seed in range(30):
+        draws = torch.Generator().manual_seed(seed)
+        row, other, pull = torch.randn(3, 1, 3, generator=draws)
+        inputs = torch.stack([row * scale, row * scale + other * 0.01], 1)
+        for items in (1, 3):
+            batch = inputs.repeat(items, 1, 1), pull.repeat(items, 1), torch.zeros(items, dtype=torch.int64)
+            assert float(engine(flatten(model), *batch, clip).total.double().norm()) <= 0.5 * (1 + 1e-5)

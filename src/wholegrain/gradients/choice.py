@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wholegrain.gradients.norms import squares
+from wholegrain.gradients.norms import squares, united
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.programs import Chain, Graph, Program, Slots
 from wholegrain.gradients.reference import Loss, batch_gradient
@@ -196,7 +196,7 @@ class _Trial:
 
     @torch.no_grad()
     def _agrees(self, program: Program, expected: _Expected) -> bool:
-        shares = program.run(self._loss, self._inputs, self._targets, expected.units)
+        shares = united(program.run(self._loss, self._inputs, self._targets, expected.units))
         squared = squares(shares, expected.units)
         # A norm that a program does not vouch for is not wrong.
         lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())

@@ -17,7 +17,7 @@ from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
 from wholegrain.gradients.choice import Chosen, choose
 from wholegrain.gradients.layers.base import Cannot
-from wholegrain.gradients.norms import squares
+from wholegrain.gradients.norms import squares, united
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.programs import Program
@@ -117,7 +117,7 @@ class BookKeeping:
     def _run(self, piece: Piece) -> list[Share]:
         assert self._chosen is not None
         try:
-            return self._chosen.program.run(self._loss, piece.inputs, piece.targets, piece.units)
+            return united(self._chosen.program.run(self._loss, piece.inputs, piece.targets, piece.units))
         except Cannot as error:
             raise ModelError(f"The model computes something else than it was tried with: {error}.") from error
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wholegrain.gradients.outer import Outer
-from wholegrain.gradients.shares import CHUNK, Share, Slot, chunks
+from wholegrain.gradients.shares import CHUNK, Share, Slot, chunks, unless_cancelled
 from wholegrain.gradients.units import Run, Units
 
 
@@ -18,6 +18,17 @@ def squares(shares: Sequence[Share], units: Units) -> Tensor:
         total = square if total is None else total.add_(square)
     assert total is not None, "a model without trainable parameters is refused before"
     return total
+
+
+def united(shares: Sequence[Share]) -> list[Share]:
+    """The same shares, with all uses of one layer as a single share: norms and sums must come from the same products.
+
+    Uses that pull against each other leave a small difference of large numbers; rounded in one way for the norm and in
+    another for the sum, it would let a contribution through that is longer than the clip norm.
+    """
+    groups = _apart(shares)
+    merged = [None if len(group) == 1 else _as_one_use(group) for group in groups]
+    return [share for group, one in zip(groups, merged, strict=True) for share in ([one] if one else group)]
 
 
 def _apart(shares: Sequence[Share]) -> list[list[Share]]:
@@ -50,11 +61,7 @@ def _meet(one: Slot, other: Slot) -> bool:
 
 def _of_tangled(group: Sequence[Share], units: Units) -> Tensor:
     """Several uses of one parameter: their gradients are summed first."""
-    merged = _as_one_use(group)
-    if merged is not None:
-        return merged.squares(units)
-    parts = [_formed_together(group, units, run) for run in units.runs]
-    return torch.cat(parts)
+    return torch.cat([_formed_together(group, units, run) for run in units.runs])
 
 
 def _as_one_use(group: Sequence[Share]) -> Outer | None:
@@ -79,12 +86,21 @@ def _formed_together(group: Sequence[Share], units: Units, run: Run) -> Tensor:
     parts = []
     for chosen in chunks(run.count, CHUNK // 4):
         sums: dict[str, Tensor] = {}
+        apart = torch.zeros(())
         for share in group:
             for slot, formed in share.gradients(units, run, chosen):
                 sums[slot.name] = _with_rows(sums.get(slot.name), slot, formed)
-        flat = [rows.reshape(rows.shape[0], -1) for rows in sums.values()]
-        parts.append(sum((torch.linalg.vecdot(rows, rows) for rows in flat), torch.zeros(())))
+                apart = apart + _squared(formed).sqrt()
+        squared = sum((_squared(rows) for rows in sums.values()), torch.zeros(()))
+        # The sum is added up share by share, with roundings of its own.
+        parts.append(unless_cancelled(squared, apart.square(), len(group)))
     return torch.cat(parts)
+
+
+def _squared(rows: Tensor) -> Tensor:
+    flat = rows.reshape(rows.shape[0], -1)
+    squares: Tensor = torch.linalg.vecdot(flat, flat)
+    return squares
 
 
 def _with_rows(total: Tensor | None, slot: Slot, formed: Tensor) -> Tensor:
