@@ -6,7 +6,8 @@
     ├── ModelError        a model whose gradients cannot be told apart item by item
     ├── AccountingError   an event that the chosen accountant cannot price
     ├── BudgetError       a budget that cannot be met, or that would be overspent
-    └── RunError          a run directory that cannot be written or read
+    ├── LedgerError       a ledger that cannot be trusted, read or written
+    └── RunError          a run directory that cannot be written or read, or a run that cannot go on
 
 The command line turns each of them into one line and exit code 2. Nothing else is raised on purpose.
 """
@@ -36,5 +37,9 @@ class BudgetError(WholegrainError):
     """A budget that cannot be met, or that a round would overspend."""
 
 
+class LedgerError(WholegrainError):
+    """A ledger that cannot be trusted, read or written; without it nothing is released."""
+
+
 class RunError(WholegrainError):
-    """A run directory that cannot be written or read."""
+    """A run directory that cannot be written or read, or a run that cannot go on."""

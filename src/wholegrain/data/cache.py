@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wholegrain._cache import cache_folder
+from wholegrain._places import cache_folder
 
 FORMAT = 1
 """Raised whenever the meaning of a kept file changes."""

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from wholegrain.federation.messages import RoundTask, SiloUpdate
+from wholegrain import _check
+from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.policies.plan import Plan
 from wholegrain.silo.training import Silo, Trainer
 
@@ -16,10 +17,15 @@ class InProcess:
     plan: Plan
     trainer: Trainer
 
-    def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
-        """Train each silo of the task in turn."""
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        """Train each silo of the task in turn; one that fails does not stop the others."""
         for name in task.silos:
-            vector = self.trainer.train(
-                self.silos[name], self.plan.policy_for(name), task.vector, task.round, task.steps
-            )
-            yield SiloUpdate(name, vector)
+            yield self._answer(name, task)
+
+    def _answer(self, name: str, task: RoundTask) -> SiloUpdate | SiloFault:
+        policy = self.plan.policy_for(name)
+        try:
+            vector = self.trainer.train(self.silos[name], policy, task.vector, task.round, task.steps)
+        except Exception as error:  # whatever a silo dies of, in a deployment, too
+            return SiloFault(name, f"{type(error).__name__}: {_check.reason(error)}")
+        return SiloUpdate(name, vector)

@@ -1,12 +1,13 @@
 """The server's part: an average of parameters, by public weights."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
+import torch
 from torch import Tensor
 
-from wholegrain.errors import RunError
-from wholegrain.federation.messages import SiloUpdate
+from wholegrain.federation.messages import SiloFault, SiloUpdate
 from wholegrain.policies.policy import SiloFacts
 
 
@@ -30,17 +31,47 @@ def weights(silos: Iterable[SiloFacts], averaging: Averaging) -> Mapping[str, fl
     return {silo.name: float(silo.subjects) for silo in silos}
 
 
-def average(updates: Iterable[SiloUpdate], weights: Mapping[str, float]) -> Tensor:
-    """The weighted mean of the updates, summed as they arrive: one vector of memory however many silos there are."""
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """The weighted mean of what was usable; `vector` is None where nothing was.
+
+    `answered` are the silos whose update arrived, `used` those of which it could be used.
+    """
+
+    vector: Tensor | None
+    answered: tuple[str, ...]
+    used: tuple[str, ...]
+    faults: tuple[SiloFault, ...]
+
+
+def average(answers: Iterable[SiloUpdate | SiloFault], weights: Mapping[str, float], size: int) -> Mean:
+    """The weighted mean of the usable updates, summed as they arrive: one vector of memory however many silos there are.
+
+    An update of another shape than [size], or with a value that is not finite, is left out like one that never came.
+    """
     total: Tensor | None = None
     mass = 0.0
-    for update in updates:
-        weight = weights[update.silo]
+    answered, used, faults = [], [], []
+    for answer in answers:
+        if isinstance(answer, SiloFault):
+            faults.append(answer)
+            continue
+        answered.append(answer.silo)
+        fault = _fault(answer, size)
+        if fault is not None:
+            faults.append(fault)
+            continue
+        weight = weights[answer.silo]
         mass += weight
-        if total is None:
-            total = update.vector * weight
-        else:
-            total.add_(update.vector, alpha=weight)
-    if total is None:
-        raise RunError("No silo returned an update in this round.")
-    return total.div_(mass)
+        used.append(answer.silo)
+        total = answer.vector * weight if total is None else total.add_(answer.vector, alpha=weight)
+    mean = None if total is None else total.div_(mass)
+    return Mean(mean, tuple(answered), tuple(used), tuple(faults))
+
+
+def _fault(update: SiloUpdate, size: int) -> SiloFault | None:
+    if tuple(update.vector.shape) != (size,):
+        return SiloFault(update.silo, f"its parameters have the shape {list(update.vector.shape)}, not [{size}]")
+    if not bool(torch.isfinite(update.vector).all()):
+        return SiloFault(update.silo, "its parameters are not all finite")
+    return None

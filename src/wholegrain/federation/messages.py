@@ -25,9 +25,17 @@ class SiloUpdate:
     vector: Tensor
 
 
-class Engine(Protocol):
-    """Carries a task to silos and brings their updates back; it knows nothing of privacy."""
+@dataclass(frozen=True)
+class SiloFault:
+    """A silo that gave nothing usable in a round, and why."""
 
-    def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
-        """One update for each silo of the task."""
+    silo: str
+    reason: str
+
+
+class Engine(Protocol):
+    """Carries a task to silos and brings their answers back; it knows nothing of privacy."""
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        """One answer for each silo of the task."""
         ...

@@ -1,16 +1,20 @@
 """The only round loop. Reserve, train, average, record: in this order, for every policy on every engine."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import average
-from wholegrain.federation.messages import Engine, RoundTask
+from wholegrain.federation.messages import Engine, RoundTask, SiloFault
 from wholegrain.policies.horizon import Horizon
 from wholegrain.privacy.guard import Guard
-from wholegrain.privacy.ledger import Entry
+
+MOST_FAILED_ROUNDS = 3
+"""So many failed rounds in a row end a run: going on would only spend."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,25 +27,54 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What a finished round left: the new state, who trained, ε spent so far, and how long it took."""
+    """What a finished round left: the new state, who trained, who failed, ε spent so far, and how long it took.
+
+    A round in which too few silos answered has failed: it is paid for, and the parameters stay as they were.
+    """
 
     state: State
     cohort: tuple[str, ...]
+    faults: tuple[SiloFault, ...]
+    failed: bool
     epsilon: float
     seconds: float
 
 
-def rounds(
-    state: State, horizon: Horizon, engine: Engine, guard: Guard, weights: Mapping[str, float]
-) -> Iterator[RoundRecord]:
+@dataclass(frozen=True)
+class Averaged:
+    """How a round's answers become parameters: each silo's public weight, and the fewest silos that make a mean."""
+
+    weights: Mapping[str, float]
+    fewest: int = 1
+
+
+def rounds(state: State, horizon: Horizon, engine: Engine, guard: Guard, averaged: Averaged) -> Iterator[RoundRecord]:
     """Play the rounds from `state` to the horizon.
 
-    Guarantee: a round's releases are in the ledger before any silo is asked to train for it.
+    Guarantee: a round's releases are in the ledger before any silo is asked to train for it; whoever fails has paid.
     """
+    failures = 0
     for number in range(state.round, horizon.rounds):
         started = time.perf_counter()
         cohort = horizon.cohort(number)
-        epsilon = guard.reserve(tuple(Entry(number, silo, horizon.steps) for silo in cohort))
+        reservation = guard.reserve(number, dict.fromkeys(cohort, horizon.steps), digest(state.vector))
         task = RoundTask(number, cohort, horizon.steps, state.vector)
-        state = State(number + 1, average(engine.run(task), weights))
-        yield RoundRecord(state, cohort, epsilon, time.perf_counter() - started)
+        mean = average(engine.run(task), averaged.weights, state.vector.numel())
+        guard.confirm(reservation, mean.answered)
+        failed = mean.vector is None or len(mean.used) < averaged.fewest
+        state = State(number + 1, state.vector if mean.vector is None or failed else mean.vector)
+        seconds = time.perf_counter() - started
+        yield RoundRecord(state, cohort, mean.faults, failed, reservation.epsilon, seconds)
+        failures = failures + 1 if failed else 0
+        if failures == MOST_FAILED_ROUNDS:
+            raise RunError(_gave_up(number, mean.faults))
+
+
+def digest(vector: Tensor) -> str:
+    """What tells parameters from others, to the last bit."""
+    return hashlib.blake2b(vector.contiguous().numpy().data, digest_size=16).hexdigest()
+
+
+def _gave_up(round: int, faults: tuple[SiloFault, ...]) -> str:
+    why = f"; in the last one silo '{faults[0].silo}' failed: {faults[0].reason}" if faults else ""
+    return f"Rounds {round - MOST_FAILED_ROUNDS + 1} to {round} failed one after the other{why}."

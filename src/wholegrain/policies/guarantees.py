@@ -13,10 +13,10 @@ refused. Proofs, with C the clip norm, K the public bound on a subject's items, 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, NonPrivateDpEvent
 
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
@@ -24,7 +24,7 @@ from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.groups import group_epsilon
+from wholegrain.privacy.exposure import Exposure, Releases, Terms, price
 from wholegrain.privacy.units import Unit
 
 Row = tuple[Policy, SiloFacts]
@@ -54,43 +54,52 @@ def step_event(policy: Policy, silo: SiloFacts, unit: Unit) -> DpEvent:
     return _subject_step(policy, silo, sigma)
 
 
-def federation_event(rows: Iterable[Row], releases: Mapping[str, int], unit: Unit, span: int) -> DpEvent:
-    """What all silos' releases together reveal about one unit.
+def exposure(rows: Iterable[Row], unit: Unit, span: int) -> Exposure:
+    """What the rows' steps reveal about a unit.
 
     A subject lives in up to `span` silos and pays for each (horizontal composition); an item or a silo pays in one.
-    Where the unit can be in every silo that released, their events compose exactly; otherwise `span` copies of the
-    coordinate-wise worst silo stand in for any choice of them.
+    Where nothing can be proved of a row, its step reveals everything.
     """
-    active = [(policy, silo) for policy, silo in rows if releases.get(silo.name, 0) > 0]
+    rows = list(rows)
     reach = span if unit is Unit.SUBJECT else 1
-    if reach >= len(active):
-        return events.compose(
-            events.repeat(step_event(policy, silo, unit), releases[silo.name]) for policy, silo in active
-        )
-    steps = max(releases[silo.name] for _, silo in active)
-    return events.repeat(step_event(*worst_row(active, unit), unit), steps * reach)
+    if _unprovable(rows, unit):
+        return Exposure(reach, {silo.name: NonPrivateDpEvent() for _, silo in rows}, NonPrivateDpEvent())
+    steps = {silo.name: step_event(policy, silo, unit) for policy, silo in rows}
+    worst = step_event(*worst_row(rows, unit), unit) if reach < len(rows) else None
+    return Exposure(reach, steps, worst)
+
+
+def terms(rows: Iterable[Row], span: int, units: Iterable[Unit] = Unit) -> Terms:
+    """On what terms these rows' releases are priced."""
+    rows, units = list(rows), tuple(units)
+    # Where an item has a coin of its own, sampling hides it better than its subject's price would.
+    shared = any(shares_its_coin(policy, silo) for policy, silo in rows) and not _unprovable(rows, Unit.SUBJECT)
+    through = exposure(rows, Unit.SUBJECT, span=1) if shared and Unit.ITEM in units else None
+    return Terms({unit: exposure(rows, unit, span) for unit in units}, through)
+
+
+def federation_event(rows: Iterable[Row], releases: Releases, unit: Unit, span: int) -> DpEvent:
+    """What all silos' releases together reveal about one unit."""
+    return exposure(rows, unit, span).event(releases)
 
 
 def federation_epsilon(
-    rows: list[Row],
-    releases: Mapping[str, int],
-    unit: Unit,
-    span: int,
-    accountant: Accountant,
-    delta: float,
+    rows: Iterable[Row], releases: Releases, unit: Unit, span: int, accountant: Accountant, delta: float
 ) -> float:
-    """The smallest ε at δ that can be proved for one unit of the federation.
+    """The smallest ε at δ that can be proved for one unit of the federation."""
+    return price([(terms(rows, span, [unit]), releases)], unit, accountant, delta)
 
-    One item more or less is also its subject taken away and another version of it put in place: twice what one subject
-    pays in one silo. Where sampling does not hide an item by itself, that is often the better bound.
-    """
-    epsilon = accountant.epsilon(federation_event(rows, releases, unit, span), delta)
-    if unit is not Unit.ITEM or not any(shares_its_coin(policy, silo) for policy, silo in rows):
-        return epsilon
-    if needs_bound(rows[0][0]) and any(silo.items_per_subject is None for _, silo in rows):
-        return epsilon
-    subject = federation_event(rows, releases, Unit.SUBJECT, span=1)
-    return min(epsilon, group_epsilon(lambda inner: accountant.epsilon(subject, inner), 2, delta))
+
+def missing_bound(rows: Iterable[Row], unit: Unit) -> str | None:
+    """The silo for which K is not declared, where the unit's price depends on it."""
+    rows = list(rows)
+    if unit is not Unit.SUBJECT or not needs_bound(rows[0][0]):
+        return None
+    return next((silo.name for _, silo in rows if silo.items_per_subject is None), None)
+
+
+def _unprovable(rows: list[Row], unit: Unit) -> bool:
+    return any(obstacles(policy, unit) for policy, _ in rows) or missing_bound(rows, unit) is not None
 
 
 def needs_bound(policy: Policy) -> bool:

@@ -13,11 +13,12 @@ from dp_accounting import DpEvent
 from wholegrain import _check
 from wholegrain.errors import AccountingError, BudgetError, SpecError
 from wholegrain.policies.catalog import Settings, find
-from wholegrain.policies.guarantees import Row, federation_epsilon, federation_event, needs_bound, obstacles
+from wholegrain.policies.guarantees import Row, federation_epsilon, federation_event, missing_bound, obstacles, terms
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.privacy.calibration import MOST_NOISE, first_guess, least_noise, most_rounds
+from wholegrain.privacy.exposure import Terms
 from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
 
 
@@ -45,11 +46,12 @@ class Plan:
 
     def epsilon(self, releases: Mapping[str, int], unit: Unit | None = None) -> float:
         """What these releases cost, proved; infinite where nothing can be."""
-        unit = unit or self.unit
-        if obstacles(self.rows[0][0], unit) or _missing_bound(self, unit):
-            return math.inf
-        rows = list(self.rows)
-        return federation_epsilon(rows, releases, unit, self.span, self.accountant, self.delta)
+        return federation_epsilon(self.rows, releases, unit or self.unit, self.span, self.accountant, self.delta)
+
+    @property
+    def terms(self) -> Terms:
+        """What one step of each silo reveals, for every unit: all that a ledger needs to price what was released."""
+        return terms(self.rows, self.span)
 
     def guarantee(self, unit: Unit = Unit.SUBJECT) -> Guarantee:
         """The strongest standing for this unit: proved before none; what is only claimed is never returned here."""
@@ -191,12 +193,8 @@ def _composition(plan: Plan, unit: Unit) -> str:
 
 
 def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:
-    if unit is not Unit.SUBJECT or not needs_bound(plan.rows[0][0]):
-        return ()
-    silos = [facts.name for _, facts in plan.rows if facts.items_per_subject is None]
-    if not silos:
-        return ()
-    return (f"no public bound on the items of one subject is declared for '{silos[0]}'",)
+    silo = missing_bound(plan.rows, unit)
+    return () if silo is None else (f"no public bound on the items of one subject is declared for '{silo}'",)
 
 
 def _require_priceable(plan: Plan, goal: Goal) -> None:

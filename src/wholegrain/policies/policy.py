@@ -104,8 +104,8 @@ class Policy:
         """The same row with this noise multiplier."""
         return replace(self, noise=FixedNoise(multiplier))
 
-    def noise_std_for(self, batch: Batch) -> float:
-        """Standard deviation of the noise on the sum; refused before calibration."""
+    def noise_multiplier_for(self, batch: Batch) -> float:
+        """Noise on the sum, in units of the clip norm; refused before calibration."""
         if self.noise is None:
             raise SpecError(f"The policy '{self.name}' has no noise yet; make a plan first.")
-        return self.noise.multiplier_for(batch) * self.clip.norm
+        return self.noise.multiplier_for(batch)

@@ -119,10 +119,11 @@ def compose(events: Iterable[DpEvent]) -> DpEvent:
     """
     counts: Counter[DpEvent] = Counter()
     for event in events:
-        if isinstance(event, SelfComposedDpEvent):
-            counts[event.event] += event.count
-        else:
-            counts[event] += 1
+        for part in event.events if isinstance(event, ComposedDpEvent) else (event,):
+            if isinstance(part, SelfComposedDpEvent):
+                counts[part.event] += part.count
+            else:
+                counts[part] += 1
     parts = [repeat(event, n) for event, n in counts.items()]
     private = [part for part in parts if not isinstance(part, NoOpDpEvent)]
     if any(isinstance(part, NonPrivateDpEvent) for part in private):

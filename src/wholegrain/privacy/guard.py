@@ -1,38 +1,112 @@
 """The one gate between a plan and its training: a round that the budget cannot pay for does not start."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from wholegrain.errors import BudgetError
-from wholegrain.privacy.ledger import Entry, Ledger
-from wholegrain.privacy.units import Budget
+from wholegrain.errors import BudgetError, LedgerError
+from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.book import Book
+from wholegrain.privacy.exposure import Releases, Spending, price
+from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.records import BudgetOpened, Released, Reserved, RunOpened
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Releases of one round that are paid for, and ε spent from the account with them."""
+
+    releases: tuple[Reserved, ...]
+    epsilon: float
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Prices what the ledger holds plus what is asked, and only then reserves it.
+    """Prices all that the account ever paid for plus what is asked, and only then reserves it.
 
-    Guarantee: after `reserve` returns, `price(ledger.releases()) <= budget.epsilon`, whatever was asked in whatever
-    order. Without a budget (a run that promises nothing, or one with its noise given) it only keeps the account.
+    Guarantee: after `reserve` returns, everything ever reserved from the account costs its budget at most, whatever was
+    asked, by whichever run or process, in whatever order. An account without a limit (a run that promises nothing, or
+    one with its noise given) is only kept.
+
+    `stream` names the noise of this process: the same stream from the same parameters is the same release, and is paid
+    for once.
     """
 
     ledger: Ledger
-    price: Callable[[Mapping[str, int]], float]
-    budget: Budget | None
+    run: str
+    stream: str
+    accountant: Accountant
 
-    def reserve(self, entries: tuple[Entry, ...]) -> float:
-        """Reserve the entries and return ε spent with them, or refuse and leave the ledger as it was."""
-        asked: Counter[str] = Counter(self.ledger.releases())
-        for entry in entries:
-            asked[entry.silo] += entry.steps
-        epsilon = self.price(asked)
-        # Not `epsilon > budget`: a price that is not a number must not pass.
-        if self.budget is not None and not epsilon <= self.budget.epsilon:
-            spent = self.price(self.ledger.releases())
-            raise BudgetError(
-                f"Round {entries[0].round} would bring ε to {epsilon:.4g}; {spent:.4g} of"
-                f" {self.budget.epsilon:g} is spent, so it is refused before any silo trains."
-            )
-        self.ledger.reserve(entries)
-        return epsilon
+    @staticmethod
+    def open(
+        ledger: Ledger, run: RunOpened, budget: BudgetOpened, horizon: Releases, stream: str, accountant: Accountant
+    ) -> "Guard":
+        """The guard of a run that is to release `horizon`; refused where its account cannot pay for all of that.
+
+        The account is opened with `budget` unless it is there already. A run that is there already must have been
+        opened on the same terms, and goes on.
+        """
+        with ledger.writing() as page:
+            known = page.book.runs.get(run.run)
+            if known is not None and known.opening != run:
+                raise LedgerError(
+                    f"The ledger knows the run '{run.run}' on other terms; a changed run is a new run: start it anew."
+                )
+            if known is None:
+                opened = page.book.budgets.get(run.account)
+                before = page.book.spent(run.account)
+                after = [*before, (run.terms.terms(), horizon)]
+                _require_paid(opened or budget, before, after, "The run", accountant)
+                page.add(*([] if opened else [budget]), run)
+        return Guard(ledger, run.run, stream, accountant)
+
+    @property
+    def budget(self) -> BudgetOpened:
+        """The account's budget."""
+        return _budget(self.ledger.book, self.run)
+
+    def reserve(self, round: int, steps: Mapping[str, int], start: str) -> Reservation:
+        """Pay for the steps of a round from the parameters `start`, or refuse and leave the ledger as it was."""
+        asked = self._asked(round, steps, start)
+        with self.ledger.writing() as page:
+            fresh = tuple(release for release in asked if not page.book.holds(release))
+            opened = _budget(page.book, self.run)
+            before, after = page.book.spent(opened.account), page.book.spent(opened.account, fresh)
+            epsilon = _require_paid(opened, before, after, f"Round {round}", self.accountant)
+            page.add(*fresh)
+        return Reservation(asked, epsilon)
+
+    def confirm(self, reservation: Reservation, silos: Iterable[str]) -> None:
+        """Note that the releases of these silos have left them."""
+        arrived = set(silos)
+        with self.ledger.writing() as page:
+            for release in reservation.releases:
+                if release.silo in arrived and not page.book.was_released(release):
+                    page.add(Released(**release.model_dump(exclude={"kind", "steps"})))
+
+    def _asked(self, round: int, steps: Mapping[str, int], start: str) -> tuple[Reserved, ...]:
+        return tuple(
+            Reserved(run=self.run, round=round, silo=silo, steps=count, stream=self.stream, start=start)
+            for silo, count in steps.items()
+        )
+
+
+def _budget(book: Book, run: str) -> BudgetOpened:
+    return book.budgets[book.runs[run].opening.account]
+
+
+def _require_paid(
+    opened: BudgetOpened, before: list[Spending], after: list[Spending], who: str, accountant: Accountant
+) -> float:
+    """ε after what is asked, or a refusal that says what was asked and what is left."""
+
+    def cost(spent: list[Spending]) -> float:
+        return price(spent, opened.unit, accountant, opened.delta)
+
+    epsilon = cost(after)
+    # Not `epsilon > budget`: a price that is not a number must not pass.
+    if opened.epsilon is not None and after != before and not epsilon <= opened.epsilon:
+        raise BudgetError(
+            f"{who} would bring ε to {epsilon:.4g}; {cost(before):.4g} of {opened.epsilon:g} is spent from the budget"
+            f" {opened.account}, so it is refused before any silo trains."
+        )
+    return epsilon

@@ -1,55 +1,278 @@
-"""What was spent: one entry for each release, written before the release is made, never taken back.
+"""The account of everything that was released: append-only, durable, and chained by hashes.
 
-This ledger lives in memory, for runs inside one process; what it promises is the order (reserve, then train) and the
-count, which is what a guard prices.
+An entry is on disk before the release that it pays for is made, and is never taken back: a crash at any point costs
+budget, never privacy. Each entry carries a hash over itself and the entry before it. After every write, the number and
+hash of the last entry are also appended to a witness file beside the database, so that entries which were cut off are
+missed.
+
+What this finds: damage, edited, exchanged or missing entries, a database put back to an earlier state. What it cannot
+find: somebody who may write both files and makes them anew; note a head elsewhere, and compare it.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+import contextlib
+import hashlib
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from wholegrain.errors import LedgerError
+from wholegrain.privacy.book import Book
+from wholegrain.privacy.records import ENTRY, Entry, Opened
+
+APPLICATION = 0x57474C31  # "WGL1", so that no other program's database is taken for a ledger
+PATIENCE = 120.0
+"""Seconds to wait for others who are writing; each of them may be pricing a round."""
+
+SCHEMA = (
+    "CREATE TABLE entries (number INTEGER PRIMARY KEY, written TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TRIGGER no_change BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END",
+    "CREATE TRIGGER no_removal BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never removed'); END",
+    f"PRAGMA application_id = {APPLICATION}",
+)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """`steps` noisy releases by one silo in one round."""
+class Head:
+    """The last entry: its number and its hash."""
 
-    round: int
-    silo: str
-    steps: int
+    number: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.hash}"
+
+    def next(self, written: str, body: str) -> "Head":
+        """The head after one more entry."""
+        return Head(self.number + 1, hashlib.sha256("\n".join([self.hash, written, body]).encode()).hexdigest())
 
 
-class Ledger(Protocol):
-    """An append-only account of releases."""
-
-    def reserve(self, entries: tuple[Entry, ...]) -> None:
-        """Write the entries down; on return they count as spent, whatever happens next."""
-        ...
-
-    def releases(self) -> Mapping[str, int]:
-        """Steps spent by each silo so far."""
-        ...
+START = Head(0, "0" * 64)
 
 
 @dataclass
-class MemoryLedger:
-    """A ledger for simulations: it ends with the process.
+class Page:
+    """What is being written: the book as it stands, and entries to add to it all at once or not at all."""
 
-    >>> ledger = MemoryLedger()
-    >>> ledger.reserve((Entry(0, "north", 5), Entry(1, "north", 5)))
-    >>> dict(ledger.releases())
-    {'north': 10}
-    """
-
+    book: Book
     entries: list[Entry] = field(default_factory=list)
 
-    def reserve(self, entries: tuple[Entry, ...]) -> None:
-        """Append the entries."""
+    def add(self, *entries: Entry) -> None:
+        """Put entries on the page; they are durable once the page is closed."""
         self.entries.extend(entries)
 
-    def releases(self) -> Mapping[str, int]:
-        """Steps by silo."""
-        steps: Counter[str] = Counter()
-        for entry in self.entries:
-            steps[entry.silo] += entry.steps
-        return steps
+
+class Ledger:
+    """One account book, in a file or (for a run that keeps nothing) in memory.
+
+    >>> with Ledger.in_memory() as ledger:
+    ...     ledger.head.number
+    1
+    """
+
+    def __init__(self, path: Path | None, database: sqlite3.Connection) -> None:
+        self.path = path
+        self._database = database
+        self._book, self._head = Book(), START
+
+    @staticmethod
+    def in_memory() -> "Ledger":
+        """A ledger that ends with the process."""
+        ledger = Ledger(None, sqlite3.connect(":memory:", isolation_level=None))
+        ledger._begin()
+        return ledger
+
+    @staticmethod
+    def open(path: Path, *, create: bool = True) -> "Ledger":
+        """The ledger in this file, whole and verified; a new one where there is none and `create` allows it."""
+        if not create and not path.exists():
+            raise LedgerError(f"There is no ledger '{path}'.")
+        ledger = Ledger(path, _connect(path))
+        try:
+            with ledger._explaining():
+                ledger._begin()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    @property
+    def book(self) -> Book:
+        """What all entries add up to now, others' included."""
+        with self._explaining():
+            self._catch_up()
+        return self._book
+
+    @property
+    def head(self) -> Head:
+        """The last entry that was read."""
+        return self._head
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Page]:
+        """A page that nobody else writes on meanwhile; its entries are durable when the block ends without an error.
+
+        Guarantee: what is read from the page's book still holds when its entries are written.
+        """
+        with self._explaining():
+            self._database.execute("BEGIN IMMEDIATE")
+        try:
+            with self._explaining():
+                self._catch_up()
+            page = Page(self._book)
+            yield page
+            with self._explaining():
+                self._insert(page.entries)
+                self._database.execute("COMMIT")
+        finally:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+        with self._explaining():
+            self._catch_up()
+            self._bear_witness()
+
+    def hash_of(self, number: int) -> str | None:
+        """The hash of an entry, or None where there is no such entry."""
+        with self._explaining():
+            return self._hash_of(number)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _begin(self) -> None:
+        """Read what is there, or write the first entry."""
+        self._database.execute("PRAGMA synchronous = EXTRA")
+        if not self._is_written():
+            self._write_first()
+        application = self._database.execute("PRAGMA application_id").fetchone()[0]
+        if application != APPLICATION:
+            raise LedgerError("it is the database of another program")
+        self._catch_up()
+        self._question_witness()
+
+    def _is_written(self) -> bool:
+        query = "SELECT count(*) FROM sqlite_master WHERE name = 'entries'"
+        return bool(self._database.execute(query).fetchone()[0])
+
+    def _write_first(self) -> None:
+        if self._witnessed():
+            raise LedgerError("it is empty, and its witness file knows of entries that are gone")
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            if not self._is_written():  # another process may have been faster
+                for statement in SCHEMA:
+                    self._database.execute(statement)
+                self._insert([Opened(identity=secrets.token_hex(16))])
+            self._database.execute("COMMIT")
+        finally:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+        self._catch_up()
+        self._bear_witness()
+
+    def _insert(self, entries: list[Entry]) -> None:
+        head, written = self._head, datetime.now(UTC).isoformat(timespec="seconds")
+        for entry in entries:
+            body = entry.model_dump_json()
+            head = head.next(written, body)
+            row = (head.number, written, body, head.hash)
+            self._database.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", row)
+
+    def _catch_up(self) -> None:
+        """Read the entries that are new to us, each against the hash of the one before."""
+        query = "SELECT number, written, body, hash FROM entries WHERE number > ? ORDER BY number"
+        for number, written, body, digest in self._database.execute(query, [self._head.number]):
+            expected = self._head.next(str(written), str(body))
+            if number != expected.number:
+                raise LedgerError(f"entry {expected.number} is missing")
+            if digest != expected.hash:
+                raise LedgerError(f"entry {number} was changed, or another one before it was")
+            self._book.add(_read(number, body))
+            self._head = expected
+
+    def _hash_of(self, number: int) -> str | None:
+        row = self._database.execute("SELECT hash FROM entries WHERE number = ?", [number]).fetchone()
+        return None if row is None else str(row[0])
+
+    def _bear_witness(self) -> None:
+        if self.path is None:
+            return
+        handle = os.open(self._witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, f"{self._head}\n".encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _question_witness(self) -> None:
+        """Every head that was ever noted must still be in the chain."""
+        if self.path is None:
+            return
+        witnessed = self._witnessed()
+        if not witnessed and self._head.number > 1:
+            raise LedgerError(
+                f"its witness file '{self._witness.name}' is gone, so that nobody knows whether entries were cut off;"
+                " put both files back from the same copy"
+            )
+        for head in witnessed:
+            found = self._hash_of(head.number)
+            if found is None:
+                raise LedgerError(f"it ends at entry {self._head.number}, and its witness file knows {head.number}")
+            if found != head.hash:
+                raise LedgerError(f"entry {head.number} is not the one that its witness file knows")
+
+    def _witnessed(self) -> list[Head]:
+        """The heads in the witness file; a last line that was cut short by a crash does not count."""
+        if self.path is None or not self._witness.exists():
+            return []
+        *lines, _ = self._witness.read_text(encoding="utf-8", errors="replace").split("\n")
+        return [_head(line) for line in lines]
+
+    @property
+    def _witness(self) -> Path:
+        assert self.path is not None
+        return self.path.with_name(f"{self.path.name}.heads")
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Whatever goes wrong with the file is told as one sentence about the ledger."""
+        where = "in memory" if self.path is None else f"'{self.path}'"
+        try:
+            yield
+        except LedgerError as error:
+            raise LedgerError(f"The ledger {where} cannot be trusted: {error}.") from error
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise LedgerError(f"The ledger {where} cannot be used: {error}.") from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    except sqlite3.Error as error:
+        raise LedgerError(f"The ledger '{path}' cannot be opened: {error}.") from error
+
+
+def _read(number: int, body: object) -> Entry:
+    try:
+        return ENTRY.validate_json(str(body))
+    except ValidationError as error:
+        raise LedgerError(f"entry {number} is none that this version knows") from error
+
+
+def _head(line: str) -> Head:
+    number, _, digest = line.partition(" ")
+    if not number.isdecimal() or len(digest) != len(START.hash):
+        raise LedgerError(f"its witness file holds the line '{line[:40]}'")
+    return Head(int(number), digest)

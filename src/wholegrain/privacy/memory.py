@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dp_accounting import DpEvent
 
-from wholegrain._cache import cache_folder
+from wholegrain._places import cache_folder
 from wholegrain.privacy.accountants import Accountant
 
 

@@ -1,5 +1,6 @@
 """What a run is asked to do: one frozen tree of sections, read from TOML, in which an unknown key is an error."""
 
+import hashlib
 import json
 import os
 import tomllib
@@ -92,23 +93,46 @@ class PolicySpec(Section):
 
 
 class PrivacySpec(Section):
-    """The budget and how it is priced. With a noise multiplier given, ε is a limit to be met."""
+    """The budget and how it is priced. With a noise multiplier given, ε is a limit to be met.
+
+    `noise` is seeded for a simulation that can be repeated, or secure for a release.
+    """
 
     epsilon: float | None = None
     delta: float = 1e-5
     unit: Literal["subject", "item", "silo"] = "subject"
     noise_multiplier: float | None = None
     accountant: str = "pld"
+    noise: Literal["seeded", "secure"] = "seeded"
+
+
+class LedgerSpec(Section):
+    """Whose account pays: the budget named `budget` of the data named `data`, in the ledger at `path`.
+
+    A relative path is taken from the spec's folder. Without one, a simulation keeps its ledger in its own folder, and a
+    run with secure noise in the user's, where it lasts. `epsilon` is what all runs on the account may spend; without it,
+    the first run's own.
+    """
+
+    path: str | None = None
+    data: str | None = None
+    budget: str = "main"
+    epsilon: float | None = None
 
 
 class RoundsSpec(Section):
-    """How long to train, who takes part, and how parameters move."""
+    """How long to train, who takes part, and how parameters move.
+
+    A round with fewer usable updates than `fewest_silos` fails: it is paid for, and the parameters stay.
+    """
 
     count: int = 10
     steps: int = 1
     cohort: int | None = None
     learning_rate: float = 1.0
     averaging: Literal["plain", "items", "subjects"] = "plain"
+    fewest_silos: int = 1
+    checkpoint_every: int = 1
 
 
 class EvaluationSpec(Section):
@@ -143,6 +167,7 @@ class RunSpec(Section):
     model: ModelSpec = ModelSpec()
     policy: PolicySpec = PolicySpec()
     privacy: PrivacySpec = PrivacySpec()
+    ledger: LedgerSpec = LedgerSpec()
     rounds: RoundsSpec = RoundsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     compute: ComputeSpec = ComputeSpec()
@@ -154,6 +179,11 @@ class RunSpec(Section):
             return RunSpec.model_validate(tree)
         except ValidationError as error:
             raise SpecError(_sentence(error)) from error
+
+    @property
+    def digest(self) -> str:
+        """What tells this spec from any other."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
@@ -170,8 +200,8 @@ def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSp
         _apply(tree, change)
     _refuse_blanks(tree, path)
     data = tree.get("data")
-    for name in ("table", "options"):
-        section = data.get(name) if isinstance(data, dict) else None
+    inner = [data.get(name) for name in ("table", "options")] if isinstance(data, dict) else []
+    for section in (*inner, tree.get("ledger")):
         if isinstance(section, dict) and isinstance(section.get("path"), str):
             section["path"] = os.path.abspath(path.parent / section["path"])
     return RunSpec.of(tree)

@@ -1,7 +1,8 @@
-"""Where noise comes from.
+"""Where a silo's randomness comes from: its noise, and the coins that decide who is in a batch.
 
-Noise decides the guarantee, so its source is part of a run's record. The seeded source is reproducible and therefore
-for simulation only: whoever knows the seed can take the noise away again.
+Both decide the guarantee, and both must stay unknown to whoever sees the updates: noise that is known can be taken away
+again, and a sampling that is known hides nobody. So their source is part of a run's record. The seeded source is
+reproducible and therefore for simulation only.
 """
 
 from dataclasses import dataclass
@@ -12,27 +13,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wholegrain._random import Purpose, derive
+from wholegrain._random import Purpose, derive, generator
 
 
 class NoiseStream(Protocol):
     """The noise of one silo in one round, step after step."""
 
-    def add_to(self, total: Tensor, std: float) -> None:
-        """Add the next N(0, std² I) to a vector, in place."""
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+        """Add the next N(0, (multiplier·clip_norm)² I) to a sum of contributions of that norm at most, in place."""
         ...
 
 
 class NoiseSource(Protocol):
-    """Independent noise for each silo and round."""
+    """Independent noise and coins for each silo and round."""
 
     @property
     def name(self) -> str:
         """How a report calls this source."""
         ...
 
+    @property
+    def identity(self) -> str:
+        """What tells this source's numbers from another's: with one identity, the same keys give the same numbers."""
+        ...
+
     def stream(self, round: int, silo: str) -> NoiseStream:
         """The noise of this silo in this round."""
+        ...
+
+    def coins(self, round: int, silo: str) -> np.random.Generator:
+        """What decides who is in the batches of this silo in this round."""
         ...
 
 
@@ -52,6 +62,15 @@ class SeededNoise:
         """`seeded (simulation)`."""
         return "seeded (simulation)"
 
+    @property
+    def identity(self) -> str:
+        """The seed says it all."""
+        return f"seeded:{self.seed}"
+
+    def coins(self, round: int, silo: str) -> np.random.Generator:
+        """Coins that depend on nothing but the seed and these keys."""
+        return generator(self.seed, Purpose.SAMPLING, round, silo)
+
     def stream(self, round: int, silo: str) -> NoiseStream:
         """Noise that depends on nothing but the seed, these keys and how often it was asked."""
         return _Twister(_seeded(derive(self.seed, Purpose.NOISE, round, silo)))
@@ -66,8 +85,9 @@ class _Twister:
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
 
-    def add_to(self, total: Tensor, std: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
         """Some values at a time: they stay in the cache, and no second vector is needed."""
+        std = multiplier * clip_norm
         if std == 0:
             return
         if total.numel() <= BLOCK:

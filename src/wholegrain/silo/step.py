@@ -14,5 +14,5 @@ def release(total: Tensor, batch: Batch, policy: Policy, noise: NoiseStream) -> 
     mechanism of sensitivity as declared, on empty batches as on any other.
     Private: `total`, which is overwritten, and `batch`; only the result may leave the silo.
     """
-    noise.add_to(total, policy.noise_std_for(batch))
+    noise.add_to(total, policy.noise_multiplier_for(batch), policy.clip.norm)
     return total.div_(policy.divisor.divisor_for(batch))

@@ -6,7 +6,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from wholegrain._random import Purpose, generator
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.reference import ClippedSum
@@ -41,7 +40,6 @@ class Trainer:
     clipped_sum: ClippedSum
     noise: NoiseSource
     learning_rate: float
-    seed: int
 
     def train(self, silo: Silo, policy: Policy, vector: Tensor, round: int, steps: int) -> Tensor:
         """Parameters after `steps` local steps from `vector`, which is left as it was.
@@ -49,7 +47,7 @@ class Trainer:
         Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
         """
         vector = vector.clone()
-        draws = generator(self.seed, Purpose.SAMPLING, round, silo.facts.name)
+        draws = self.noise.coins(round, silo.facts.name)
         noise = self.noise.stream(round, silo.facts.name)
         for _ in range(steps):
             batch = policy.sampling.draw(silo.data.roster, draws)

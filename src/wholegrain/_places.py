@@ -1,0 +1,19 @@
+"""Where things are kept: what can be had again in the user's cache folder, what must last in the user's state folder."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """`WHOLEGRAIN_CACHE`, or the user's own; it may not be there yet, and it may be impossible to write."""
+    return _folder("WHOLEGRAIN_CACHE", "XDG_CACHE_HOME", "~/.cache")
+
+
+def state_folder() -> Path:
+    """`WHOLEGRAIN_STATE`, or the user's own: for what must not be lost."""
+    return _folder("WHOLEGRAIN_STATE", "XDG_STATE_HOME", "~/.local/state")
+
+
+def _folder(own: str, base: str, otherwise: str) -> Path:
+    folder = os.environ.get(own) or f"{os.environ.get(base) or otherwise}/wholegrain"
+    return Path(folder).expanduser()
