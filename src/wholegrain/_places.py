@@ -1,4 +1,4 @@
-"""Where things are kept: what can be had again in the user's cache folder, what must last in the user's state folder."""
+"""Where things are kept: what can be had again in the user's cache folder, what must last in the state folder."""
 
 import os
 from pathlib import Path

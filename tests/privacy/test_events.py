@@ -179,7 +179,7 @@ def test_composition_merges_equal_events_and_keeps_different_ones():
         ([gaussian(1.0), NonPrivateDpEvent()], NonPrivateDpEvent()),
         (
             [compose([gaussian(1.0), gaussian(2.0)])] * 2,
-            SelfComposedDpEvent(compose([gaussian(1.0), gaussian(2.0)]), 2),
+            compose([repeat(gaussian(1.0), 2), repeat(gaussian(2.0), 2)]),
         ),
     ],
 )

@@ -10,7 +10,7 @@ import typer
 
 import wholegrain
 from wholegrain import _check
-from wholegrain.cli import bounds, data, demo, pricing, runs, show
+from wholegrain.cli import bounds, data, demo, ledger, pricing, runs, show
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
@@ -20,12 +20,14 @@ app = typer.Typer(
     help="Subject-level differential privacy for cross-silo federated learning.",
 )
 app.command()(runs.run)
+app.command()(runs.resume)
 app.command()(runs.plan)
 app.command()(pricing.account)
 app.command()(pricing.calibrate)
 app.command()(bounds.bounds)
 app.command()(demo.demo)
 app.add_typer(data.app, name="data")
+app.add_typer(ledger.app, name="ledger")
 
 
 def _version(asked: bool) -> None:

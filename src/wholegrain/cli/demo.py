@@ -9,7 +9,7 @@ from wholegrain.cli.pricing import Json, remembering
 from wholegrain.cli.progress import watching
 from wholegrain.data.nlswork import nlswork
 from wholegrain.privacy.units import Unit
-from wholegrain.runs.runner import Run, execute, prepare
+from wholegrain.runs.runner import Run, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.summary import run_facts
 
@@ -65,8 +65,8 @@ def demo(
             }
         )
         prepared = prepare(spec, dataset=dataset, pricing=pricing)
-        with watching(prepared.plan, label, json) as observe:
-            runs.append((label, execute(prepared, observe)))
+        with guarded(prepared, label) as guard, watching(prepared.plan, label, json) as observe:
+            runs.append((label, execute(prepared, guard, observe=observe)))
     if json:
         show.as_json({"runs": [{"label": label, **run_facts(run)} for label, run in runs]})
         return

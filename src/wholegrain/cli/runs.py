@@ -1,4 +1,4 @@
-"""`run` and `plan`: a spec in, a run or its price out."""
+"""`run`, `resume` and `plan`: a spec in, a run or its price out."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,33 +8,50 @@ import typer
 from wholegrain.cli import show
 from wholegrain.cli.pricing import Json, remembering
 from wholegrain.cli.progress import watching
+from wholegrain.federation.rounds import State
 from wholegrain.privacy.units import Guarantee
-from wholegrain.runs.progress import RoundDone, SiloDone
-from wholegrain.runs.runner import Prepared, Run, execute, prepare
+from wholegrain.runs.progress import RoundDone
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import load
 from wholegrain.runs.store import RunFolder, require_free
 from wholegrain.runs.summary import plan_facts, run_facts
 
 SpecPath = Annotated[Path, typer.Argument(help="A spec in TOML, or the spec.json of an earlier run.")]
 Changes = Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value. May be repeated.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C has ended."""
 
 
 def run(
     spec: SpecPath,
     out: Annotated[Path | None, typer.Option(help="Folder for the run; a new one under runs/ by default.")] = None,
     changes: Changes = [],  # noqa: B006 (typer reads the default and never changes it)
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Train as the spec says, and keep a record."""
     prepared = _prepare(spec, changes)
     folder = RunFolder.create(out or _free_folder(spec), prepared)
-    finished = _execute(prepared, folder, quiet or json)
-    folder.finish(finished)
-    if json:
-        show.as_json(run_facts(finished) | {"folder": str(folder.path)})
-    else:
-        _report(finished, folder)
+    with folder.held():
+        _play(prepared, folder, None, quiet, json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that did not come to its end.")],
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Go on with a run that was stopped, from its last whole checkpoint."""
+    found = RunFolder.open(folder)
+    with found.held():
+        if found.finished:
+            show.err.print(f"The run in '{folder}' is at its end; there is nothing to resume.", soft_wrap=True)
+            return
+        spec = found.spec
+        prepared = prepare(spec, pricing=remembering(spec.privacy.accountant))
+        _play(prepared, found, found.start(prepared), quiet, json)
 
 
 def plan(spec: SpecPath, changes: Changes = [], json: Json = False) -> None:  # noqa: B006
@@ -51,15 +68,29 @@ def _prepare(path: Path, changes: list[str]) -> Prepared:
     return prepare(spec, pricing=remembering(spec.privacy.accountant))
 
 
-def _execute(prepared: Prepared, folder: RunFolder, quiet: bool) -> Run:
-    with watching(prepared.plan, prepared.plan.policy, quiet) as show_progress:
+def _play(prepared: Prepared, folder: RunFolder, start: Start | None, quiet: bool, json: bool) -> None:
+    """Train from `start` to the end, with everything on record, and report."""
+    try:
+        finished = _execute(prepared, folder, start, quiet or json)
+    except KeyboardInterrupt:
+        show.err.print(f"Stopped. To go on: wholegrain resume {folder.path}", markup=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    folder.finish(finished)
+    if json:
+        show.as_json(run_facts(finished) | {"folder": str(folder.path)})
+    else:
+        _report(finished, folder)
 
-        def observe(event: SiloDone | RoundDone) -> None:
-            if isinstance(event, RoundDone):
-                folder.add_round(event)
-            show_progress(event)
 
-        return execute(prepared, observe)
+def _execute(prepared: Prepared, folder: RunFolder, start: Start | None, quiet: bool) -> Run:
+    def record(done: RoundDone, state: State) -> None:
+        folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
+
+    with (
+        guarded(prepared, folder.run, folder.path, create=False) as guard,
+        watching(prepared.plan, prepared.plan.policy, quiet) as observe,
+    ):
+        return execute(prepared, guard, start=start, record=record, observe=observe)
 
 
 def _free_folder(spec: Path) -> Path:
@@ -76,5 +107,7 @@ def _report(finished: Run, folder: RunFolder) -> None:
     show.out.print(show.table("Scores (not private)", ("items of", "accuracy", "loss"), rows))
     promised: tuple[Guarantee, ...] = finished.plan.guarantees
     show.out.print(show.guarantees(promised))
-    show.out.print(f"Noise: {finished.noise}. {len(finished.rounds)} rounds in {finished.seconds:.1f} s.")
+    failed = sum(done.failed for done in finished.rounds)
+    lost = f", {failed} of which failed" if failed else ""
+    show.out.print(f"Noise: {finished.noise}. {len(finished.rounds)} rounds{lost} in {finished.seconds:.1f} s.")
     show.out.print(f"Record: {folder.path}")

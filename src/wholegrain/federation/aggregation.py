@@ -45,7 +45,7 @@ class Mean:
 
 
 def average(answers: Iterable[SiloUpdate | SiloFault], weights: Mapping[str, float], size: int) -> Mean:
-    """The weighted mean of the usable updates, summed as they arrive: one vector of memory however many silos there are.
+    """The weighted mean of the usable updates, summed as they arrive: one vector of memory for any number of silos.
 
     An update of another shape than [size], or with a value that is not finite, is left out like one that never came.
     """

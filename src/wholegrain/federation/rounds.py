@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from wholegrain.errors import RunError
@@ -72,7 +73,7 @@ def rounds(state: State, horizon: Horizon, engine: Engine, guard: Guard, average
 
 def digest(vector: Tensor) -> str:
     """What tells parameters from others, to the last bit."""
-    return hashlib.blake2b(vector.contiguous().numpy().data, digest_size=16).hexdigest()
+    return hashlib.blake2b(vector.contiguous().view(torch.uint8).numpy().data, digest_size=16).hexdigest()
 
 
 def _gave_up(round: int, faults: tuple[SiloFault, ...]) -> str:

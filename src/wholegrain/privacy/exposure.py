@@ -75,7 +75,7 @@ def price(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: 
     >>> from wholegrain.privacy.accountants import DEFAULT
     >>> terms = Terms({Unit.SUBJECT: Exposure(1, {"north": events.gaussian(5.0)})})
     >>> round(price([(terms, {"north": 4})], Unit.SUBJECT, DEFAULT, 1e-5), 2)
-    1.67
+    1.55
     """
     spent = list(spent)
     direct = accountant.epsilon(events.compose(terms.of(unit).event(steps) for terms, steps in spent), delta)

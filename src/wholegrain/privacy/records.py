@@ -1,7 +1,7 @@
 """What a ledger holds, as JSON: one frozen record per entry. A meaning, once written, never changes.
 
-Records are read strictly: an unknown kind, an unknown key, or a number that is none makes an entry unreadable, because a
-price must not rest on a guess.
+Records are read strictly: an unknown kind, an unknown key, or a number that is none makes an entry unreadable, because
+a price must not rest on a guess.
 """
 
 from typing import Annotated, Literal, Self

@@ -69,7 +69,8 @@ class Guarantee:
 
     `event` is what the accountant priced; it is None where nothing could be (standing NONE), where the paper's own
     arithmetic was followed (standing CLAIMED), or where `because` names another way to the bound. `epsilon` is
-    infinite where nothing is promised.
+    infinite where nothing is promised. A `simulation` shows what a run with secure noise would promise; its own noise
+    can be taken away by whoever knows the seed.
     """
 
     unit: Unit
@@ -79,6 +80,7 @@ class Guarantee:
     accountant: str
     because: str
     event: DpEvent | None = None
+    simulation: bool = False
 
     @property
     def neighbouring(self) -> Neighbouring:
@@ -89,4 +91,5 @@ class Guarantee:
         if self.standing is Standing.NONE:
             return f"{self.unit}: no guarantee ({self.because})"
         size = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:.4g}"
-        return f"{self.unit}: ε = {size}, δ = {self.delta:g}, {self.standing} by {self.accountant}"
+        mark = " (simulation: seeded noise)" if self.simulation else ""
+        return f"{self.unit}: ε = {size}, δ = {self.delta:g}, {self.standing} by {self.accountant}{mark}"

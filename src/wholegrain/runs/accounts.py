@@ -40,7 +40,7 @@ def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, no
     """The guard of a run, opened in the ledger; a run that its account cannot pay for is refused."""
     account = Account(data=spec.ledger.data or data, budget=spec.ledger.budget)
     _require_same_budget(ledger, account, spec)
-    limit = spec.ledger.epsilon or (plan.budget and plan.budget.epsilon)
+    limit = spec.ledger.epsilon or (None if plan.budget is None else plan.budget.epsilon)
     opening = RunOpened(
         run=run,
         account=account,
@@ -50,9 +50,7 @@ def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, no
         terms=TermsRecord.of(plan.terms),
     )
     budget = BudgetOpened(account=account, unit=plan.unit, epsilon=limit, delta=plan.delta)
-    guard = Guard.open(ledger, opening, budget, noise.identity, plan.accountant)
-    guard.require(plan.horizon.releases())
-    return guard
+    return Guard.open(ledger, opening, budget, plan.horizon.releases(), noise.identity, plan.accountant)
 
 
 def _require_same_budget(ledger: Ledger, account: Account, spec: RunSpec) -> None:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from wholegrain.federation.messages import Engine, RoundTask, SiloUpdate
+from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
 from wholegrain.runs.evaluation import Score
 
 
 @dataclass(frozen=True)
 class SiloDone:
-    """One silo of a round has returned its update."""
+    """One silo of a round has answered."""
 
     round: int
     silo: str
@@ -17,13 +17,15 @@ class SiloDone:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """A round is averaged and scored."""
+    """A round is averaged and scored, or has failed because too few silos gave something usable."""
 
     round: int
     cohort: tuple[str, ...]
     epsilon: float
     seconds: float
     scores: Mapping[str, Score]
+    faults: tuple[SiloFault, ...] = ()
+    failed: bool = False
 
 
 Observer = Callable[[SiloDone | RoundDone], None]
@@ -35,13 +37,13 @@ def ignore(event: SiloDone | RoundDone) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """An engine that tells an observer of each update that passes through it."""
+    """An engine that tells an observer of each answer that passes through it."""
 
     engine: Engine
     observe: Observer
 
-    def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
-        """The inner engine's updates, told as they come."""
-        for update in self.engine.run(task):
-            self.observe(SiloDone(task.round, update.silo))
-            yield update
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        """The inner engine's answers, told as they come."""
+        for answer in self.engine.run(task):
+            self.observe(SiloDone(task.round, answer.silo))
+            yield answer

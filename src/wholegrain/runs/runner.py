@@ -2,9 +2,11 @@
 budget).
 """
 
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +19,8 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.aggregation import Averaging, weights
-from wholegrain.federation.rounds import State, rounds
+from wholegrain.federation.messages import Engine
+from wholegrain.federation.rounds import Averaged, State, rounds
 from wholegrain.gradients.choice import mixes_items
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten, load
@@ -30,13 +33,13 @@ from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
-from wholegrain.privacy.ledger import MemoryLedger
-from wholegrain.privacy.units import Budget, Guarantee, Unit
+from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
+from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.spec import RunSpec
-from wholegrain.silo.noise import SeededNoise
+from wholegrain.silo.noise import NoiseSource, SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 
 MOST_LEARNING_RATE = 1e6
@@ -47,11 +50,30 @@ class Prepared:
     """All that a run needs, checked and priced; nothing has been released or written yet."""
 
     spec: RunSpec
+    data: str
+    """The name under which the data's owner keeps its account."""
     plan: Plan
     silos: Mapping[str, Silo]
     scored: Mapping[str, SubjectData]
     model: nn.Module
     clipped_sum: ClippedSum
+    noise: NoiseSource
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where a run begins or goes on: the state, and the rounds that led to it."""
+
+    state: State
+    done: tuple[RoundDone, ...] = ()
+
+
+Recorder = Callable[[RoundDone, State], None]
+"""Makes a round last, before anybody is told of it."""
+
+
+def forget(done: RoundDone, state: State) -> None:
+    """The recorder that keeps nothing."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -94,12 +116,14 @@ def train(dataset: Dataset, *, model: nn.Module | Mapping[str, Any] | None = Non
     ...     rounds={"count": 2, "steps": 2},
     ... )
     >>> print(run.guarantee)
-    subject: ε = 3.998, δ = 1e-05, PROVED by pld
+    subject: ε = 3.998, δ = 1e-05, PROVED by pld (simulation: seeded noise)
     """
     given = model if isinstance(model, nn.Module) else None
     if model is not None and given is None:
         sections["model"] = model
-    return execute(prepare(RunSpec.of(sections), dataset=dataset, model=given))
+    prepared = prepare(RunSpec.of(sections), dataset=dataset, model=given)
+    with guarded(prepared, secrets.token_hex(8)) as guard:
+        return execute(prepared, guard)
 
 
 def prepare(
@@ -114,19 +138,32 @@ def prepare(
     dataset = dataset or load_dataset(spec)
     parts = split_dataset(dataset, spec)
     plan = plan_for(spec, parts.silos, pricing or accountant(spec.privacy.accountant))
+    if spec.rounds.fewest_silos > plan.horizon.cohort_count:
+        raise SpecError(
+            f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
+            " train in a round."
+        )
     model = models.checked(model) if model else _model(spec, dataset)
     scored = dict(parts.held_out)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items()}
     gradients = BookKeeping(model, cross_entropy, memory=_memory(spec))
-    prepared = Prepared(spec=spec, plan=plan, silos=parts.silos, scored=scored, model=model, clipped_sum=gradients)
+    prepared = Prepared(
+        spec=spec,
+        data=dataset.name,
+        plan=plan,
+        silos=parts.silos,
+        scored=scored,
+        model=model,
+        clipped_sum=gradients,
+        noise=_noise(spec),
+    )
     _require_fit(prepared, dataset)
     return prepared
 
 
 def plan_for(spec: RunSpec, silos: Mapping[str, Silo], pricing: Accountant) -> Plan:
     """The plan that the spec asks for on these silos."""
-    policy = spec.policy
     federation = Federation(silos=tuple(silo.facts for silo in silos.values()), span=spec.silos.span)
     horizon = Horizon(
         silos=tuple(silos),
@@ -135,7 +172,20 @@ def plan_for(spec: RunSpec, silos: Mapping[str, Silo], pricing: Accountant) -> P
         cohort_size=spec.rounds.cohort,
         seed=spec.seed,
     )
-    settings = settings_of(spec)
+    plan = _planned(spec, silos, federation, horizon, pricing)
+    if spec.privacy.noise == "secure":
+        return plan
+    return replace(plan, guarantees=tuple(_simulated(guarantee) for guarantee in plan.guarantees))
+
+
+def _simulated(guarantee: Guarantee) -> Guarantee:
+    return guarantee if guarantee.standing is Standing.NONE else replace(guarantee, simulation=True)
+
+
+def _planned(
+    spec: RunSpec, silos: Mapping[str, Silo], federation: Federation, horizon: Horizon, pricing: Accountant
+) -> Plan:
+    policy, settings = spec.policy, settings_of(spec)
     if not policy.as_printed:
         return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
     return make_printed_plan(
@@ -150,38 +200,73 @@ def plan_for(spec: RunSpec, silos: Mapping[str, Silo], pricing: Accountant) -> P
     )
 
 
-def execute(prepared: Prepared, observe: Observer = ignore) -> Run:
-    """Play the rounds; each is told to the observer when it is averaged and scored."""
-    started = time.perf_counter()
-    spec, plan = prepared.spec, prepared.plan
-    trainer = Trainer(
-        clipped_sum=prepared.clipped_sum,
-        noise=SeededNoise(spec.seed),
-        learning_rate=spec.rounds.learning_rate,
-        seed=spec.seed,
-    )
-    engine = Observed(InProcess(prepared.silos, plan, trainer), observe)
-    guard = Guard(MemoryLedger(), plan.epsilon, plan.budget)
-    facts = [silo.facts for silo in prepared.silos.values()]
-    state = State(0, flatten(prepared.model))
-    done = []
-    for record in rounds(state, plan.horizon, engine, guard, weights(facts, Averaging(spec.rounds.averaging))):
-        state = record.state
-        scores = {
-            name: score(prepared.model, cross_entropy, state.vector, data) for name, data in prepared.scored.items()
-        }
-        done.append(RoundDone(state.round - 1, record.cohort, record.epsilon, record.seconds, scores))
+@contextlib.contextmanager
+def guarded(prepared: Prepared, run: str, folder: Path | None = None, *, create: bool = True) -> Iterator[Guard]:
+    """The run's guard, with its ledger open; a run that its account cannot pay for is refused."""
+    with open_ledger(ledger_path(prepared.spec, folder), create=create) as ledger:
+        yield guard_run(ledger, run, prepared.spec, prepared.data, prepared.plan, prepared.noise)
+
+
+def execute(
+    prepared: Prepared,
+    guard: Guard,
+    *,
+    start: Start | None = None,
+    record: Recorder = forget,
+    observe: Observer = ignore,
+) -> Run:
+    """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
+    start = start or Start(State(0, flatten(prepared.model)))
+    state, done = start.state, list(start.done)
+    engine = Observed(_engine(prepared), observe)
+    for played in rounds(state, prepared.plan.horizon, engine, guard, _averaged(prepared)):
+        state = played.state
+        done.append(
+            RoundDone(
+                round=state.round - 1,
+                cohort=played.cohort,
+                epsilon=played.epsilon,
+                seconds=played.seconds,
+                scores=_scores(prepared, state),
+                faults=played.faults,
+                failed=played.failed,
+            )
+        )
+        record(done[-1], state)
         observe(done[-1])
     load(prepared.model, state.vector)
     return Run(
-        spec=spec,
-        plan=plan,
+        spec=prepared.spec,
+        plan=prepared.plan,
         rounds=tuple(done),
         vector=state.vector,
         model=prepared.model,
-        noise=trainer.noise.name,
-        seconds=time.perf_counter() - started,
+        noise=prepared.noise.name,
+        seconds=sum(each.seconds for each in done),
     )
+
+
+def _engine(prepared: Prepared) -> Engine:
+    trainer = Trainer(
+        clipped_sum=prepared.clipped_sum,
+        noise=prepared.noise,
+        learning_rate=prepared.spec.rounds.learning_rate,
+    )
+    return InProcess(prepared.silos, prepared.plan, trainer)
+
+
+def _averaged(prepared: Prepared) -> Averaged:
+    facts = [silo.facts for silo in prepared.silos.values()]
+    settings = prepared.spec.rounds
+    return Averaged(weights(facts, Averaging(settings.averaging)), settings.fewest_silos)
+
+
+def _scores(prepared: Prepared, state: State) -> Mapping[str, Score]:
+    return {name: score(prepared.model, cross_entropy, state.vector, data) for name, data in prepared.scored.items()}
+
+
+def _noise(spec: RunSpec) -> NoiseSource:
+    return SeededNoise(spec.seed)
 
 
 def _check_early(spec: RunSpec) -> None:
@@ -194,6 +279,10 @@ def _check_early(spec: RunSpec) -> None:
         raise SpecError(f"rounds.learning_rate = {spec.rounds.learning_rate:g} is beyond {MOST_LEARNING_RATE:g}.")
     _check.count("rounds.count", spec.rounds.count)
     _check.count("rounds.steps", spec.rounds.steps)
+    _check.count("rounds.fewest_silos", spec.rounds.fewest_silos)
+    _check.count("rounds.checkpoint_every", spec.rounds.checkpoint_every)
+    if spec.ledger.epsilon is not None:
+        _check.positive("ledger.epsilon", spec.ledger.epsilon)
     if spec.policy.as_printed and spec.privacy.epsilon is None:
         raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
 

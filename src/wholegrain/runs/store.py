@@ -1,21 +1,39 @@
-"""A run's folder: the exact spec and plan, one line per round, the model, and a summary.
+"""A run's folder: the exact spec and plan, one line per round, checkpoints, the model, and a summary.
 
-Files are written whole (to a neighbour, then renamed), except the rounds, which grow by one line each.
+Every file is written whole (to a neighbour, made durable, then renamed), except the rounds, which grow line by line. A
+round's line is durable before its checkpoint, so that a checkpoint never knows more than the record. One process at
+a time may write.
 """
 
+import contextlib
+import fcntl
+import hashlib
 import json
 import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+import numpy as np
+from safetensors.torch import save
 
+import wholegrain
+from wholegrain._files import sync_folder, write_whole
 from wholegrain.errors import RunError
-from wholegrain.gradients.parameters import Layout
+from wholegrain.federation.rounds import State
+from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.runs.checkpoints import Checkpoints
 from wholegrain.runs.progress import RoundDone
-from wholegrain.runs.runner import Prepared, Run
-from wholegrain.runs.summary import plan_facts, round_facts, run_facts
+from wholegrain.runs.runner import Prepared, Run, Start, guarded
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec import load as load_spec
+from wholegrain.runs.summary import plan_facts, round_facts, round_of, run_facts
+from wholegrain.silo.training import Silo
+
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -23,43 +41,169 @@ class RunFolder:
     """The folder of one run."""
 
     path: Path
+    run: str
 
     @staticmethod
     def create(path: Path, prepared: Prepared) -> "RunFolder":
-        """A new folder with spec and plan; one that already holds something is refused."""
+        """A new folder with spec, plan and the first parameters; one that already holds something is refused.
+
+        It appears whole or not at all, with the run opened in its ledger; a run that its account cannot pay for leaves
+        nothing behind.
+        """
         require_free(path)
-        folder = RunFolder(path)
+        run = secrets.token_hex(8)
+        draft = path.with_name(f".{path.name}.{run}")
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            folder._write("spec.json", prepared.spec.model_dump(mode="json"))
-            folder._write("plan.json", plan_facts(prepared.plan))
+            draft.mkdir(parents=True)
+            RunFolder(draft, run)._fill(prepared)
+            os.rename(draft, path)
         except OSError as error:
             raise RunError(f"The folder '{path}' cannot be written: {error.strerror}.") from error
-        return folder
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        sync_folder(path.parent)
+        return RunFolder(path, run)
 
-    def add_round(self, done: RoundDone) -> None:
-        """Append one round's line."""
+    @staticmethod
+    def open(path: Path) -> "RunFolder":
+        """The folder of an earlier run."""
+        facts = _read(path / "run.json")
+        if facts.get("format") != FORMAT or not isinstance(facts.get("run"), str):
+            raise RunError(f"'{path}' was written by another version of wholegrain; use that one, or start anew.")
+        return RunFolder(path, facts["run"])
+
+    @property
+    def spec(self) -> RunSpec:
+        """The spec that the run was started with; a changed one is refused."""
+        spec = load_spec(self.path / "spec.json")
+        if spec.digest != _read(self.path / "run.json").get("spec"):
+            raise RunError(
+                f"The spec in '{self.path}' is not the one that the run was started with; put it back, or start a new"
+                " run with it."
+            )
+        return spec
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / "summary.json").exists()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else writes here meanwhile; a lock that the system drops with the process, however it ends."""
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise RunError(f"Another process is at work in '{self.path}'; wait for it, or stop it.") from error
+        finally:
+            os.close(handle)
+
+    def start(self, prepared: Prepared) -> Start:
+        """Where the run goes on: at the last checkpoint that is whole and whose rounds are all on record."""
+        self._require_same(prepared)
+        done = self._rounds()
+        state = self._checkpoints.latest(len(done), flatten(prepared.model))
+        done = done[: state.round]
+        try:
+            self._write_text("rounds.jsonl", "".join(_line(each) for each in done))
+        except OSError as error:
+            raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
+        return Start(state, done)
+
+    def add_round(self, done: RoundDone, state: State, every: int) -> None:
+        """Make a round last: its line, then (for every so many rounds) its parameters."""
         try:
             with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(round_facts(done), ensure_ascii=False) + "\n")
+                file.write(_line(done))
+                file.flush()
+                os.fsync(file.fileno())
+            if state.round % every == 0:
+                self._checkpoints.add(state)
         except OSError as error:
-            raise RunError(f"The round cannot be recorded in '{self.path}': {error}.") from error
+            raise RunError(
+                f"Round {done.round} cannot be recorded in '{self.path}': {error.strerror}; what was recorded before is"
+                f" whole. Make room, then `wholegrain resume {self.path}`."
+            ) from error
 
     def finish(self, run: Run) -> None:
-        """Write the model and the summary."""
+        """Write the model and the summary, which says that the run is at its end."""
         parameters = {n: v.contiguous() for n, v in Layout.of(run.model).views(run.vector).items()}
-        target, partial = self.path / "model.safetensors", self.path / "model.safetensors.partial"
         try:
-            save_file(parameters, partial)
-            os.replace(partial, target)
+            write_whole(self.path / "model.safetensors", save(parameters))
             self._write("summary.json", run_facts(run))
         except OSError as error:
-            raise RunError(f"The run cannot be saved in '{self.path}': {error}.") from error
+            raise RunError(f"The run cannot be saved in '{self.path}': {error.strerror}.") from error
 
-    def _write(self, name: str, content: dict[str, Any]) -> None:
-        partial = self.path / f"{name}.partial"
-        partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(partial, self.path / name)
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.path / "checkpoints", self.run)
+
+    def _fill(self, prepared: Prepared) -> None:
+        identity = {
+            "format": FORMAT,
+            "run": self.run,
+            "spec": prepared.spec.digest,
+            "data": data_digest(prepared.silos, self.run),
+            "wholegrain": wholegrain.__version__,
+        }
+        self._write("spec.json", prepared.spec.model_dump(mode="json"))
+        self._write("plan.json", plan_facts(prepared.plan))
+        self._write_text("rounds.jsonl", "")
+        self._checkpoints.path.mkdir()
+        self._checkpoints.add(State(0, flatten(prepared.model)))
+        self._write("run.json", identity)
+        with guarded(prepared, self.run, self.path):
+            pass
+
+    def _require_same(self, prepared: Prepared) -> None:
+        """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""
+        if data_digest(prepared.silos, self.run) != _read(self.path / "run.json").get("data"):
+            raise RunError(
+                f"The data is not what the run in '{self.path}' was started with; put it back, or start a new run."
+            )
+        if json.loads(json.dumps(plan_facts(prepared.plan))) != _read(self.path / "plan.json"):
+            raise RunError(
+                f"This version of wholegrain plans the run in '{self.path}' differently; go on with the version that"
+                " started it, or start a new run."
+            )
+
+    def _rounds(self) -> tuple[RoundDone, ...]:
+        """The rounds on record, up to the first line that is not whole."""
+        found: list[RoundDone] = []
+        try:
+            lines = (self.path / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError as error:
+            raise RunError(f"The record in '{self.path}' cannot be read: {error.strerror}.") from error
+        for line in lines[:-1]:  # what follows the last newline was cut short
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                found.append(round_of(json.loads(line)))
+                if found[-1].round == len(found) - 1:
+                    continue
+                found.pop()
+            break
+        return tuple(found)
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        self._write_text(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
+        write_whole(self.path / name, text.encode())
+
+
+def data_digest(silos: Mapping[str, Silo], key: str) -> str:
+    """What tells the silos' data from any other, for whoever knows the key."""
+    digest = hashlib.blake2b(key=key.encode(), digest_size=32)
+    for name, silo in silos.items():
+        digest.update(name.encode())
+        for array in (silo.data.inputs, silo.data.targets, silo.data.subjects):
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def require_free(path: Path) -> None:
@@ -70,3 +214,19 @@ def require_free(path: Path) -> None:
         raise RunError(f"The folder '{path}' cannot be used: {error.strerror}.") from error
     if taken:
         raise RunError(f"'{path}' already exists and is not empty; choose another --out.")
+
+
+def _line(done: RoundDone) -> str:
+    return json.dumps(round_facts(done), ensure_ascii=False) + "\n"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(f"'{path.parent}' holds no run: there is no {path.name} in it.") from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"'{path}' cannot be read: {error}.") from error
+    if not isinstance(content, dict):
+        raise RunError(f"'{path}' cannot be read: it holds no sections.")
+    return content

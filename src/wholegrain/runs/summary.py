@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from wholegrain.federation.messages import SiloFault
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy
 from wholegrain.privacy.units import Guarantee
+from wholegrain.runs.evaluation import Score
 from wholegrain.runs.progress import RoundDone
 from wholegrain.runs.runner import Run
 
@@ -15,6 +17,10 @@ from wholegrain.runs.runner import Run
 def finite(value: float) -> float | None:
     """JSON has no infinity; null stands for "no bound"."""
     return value if math.isfinite(value) else None
+
+
+def _or_infinity(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
@@ -27,6 +33,7 @@ def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
         "standing": str(guarantee.standing),
         "accountant": guarantee.accountant,
         "because": guarantee.because,
+        "simulation": guarantee.simulation,
     }
 
 
@@ -78,8 +85,24 @@ def round_facts(done: RoundDone) -> dict[str, Any]:
         "cohort": list(done.cohort),
         "epsilon": finite(done.epsilon),
         "seconds": round(done.seconds, 6),
+        "failed": done.failed,
+        "faults": [asdict(fault) for fault in done.faults],
         "scores (not private)": _scores(done),
     }
+
+
+def round_of(facts: Mapping[str, Any]) -> RoundDone:
+    """The round that a line of a run's record tells of."""
+    scores = facts["scores (not private)"].items()
+    return RoundDone(
+        round=facts["round"],
+        cohort=tuple(facts["cohort"]),
+        epsilon=_or_infinity(facts["epsilon"]),
+        seconds=facts["seconds"],
+        scores={name: Score(_or_infinity(score["loss"]), score["accuracy"]) for name, score in scores},
+        faults=tuple(SiloFault(**fault) for fault in facts["faults"]),
+        failed=facts["failed"],
+    )
 
 
 def run_facts(run: Run) -> dict[str, Any]:
@@ -89,6 +112,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         "guarantees": [guarantee_facts(guarantee) for guarantee in run.plan.guarantees],
         "noise": run.noise,
         "rounds": len(run.rounds),
+        "failed_rounds": sum(done.failed for done in run.rounds),
         "seconds": round(run.seconds, 3),
         "scores (not private)": _scores(run.rounds[-1]),
     }
