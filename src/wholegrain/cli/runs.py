@@ -1,5 +1,6 @@
 """`run`, `resume` and `plan`: a spec in, a run or its price out."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from wholegrain.cli.pricing import Json, remembering
 from wholegrain.cli.progress import watching
 from wholegrain.federation.rounds import State
 from wholegrain.privacy.units import Guarantee
+from wholegrain.runs.engines import EngineChoice, engine_for, serve_silos
 from wholegrain.runs.progress import RoundDone
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import load
@@ -19,39 +21,60 @@ from wholegrain.runs.summary import plan_facts, run_facts
 SpecPath = Annotated[Path, typer.Argument(help="A spec in TOML, or the spec.json of an earlier run.")]
 Changes = Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value. May be repeated.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+EngineName = Annotated[str, typer.Option("--engine", help="Where silos train: inprocess or distributed.")]
+Processes = Annotated[int | None, typer.Option(help="Processes on this machine, for --engine distributed.")]
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C has ended."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What goes to the terminal."""
+
+    quiet: bool
+    json: bool
 
 
 def run(
     spec: SpecPath,
     out: Annotated[Path | None, typer.Option(help="Folder for the run; a new one under runs/ by default.")] = None,
     changes: Changes = [],  # noqa: B006 (typer reads the default and never changes it)
+    engine: EngineName = "inprocess",
+    processes: Processes = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Train as the spec says, and keep a record."""
+    choice = EngineChoice(engine, processes)
     prepared = _prepare(spec, changes)
+    if choice.serves:
+        serve_silos(prepared)
+        return
     folder = RunFolder.create(out or _free_folder(spec), prepared)
     with folder.held():
-        _play(prepared, folder, None, quiet, json)
+        _play(prepared, folder, None, choice, Output(quiet, json))
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that did not come to its end.")],
+    engine: EngineName = "inprocess",
+    processes: Processes = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Go on with a run that was stopped, from its last whole checkpoint."""
-    found = RunFolder.open(folder)
+    choice, found = EngineChoice(engine, processes), RunFolder.open(folder)
+    if choice.serves:
+        serve_silos(prepare(found.spec, pricing=remembering(found.spec.privacy.accountant)))
+        return
     with found.held():
         if found.finished:
             show.err.print(f"The run in '{folder}' is at its end; there is nothing to resume.", soft_wrap=True)
             return
         spec = found.spec
         prepared = prepare(spec, pricing=remembering(spec.privacy.accountant))
-        _play(prepared, found, found.start(prepared), quiet, json)
+        _play(prepared, found, found.start(prepared), choice, Output(quiet, json))
 
 
 def plan(spec: SpecPath, changes: Changes = [], json: Json = False) -> None:  # noqa: B006
@@ -68,29 +91,30 @@ def _prepare(path: Path, changes: list[str]) -> Prepared:
     return prepare(spec, pricing=remembering(spec.privacy.accountant))
 
 
-def _play(prepared: Prepared, folder: RunFolder, start: Start | None, quiet: bool, json: bool) -> None:
+def _play(prepared: Prepared, folder: RunFolder, start: Start | None, choice: EngineChoice, output: Output) -> None:
     """Train from `start` to the end, with everything on record, and report."""
     try:
-        finished = _execute(prepared, folder, start, quiet or json)
+        finished = _execute(prepared, folder, start, choice, output)
     except KeyboardInterrupt:
         show.err.print(f"Stopped. To go on: wholegrain resume {folder.path}", markup=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     folder.finish(finished)
-    if json:
+    if output.json:
         show.as_json(run_facts(finished) | {"folder": str(folder.path)})
     else:
         _report(finished, folder)
 
 
-def _execute(prepared: Prepared, folder: RunFolder, start: Start | None, quiet: bool) -> Run:
+def _execute(prepared: Prepared, folder: RunFolder, start: Start | None, choice: EngineChoice, output: Output) -> Run:
     def record(done: RoundDone, state: State) -> None:
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
     with (
         guarded(prepared, folder.run, folder.path, create=False) as guard,
-        watching(prepared.plan, prepared.plan.policy, quiet) as observe,
+        engine_for(prepared, choice) as engine,
+        watching(prepared.plan, prepared.plan.policy, output.quiet or output.json) as observe,
     ):
-        return execute(prepared, guard, start=start, record=record, observe=observe)
+        return execute(prepared, guard, engine=engine, start=start, record=record, observe=observe)
 
 
 def _free_folder(spec: Path) -> Path:

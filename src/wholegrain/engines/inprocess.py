@@ -20,9 +20,10 @@ class InProcess:
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Train each silo of the task in turn; one that fails does not stop the others."""
         for name in task.silos:
-            yield self._answer(name, task)
+            yield self.answer(name, task)
 
-    def _answer(self, name: str, task: RoundTask) -> SiloUpdate | SiloFault:
+    def answer(self, name: str, task: RoundTask) -> SiloUpdate | SiloFault:
+        """Train one silo."""
         policy = self.plan.policy_for(name)
         try:
             vector = self.trainer.train(self.silos[name], policy, task.vector, task.round, task.steps)

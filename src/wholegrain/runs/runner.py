@@ -211,6 +211,7 @@ def execute(
     prepared: Prepared,
     guard: Guard,
     *,
+    engine: Engine | None = None,
     start: Start | None = None,
     record: Recorder = forget,
     observe: Observer = ignore,
@@ -218,8 +219,8 @@ def execute(
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
     start = start or Start(State(0, flatten(prepared.model)))
     state, done = start.state, list(start.done)
-    engine = Observed(_engine(prepared), observe)
-    for played in rounds(state, prepared.plan.horizon, engine, guard, _averaged(prepared)):
+    carrier = Observed(engine or in_process(prepared), observe)
+    for played in rounds(state, prepared.plan.horizon, carrier, guard, _averaged(prepared)):
         state = played.state
         done.append(
             RoundDone(
@@ -246,7 +247,8 @@ def execute(
     )
 
 
-def _engine(prepared: Prepared) -> Engine:
+def in_process(prepared: Prepared) -> InProcess:
+    """The engine that trains all silos here, one after the other."""
     trainer = Trainer(
         clipped_sum=prepared.clipped_sum,
         noise=prepared.noise,

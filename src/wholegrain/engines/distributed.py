@@ -1,0 +1,151 @@
+"""Silos spread over processes, by torch.distributed.
+
+Rank 0 plays the rounds and trains its own silos; every other rank serves: it waits for a task, trains its silos of the
+cohort, and sends each update back. Parameters travel as one flat buffer, never as a pickle. Updates are handed on in the
+order of the cohort, whoever trained them, so that the mean is the same to the last bit on any number of processes.
+
+A rank that dies breaks its connections: rank 0 ends the run with an error, the other ranks end, and the run can be
+resumed.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wholegrain.engines.inprocess import InProcess
+from wholegrain.errors import RunError
+from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+
+PATIENCE = timedelta(minutes=30)
+"""How long to wait for another rank's silo; one that is dead is noticed at once."""
+
+STOP, TRAIN = 0, 1
+UPDATE, FAULT = 0, 1
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Which rank trains which silo: in turn, in the order of the plan."""
+
+    silos: tuple[str, ...]
+    size: int
+
+    def owner(self, silo: str) -> int:
+        """The rank that has this silo."""
+        return self.silos.index(silo) % self.size
+
+    def owned(self, rank: int) -> tuple[str, ...]:
+        """The silos of a rank."""
+        return tuple(silo for silo in self.silos if self.owner(silo) == rank)
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[None]:
+    """Take part in the process group that the environment describes (as `torchrun` sets it up)."""
+    # Where there are GPUs, their tensors would travel by NCCL and those of the CPU by gloo.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    try:
+        dist.init_process_group(backend, timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise RunError(f"The processes of the run did not find each other: {str(error).splitlines()[0]}.") from error
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True, eq=False)
+class Distributed:
+    """The engine of rank 0."""
+
+    local: InProcess
+    spread: Spread
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        """Hand the task to all ranks, and their answers on in the order of the cohort."""
+        with _telling(task.round):
+            _broadcast_task(task, self.spread)
+        for silo in task.silos:
+            owner = self.spread.owner(silo)
+            if owner == 0:
+                yield self.local.answer(silo, task)
+            else:
+                with _telling(task.round):
+                    answer = _receive(silo, owner, task.vector)
+                yield answer
+
+    def stop(self) -> None:
+        """Let the other ranks go."""
+        with contextlib.suppress(RuntimeError):
+            dist.broadcast(torch.tensor([STOP, 0, 0, 0]), src=0)
+
+
+def serve(local: InProcess, spread: Spread, like: Tensor) -> None:
+    """Train for rank 0 until it says stop; `like` has the shape of the parameters."""
+    rank = dist.get_rank()
+    with _telling(None):
+        while (task := _receive_task(spread, like)) is not None:
+            sent: list[dist.Work] = []
+            for silo in task.silos:
+                if spread.owner(silo) == rank:
+                    sent += _send(local.answer(silo, task))
+            for work in sent:
+                work.wait()
+
+
+def _broadcast_task(task: RoundTask, spread: Spread) -> None:
+    cohort = torch.tensor([spread.silos.index(silo) for silo in task.silos])
+    dist.broadcast(torch.tensor([TRAIN, task.round, task.steps, len(cohort)]), src=0)
+    dist.broadcast(cohort, src=0)
+    dist.broadcast(task.vector, src=0)
+
+
+def _receive_task(spread: Spread, like: Tensor) -> RoundTask | None:
+    header = torch.zeros(4, dtype=torch.int64)
+    dist.broadcast(header, src=0)
+    command, round, steps, count = header.tolist()
+    if command == STOP:
+        return None
+    cohort, vector = torch.zeros(count, dtype=torch.int64), torch.empty_like(like)
+    dist.broadcast(cohort, src=0)
+    dist.broadcast(vector, src=0)
+    return RoundTask(round, tuple(spread.silos[number] for number in cohort.tolist()), steps, vector)
+
+
+def _send(answer: SiloUpdate | SiloFault) -> list[dist.Work]:
+    """A header (what follows, and how long it is), then the parameters or the reason why there are none."""
+    if isinstance(answer, SiloUpdate):
+        kind, content = UPDATE, answer.vector
+    else:
+        kind, content = FAULT, torch.frombuffer(bytearray(answer.reason.encode()), dtype=torch.uint8)
+    header = torch.tensor([kind, content.numel()])
+    works = [dist.isend(header, dst=0), dist.isend(content, dst=0)]
+    return [work for work in works if work is not None]
+
+
+def _receive(silo: str, owner: int, like: Tensor) -> SiloUpdate | SiloFault:
+    header = torch.zeros(2, dtype=torch.int64)
+    dist.recv(header, src=owner)
+    kind, length = header.tolist()
+    content = like.new_empty(length) if kind == UPDATE else torch.empty(length, dtype=torch.uint8)
+    dist.recv(content, src=owner)
+    if kind == UPDATE:
+        return SiloUpdate(silo, content)
+    return SiloFault(silo, bytes(content.tolist()).decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _telling(round: int | None) -> Iterator[None]:
+    """A broken connection as one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        when = "" if round is None else f" in round {round}"
+        raise RunError(
+            f"A process of the run was lost{when} ({str(error).splitlines()[0][:120]}); what is on record is whole."
+        ) from error

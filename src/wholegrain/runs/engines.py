@@ -1,0 +1,74 @@
+"""Which engine carries a run's tasks to its silos. The choice changes where silos train, never what comes out."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from wholegrain import _check
+from wholegrain.engines.distributed import Distributed, Spread, joined, serve
+from wholegrain.engines.inprocess import InProcess
+from wholegrain.engines.processes import beside, rank, world_size
+from wholegrain.errors import SpecError
+from wholegrain.federation.messages import Engine
+from wholegrain.gradients.parameters import flatten
+from wholegrain.runs.runner import Prepared, in_process
+
+NAMES = ("inprocess", "distributed")
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """An engine by name, and how many processes it may use on this machine."""
+
+    name: str = "inprocess"
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.known("engine", self.name, NAMES)
+        if self.processes is not None:
+            _check.count("--processes", self.processes)
+        if self.name == "inprocess" and (self.processes or 1) > 1:
+            raise SpecError("The engine 'inprocess' has one process; use --engine distributed for several.")
+        if self.name == "inprocess" and rank() is not None:
+            raise SpecError("This process is one of several; say so with --engine distributed.")
+        if self.name == "distributed" and rank() is not None and self.processes not in (None, world_size()):
+            raise SpecError(
+                f"There are {world_size()} processes already, and --processes asks for {self.processes}; leave it out."
+            )
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process only trains silos for another one, which keeps the record."""
+        return (rank() or 0) > 0
+
+
+@contextlib.contextmanager
+def engine_for(prepared: Prepared, choice: EngineChoice) -> Iterator[Engine]:
+    """The engine, with whatever it needs running beside it."""
+    local = in_process(prepared)
+    if choice.name == "inprocess":
+        yield local
+        return
+    start = contextlib.nullcontext() if rank() is not None else beside(choice.processes or 1)
+    with start, joined():
+        engine = Distributed(_own(local), _spread(prepared))
+        try:
+            yield engine
+        finally:
+            engine.stop()
+
+
+def serve_silos(prepared: Prepared) -> None:
+    """Train this process' silos until the run is over."""
+    with joined():
+        serve(_own(in_process(prepared)), _spread(prepared), flatten(prepared.model))
+
+
+def _own(local: InProcess) -> InProcess:
+    """Only the silos of this process: the memory of the others is given back."""
+    owned = Spread(tuple(local.silos), world_size()).owned(rank() or 0)
+    return replace(local, silos={name: local.silos[name] for name in owned})
+
+
+def _spread(prepared: Prepared) -> Spread:
+    return Spread(tuple(prepared.silos), world_size())
