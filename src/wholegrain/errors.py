@@ -6,6 +6,7 @@
     ├── ModelError        a model whose gradients cannot be told apart item by item
     ├── AccountingError   an event that the chosen accountant cannot price
     ├── BudgetError       a budget that cannot be met, or that would be overspent
+    ├── RefusalError      a silo will not do what the server asks; it names the rule
     ├── LedgerError       a ledger that cannot be trusted, read or written
     └── RunError          a run directory that cannot be written or read, or a run that cannot go on
 
@@ -35,6 +36,14 @@ class AccountingError(WholegrainError):
 
 class BudgetError(WholegrainError):
     """A budget that cannot be met, or that a round would overspend."""
+
+
+class RefusalError(WholegrainError):
+    """A silo will not do what the server asks: which of its rules forbids it, and why."""
+
+    def __init__(self, rule: str, why: str) -> None:
+        super().__init__(f"[{rule}] {why}")
+        self.rule = rule
 
 
 class LedgerError(WholegrainError):

@@ -10,7 +10,7 @@ import typer
 
 import wholegrain
 from wholegrain import _check
-from wholegrain.cli import bounds, data, demo, ledger, pricing, runs, show
+from wholegrain.cli import bounds, data, demo, ledger, pricing, runs, show, silo
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command()(pricing.account)
 app.command()(pricing.calibrate)
 app.command()(bounds.bounds)
 app.command()(demo.demo)
+app.command()(silo.silo)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 

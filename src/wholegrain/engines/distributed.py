@@ -1,8 +1,8 @@
 """Silos spread over processes, by torch.distributed.
 
 Rank 0 plays the rounds and trains its own silos; every other rank serves: it waits for a task, trains its silos of the
-cohort, and sends each update back. Parameters travel as one flat buffer, never as a pickle. Updates are handed on in the
-order of the cohort, whoever trained them, so that the mean is the same to the last bit on any number of processes.
+cohort, and sends each update back. Parameters travel as one flat buffer, never as a pickle. Updates are handed on in
+the order of the cohort, whoever trained them, so that the mean is the same to the last bit on any number of processes.
 
 A rank that dies breaks its connections: rank 0 ends the run with an error, the other ranks end, and the run can be
 resumed.

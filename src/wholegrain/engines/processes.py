@@ -13,7 +13,7 @@ PARTING = 20.0
 
 
 def rank() -> int | None:
-    """This process' rank, where it was started as one of several; None where it stands alone."""
+    """The rank of this process, where it was started as one of several; None where it stands alone."""
     return int(os.environ["RANK"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else None
 
 

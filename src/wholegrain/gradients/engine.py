@@ -63,7 +63,7 @@ class BookKeeping:
     """
 
     def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY) -> None:
-        self._model, self._loss, self._memory = model, loss, memory
+        self.model, self._loss, self._memory = model, loss, memory
         self._layout = Layout.of(model)
         self._by_shape: dict[Shape, Chosen] = {}
         self._shape: Shape | None = None
@@ -93,7 +93,7 @@ class BookKeeping:
         shape = inputs.shape[1:], targets.shape[1:], vector.dtype
         if shape != self._shape:
             if shape not in self._by_shape:
-                self._by_shape[shape] = choose(self._model, self._loss, self._layout, vector, inputs, targets)
+                self._by_shape[shape] = choose(self.model, self._loss, self._layout, vector, inputs, targets)
             self._shape, self._chosen = shape, self._by_shape[shape]
             self._most_items = max(1, self._memory // self._chosen.bytes_per_item)
         assert self._chosen is not None
@@ -140,7 +140,7 @@ class BookKeeping:
         with torch.inference_mode(False):
             inputs, targets = piece.inputs.clone(), piece.targets.clone()
             groups = torch.zeros(len(inputs), dtype=torch.int64)
-            pooled = reference.clipped_sum(self._model, self._loss, vector, inputs, targets, groups, alone)
+            pooled = reference.clipped_sum(self.model, self._loss, vector, inputs, targets, groups, alone)
         total.add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
         return pooled.zeroed
 

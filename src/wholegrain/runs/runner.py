@@ -24,6 +24,7 @@ from wholegrain.federation.rounds import Averaged, State, rounds
 from wholegrain.gradients.choice import mixes_items
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten, load
+from wholegrain.gradients.pooling import Clip
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models import catalog as models
 from wholegrain.models.inputs import values
@@ -31,6 +32,7 @@ from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
+from wholegrain.policies.policy import SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
@@ -39,7 +41,8 @@ from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.spec import RunSpec
-from wholegrain.silo.noise import NoiseSource, SeededNoise
+from wholegrain.silo.noise import NoiseSource
+from wholegrain.silo.sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
 
 MOST_LEARNING_RATE = 1e6
@@ -134,10 +137,12 @@ def prepare(
     pricing: Accountant | None = None,
 ) -> Prepared:
     """Load, split, check and price; every refusal comes from here."""
-    _check_early(spec)
+    check_early(spec)
     dataset = dataset or load_dataset(spec)
     parts = split_dataset(dataset, spec)
-    plan = plan_for(spec, parts.silos, pricing or accountant(spec.privacy.accountant))
+    facts = tuple(silo.facts for silo in parts.silos.values())
+    largest = {name: silo.data.largest_subject for name, silo in parts.silos.items()}
+    plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest)
     if spec.rounds.fewest_silos > plan.horizon.cohort_count:
         raise SpecError(
             f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
@@ -156,23 +161,31 @@ def prepare(
         scored=scored,
         model=model,
         clipped_sum=gradients,
-        noise=_noise(spec),
+        noise=noise_source(spec.privacy.noise, spec.seed),
     )
-    _require_fit(prepared, dataset)
+    require_fit(model, gradients, plan.rows[0][0].clip, dataset)
     return prepared
 
 
-def plan_for(spec: RunSpec, silos: Mapping[str, Silo], pricing: Accountant) -> Plan:
-    """The plan that the spec asks for on these silos."""
-    federation = Federation(silos=tuple(silo.facts for silo in silos.values()), span=spec.silos.span)
+def plan_for(
+    spec: RunSpec,
+    silos: tuple[SiloFacts, ...],
+    pricing: Accountant,
+    largest_subject: Mapping[str, int] | None = None,
+) -> Plan:
+    """The plan that the spec asks for on silos of which these facts are public.
+
+    Private: `largest_subject`, which only the paper's own rows read; without it they are refused.
+    """
+    federation = Federation(silos=silos, span=spec.silos.span)
     horizon = Horizon(
-        silos=tuple(silos),
+        silos=tuple(silo.name for silo in silos),
         rounds=spec.rounds.count,
         steps=spec.rounds.steps,
         cohort_size=spec.rounds.cohort,
         seed=spec.seed,
     )
-    plan = _planned(spec, silos, federation, horizon, pricing)
+    plan = _planned(spec, federation, horizon, pricing, largest_subject)
     if spec.privacy.noise == "secure":
         return plan
     return replace(plan, guarantees=tuple(_simulated(guarantee) for guarantee in plan.guarantees))
@@ -183,18 +196,26 @@ def _simulated(guarantee: Guarantee) -> Guarantee:
 
 
 def _planned(
-    spec: RunSpec, silos: Mapping[str, Silo], federation: Federation, horizon: Horizon, pricing: Accountant
+    spec: RunSpec,
+    federation: Federation,
+    horizon: Horizon,
+    pricing: Accountant,
+    largest_subject: Mapping[str, int] | None,
 ) -> Plan:
     policy, settings = spec.policy, settings_of(spec)
     if not policy.as_printed:
         return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
+    if largest_subject is None:
+        raise SpecError(
+            "The paper's algorithms read private facts of the data; nobody who holds no data can plan them."
+        )
     return make_printed_plan(
         policy.name,
         settings,
         federation,
         horizon,
         Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta),
-        largest_subject={name: silo.data.largest_subject for name, silo in silos.items()},
+        largest_subject=largest_subject,
         composition=Composition(policy.composition),
         accountant=pricing,
     )
@@ -258,7 +279,7 @@ def in_process(prepared: Prepared) -> InProcess:
 
 
 def _averaged(prepared: Prepared) -> Averaged:
-    facts = [silo.facts for silo in prepared.silos.values()]
+    facts = [facts for _, facts in prepared.plan.rows]
     settings = prepared.spec.rounds
     return Averaged(weights(facts, Averaging(settings.averaging)), settings.fewest_silos)
 
@@ -267,11 +288,7 @@ def _scores(prepared: Prepared, state: State) -> Mapping[str, Score]:
     return {name: score(prepared.model, cross_entropy, state.vector, data) for name, data in prepared.scored.items()}
 
 
-def _noise(spec: RunSpec) -> NoiseSource:
-    return SeededNoise(spec.seed)
-
-
-def _check_early(spec: RunSpec) -> None:
+def check_early(spec: RunSpec) -> None:
     """Refuse impossible numbers before any data is read."""
     find(spec.policy.name)
     settings_of(spec)
@@ -319,20 +336,19 @@ def _model(spec: RunSpec, dataset: Dataset) -> nn.Module:
     return models.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
 
 
-def _require_fit(prepared: Prepared, dataset: Dataset) -> None:
+def require_fit(model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Dataset) -> None:
     """Two items of zeros through the gradients of the plan, so that what cannot train is refused before it costs.
 
     A model that changes its buffers on the way would carry facts about private rows out of the silo without noise.
     """
-    model, vector = prepared.model, flatten(prepared.model)
+    vector = flatten(model)
     inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
     targets, groups = torch.zeros(2, dtype=torch.int64), torch.arange(2)
     before = [buffer.clone() for buffer in model.buffers()]
-    clip = prepared.plan.rows[0][0].clip
     random = torch.random.get_rng_state()
     try:
         outputs = model(inputs)
-        prepared.clipped_sum(vector, inputs, targets, groups, clip)
+        gradients(vector, inputs, targets, groups, clip)
     except Exception as error:  # the model is the user's own code
         raise ModelError(
             f"The model does not fit the data ({dataset.features} features, {dataset.classes}"

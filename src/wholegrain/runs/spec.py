@@ -154,6 +154,28 @@ class ComputeSpec(Section):
     memory_gib: float = 0.25
 
 
+class SiloFactsSpec(Section):
+    """What is public of a silo that keeps its data to itself."""
+
+    name: str
+    items: int
+    subjects: int
+    items_per_subject: int | None = None
+    drops_surplus: bool = True
+
+
+class FederationSpec(Section):
+    """A federation whose server holds no data: the shape of an input, the classes, and public facts of the silos.
+
+    A silo has `patience` seconds to answer in a round.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    silos: tuple[SiloFactsSpec, ...]
+    patience: float = 600.0
+
+
 class RunSpec(Section):
     """A whole run.
 
@@ -171,6 +193,7 @@ class RunSpec(Section):
     rounds: RoundsSpec = RoundsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     compute: ComputeSpec = ComputeSpec()
+    federation: FederationSpec | None = None
 
     @staticmethod
     def of(tree: Mapping[str, Any]) -> "RunSpec":
@@ -178,7 +201,7 @@ class RunSpec(Section):
         try:
             return RunSpec.model_validate(tree)
         except ValidationError as error:
-            raise SpecError(_sentence(error)) from error
+            raise SpecError(sentence(error, RunSpec)) from error
 
     @property
     def digest(self) -> str:
@@ -191,7 +214,7 @@ def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
 
     A relative path of a table or of a source's files is taken from the spec's folder.
     """
-    return changed(_read(path), changes, path)
+    return changed(read_tree(path), changes, path)
 
 
 def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSpec:
@@ -207,7 +230,8 @@ def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSp
     return RunSpec.of(tree)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_tree(path: Path) -> dict[str, Any]:
+    """The sections of a TOML file, or of a JSON file."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -264,20 +288,21 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence(error: ValidationError, root: type[Section]) -> str:
+    """The first fault of a tree, with the key at fault and what is known there."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] != "extra_forbidden":
         return f"In the spec, {place}: {first['msg']} (it is {first['input']!r})."
-    section = _section(first["loc"][:-1])
+    section = _section(first["loc"][:-1], root)
     options = list(section.model_fields) if section else []
     near = _check.suggestion(str(first["loc"][-1]), options)
     return f"In the spec, unknown key '{place}'{near}; known here: {', '.join(options)}."
 
 
-def _section(place: tuple[int | str, ...]) -> type[Section] | None:
+def _section(place: tuple[int | str, ...], root: type[Section]) -> type[Section] | None:
     """The section class at this place of the tree."""
-    section: Any = RunSpec
+    section: Any = root
     for part in place:
         if section is None or part not in getattr(section, "model_fields", {}):
             return FeatureSpec if section is dict else None

@@ -1,0 +1,39 @@
+"""`silo`: run one silo of a federation, under the rules of its own charter."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wholegrain.cli import show
+from wholegrain.cli.pricing import Json
+from wholegrain.errors import SpecError
+
+
+def silo(
+    policy_file: Annotated[Path, typer.Option(help="The silo's charter: silo.toml.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Say where charter, data and ledger stand, and end.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Answer a federation's server, as far as the charter and the ledger allow."""
+    try:
+        from wholegrain.deploy.charter import load_charter
+        from wholegrain.deploy.client import hosted
+        from wholegrain.deploy.host import standing_of
+        from wholegrain.deploy.node import run_silo
+    except ModuleNotFoundError as error:
+        raise SpecError("A silo needs Flower: install wholegrain[flower].") from error
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+    charter = load_charter(policy_file)
+    if not check:
+        run_silo(charter)
+        return
+    with hosted(charter) as host:
+        facts = standing_of(host)
+    if json:
+        show.as_json(facts)
+    else:
+        show.out.print(show.table(f"Silo '{charter.silo}'", ("", ""), list(facts.items())))

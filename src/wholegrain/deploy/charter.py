@@ -1,0 +1,102 @@
+"""silo.toml: what a silo's operator agrees to. It is the only authority over the silo's data; no message changes it."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from wholegrain.errors import SpecError
+from wholegrain.runs.spec import ComputeSpec, DataSpec, LedgerSpec, ModelSpec, RunSpec, Section, read_tree, sentence
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class LimitSpec(Section):
+    """What may be spent from this silo's data, and the least that each step must do for it.
+
+    ε and δ are what one subject may lose by all that this silo ever releases from this data.
+    """
+
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    unit: Literal["subject", "item", "silo"] = "subject"
+    items_per_subject: Count
+    surplus: Literal["drop", "refuse"] = "drop"
+    smallest_noise: Positive
+    largest_clip: Positive
+    most_steps: Count = 100
+    noise: Literal["seeded", "secure"] = "secure"
+    accountant: Literal["pld", "rdp"] = "pld"
+
+
+class AllowSpec(Section):
+    """What the server may ask for: policies and models by name, and scores that may leave the silo."""
+
+    policies: tuple[str, ...] = ("subject_dp",)
+    models: tuple[ModelSpec, ...]
+    scores: tuple[Literal["accuracy", "loss"], ...] = ()
+
+
+class LinkSpec(Section):
+    """How the silo reaches the server: paths are taken from the charter's folder."""
+
+    address: str
+    certificates: str | None = None
+    key: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] = 9400
+    insecure: bool = False
+
+
+class Charter(Section):
+    """A whole silo.toml."""
+
+    silo: Annotated[str, Field(min_length=1)]
+    seed: int = 0
+    data: DataSpec
+    limit: LimitSpec
+    allow: AllowSpec
+    ledger: LedgerSpec = LedgerSpec()
+    compute: ComputeSpec = ComputeSpec()
+    link: LinkSpec | None = None
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of subjects that is never trained on, for scores."""
+
+    def as_run(self) -> RunSpec:
+        """The part of a run's spec that says how data is read and capped."""
+        return RunSpec.of(
+            {
+                "seed": self.seed,
+                "data": self.data.model_dump(),
+                "silos": {"items_per_subject": self.limit.items_per_subject, "surplus": self.limit.surplus},
+                "evaluation": {"test": self.held_out},
+            }
+        )
+
+
+def load_charter(path: Path) -> Charter:
+    """Read a silo.toml; relative paths in it are taken from its folder."""
+    tree = read_tree(path)
+    for section, key in (("ledger", "path"), ("link", "certificates"), ("link", "key")):
+        _resolve(tree.get(section), key, path)
+    data = tree.get("data")
+    if isinstance(data, dict):
+        _resolve(data.get("table"), "path", path)
+        _resolve(data.get("options"), "path", path)
+    try:
+        charter = Charter.model_validate(tree)
+    except ValidationError as error:
+        raise SpecError(f"'{path}': {sentence(error, Charter)}") from error
+    if charter.ledger.path is None:
+        charter = charter.model_copy(update={"ledger": _ledger_beside(charter.ledger, path)})
+    return charter
+
+
+def _resolve(section: Any, key: str, path: Path) -> None:
+    if isinstance(section, dict) and isinstance(section.get(key), str):
+        section[key] = str((path.parent / section[key]).resolve())
+
+
+def _ledger_beside(ledger: LedgerSpec, path: Path) -> LedgerSpec:
+    """The ledger of a silo lies beside its charter, where its operator keeps both."""
+    return ledger.model_copy(update={"path": str((path.parent / "ledger.sqlite").resolve())})

@@ -1,0 +1,100 @@
+"""How a silo answers Flower's messages, and the ClientApp for those who run a plain `flower-supernode`.
+
+The ClientApp finds its charter in the node's own configuration (`--node-config 'charter="silo.toml"'`) and never in a
+message. Flower takes the app from the bundle that the server sends: docs/operate-a-federation.md says what that means.
+`wholegrain silo` runs nothing that a server sends.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from wholegrain import _check
+from wholegrain.deploy.charter import Charter, load_charter
+from wholegrain.deploy.host import Host, facts_of
+from wholegrain.engines import wire
+from wholegrain.errors import RefusalError, WholegrainError
+from wholegrain.privacy.accountants import accountant
+from wholegrain.privacy.memory import RememberingAccountant, default_store
+from wholegrain.runs.accounts import open_ledger
+from wholegrain.silo.sources import noise_source
+
+log = logging.getLogger("wholegrain.silo")
+
+FAILED = "[silo] the task failed; the silo's own log says why"
+"""What a server is told of an unforeseen error, whose text might hold private values."""
+
+
+@contextmanager
+def hosted(charter: Charter) -> Iterator[Host]:
+    """The silo of a charter, with its data read and its ledger open."""
+    assert charter.ledger.path is not None
+    pricing = RememberingAccountant(accountant(charter.limit.accountant), default_store())
+    with open_ledger(Path(charter.ledger.path)) as ledger:
+        yield Host.open(charter, ledger, pricing, noise_source(charter.limit.noise, charter.seed))
+
+
+def reply_to(message: Message, host: Host) -> Message:
+    """The silo's answer to any message at all; nothing that a server sends makes it fail."""
+    try:
+        content = _content(message, host)
+    except WholegrainError as error:
+        _note(host.charter, message, str(error))
+        content = wire.packed_answer({"silo": host.charter.silo, "refused": _told(error)})
+    except Exception as error:  # a fault of ours: what it says stays here
+        log.exception("a task failed")
+        _note(host.charter, message, f"{type(error).__name__}: {_check.reason(error)}")
+        content = wire.packed_answer({"silo": host.charter.silo, "refused": FAILED})
+    return Message(content, reply_to=message)
+
+
+def _content(message: Message, host: Host) -> Any:
+    kind = message.metadata.message_type.partition(".")[0]
+    if kind == "query":
+        return wire.packed_answer(facts_of(host))
+    task = wire.read_task(message)
+    vector = wire.read_vector(message)
+    if kind == "train":
+        return wire.packed_answer({"silo": host.charter.silo}, host.answer(task, vector))
+    if kind == "evaluate":
+        return wire.packed_answer({"silo": host.charter.silo, "scores": dict(host.scores(task, vector))})
+    raise RefusalError("message", f"a message of the type '{kind}' is not known")
+
+
+def _told(error: WholegrainError) -> str:
+    """A refusal names its rule; any other error might hold private values, and is told in general words."""
+    return str(error) if isinstance(error, RefusalError) else FAILED
+
+
+def _note(charter: Charter, message: Message, why: str) -> None:
+    """Log a refusal, and append it to a file beside the ledger."""
+    log.warning("refused: %s", why)
+    assert charter.ledger.path is not None
+    line = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "message": message.metadata.message_type,
+        "run": message.metadata.run_id,
+        "round": message.metadata.group_id,
+        "refused": why,
+    }
+    with Path(charter.ledger.path).with_name("refusals.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+app = ClientApp()
+
+
+@app.query()
+@app.train()
+@app.evaluate()
+def _answer(message: Message, context: Context) -> Message:
+    charter = load_charter(Path(str(context.node_config["charter"])))
+    with hosted(charter) as host:
+        return reply_to(message, host)

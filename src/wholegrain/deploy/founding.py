@@ -1,0 +1,182 @@
+"""`federation init`: the files with which a federation of several silos begins.
+
+    server/   ca.crt server.crt server.key spec.toml start.sh  app/pyproject.toml  keys/SILO.pub  flower/config.toml
+    SILO/     ca.crt key silo.toml
+
+A silo's folder is all that its operator needs; the server's holds public keys only. What nobody but an operator can
+know (data, columns, bounds) is a blank that must be filled in.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from wholegrain import _check
+from wholegrain.deploy.certificates import Authority, silo_key
+from wholegrain.errors import RunError, SpecError
+from wholegrain.runs.spec import BLANK
+
+FIRST_PORT = 9401
+
+
+@dataclass(frozen=True)
+class Founding:
+    """What is known of a federation before its operators fill in the rest."""
+
+    silos: tuple[str, ...]
+    host: str
+    port: int
+    hub: int
+
+    def __post_init__(self) -> None:
+        if len(set(self.silos)) != len(self.silos) or not self.silos:
+            raise SpecError("A federation needs silos with different names.")
+        for silo in self.silos:
+            if not silo.replace("-", "").replace("_", "").isalnum() or silo == "server":
+                raise SpecError(f"'{silo}' cannot be a silo's name here: letters, digits, - and _, and not 'server'.")
+        _check.count("port", self.port)
+
+
+def found(founding: Founding, folder: Path) -> None:
+    """Write everything into a new folder."""
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"'{folder}' already exists and is not empty; choose another folder.")
+    authority = Authority.new("wholegrain federation")
+    try:
+        _write_server(founding, authority, folder / "server")
+        for number, silo in enumerate(founding.silos):
+            _write_silo(founding, authority, folder, silo, FIRST_PORT + number)
+    except OSError as error:
+        raise RunError(f"The folder '{folder}' cannot be written: {error.strerror}.") from error
+
+
+def _write_server(founding: Founding, authority: Authority, folder: Path) -> None:
+    names = tuple(dict.fromkeys([founding.host, "localhost", "127.0.0.1"]))
+    identity = authority.server(names)
+    _write(folder / "ca.crt", authority.pem)
+    _write(folder / "server.crt", identity.certificate)
+    _write(folder / "server.key", identity.key, secret=True)
+    _write(folder / "spec.toml", _server_spec(founding).encode())
+    _write(folder / "app" / "pyproject.toml", _app(folder).encode())
+    _write(folder / "flower" / "config.toml", _flower(founding, folder).encode())
+
+
+def _write_silo(founding: Founding, authority: Authority, folder: Path, silo: str, port: int) -> None:
+    identity = silo_key()
+    _write(folder / silo / "ca.crt", authority.pem)
+    _write(folder / silo / "key", identity.key, secret=True)
+    _write(folder / "server" / "keys" / f"{silo}.pub", identity.certificate)
+    _write(folder / silo / "silo.toml", _charter(founding, silo, port).encode())
+
+
+def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+def _server_spec(founding: Founding) -> str:
+    silos = "\n".join(
+        f'[[federation.silos]]\nname = "{silo}"\nitems = "{BLANK}"\nsubjects = "{BLANK}"\n'
+        f'items_per_subject = "{BLANK}"\n'
+        for silo in founding.silos
+    )
+    return f"""# What the federation trains. The server holds no data: sizes below are what silos have published.
+seed = 0
+
+[model]
+name = "logistic"
+
+[policy]
+name = "subject_dp"
+rate = 0.5
+
+[privacy]
+epsilon = 4.0      # for a subject who may be in all silos
+delta = 1e-5
+noise = "secure"   # made in the silos
+
+[rounds]
+count = 10
+steps = 2
+learning_rate = 0.5
+fewest_silos = {len(founding.silos) // 2 + 1}
+
+[federation]
+shape = ["{BLANK}"]     # of one input: the number of features, or [channels, height, width]
+classes = "{BLANK}"
+patience = 600.0   # seconds that a silo has in a round
+
+{silos}"""
+
+
+def _charter(founding: Founding, silo: str, port: int) -> str:
+    return f"""# What this silo agrees to. Nothing that the server sends can change it.
+silo = "{silo}"
+
+[data]
+source = "table"
+
+[data.table]
+path = "{BLANK}"       # CSV or Parquet, relative to this file
+subject = "{BLANK}"    # the column that says whose an item is
+
+[data.table.target]
+column = "{BLANK}"
+classes = ["{BLANK}"]
+
+[data.table.features.{BLANK.replace(" ", "_")}]
+low = "{BLANK}"        # bounds from knowledge, not from the data
+high = "{BLANK}"
+
+[limit]
+epsilon = 2.0            # the most that one subject may ever lose by this silo's releases from this data
+delta = 1e-5
+items_per_subject = "{BLANK}"
+smallest_noise = 1.0
+largest_clip = 1.0
+most_steps = 10
+
+[allow]
+policies = ["subject_dp"]
+models = [{{ name = "logistic" }}]
+scores = []              # "accuracy", "loss": not private; by default none leaves the silo
+
+[link]
+address = "{founding.host}:{founding.port}"
+certificates = "ca.crt"
+key = "key"
+port = {port}              # on this machine only, between the silo's own two processes
+"""
+
+
+def _app(folder: Path) -> str:
+    return f"""[project]
+name = "wholegrain-federation"
+version = "1.0.0"
+description = "Subject-level differential privacy: the server's half; silos run their own installation"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "federation"
+
+[tool.flwr.app.components]
+serverapp = "wholegrain.deploy.server:app"
+clientapp = "wholegrain.deploy.client:app"
+
+[tool.flwr.app.config]
+spec = "{folder.resolve() / "spec.toml"}"
+out = "{folder.resolve() / "run"}"
+"""
+
+
+def _flower(founding: Founding, folder: Path) -> str:
+    return f"""[superlink]
+default = "federation"
+
+[superlink.federation]
+address = "127.0.0.1:{founding.port}"
+root-certificates = "{folder.resolve() / "ca.crt"}"
+"""

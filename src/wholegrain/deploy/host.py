@@ -1,0 +1,189 @@
+"""A silo that does not trust its server.
+
+Every task is checked against the charter, priced against all that was ever released from the data, and paid for in the
+silo's own ledger before a single item is touched. What does not pass is refused with the rule that forbids it, and the
+ledger does not move. What leaves the silo is the noisy update, and scores only where the charter allows them.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from wholegrain import _check
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import SubjectData
+from wholegrain.deploy.charter import Charter
+from wholegrain.engines.wire import SiloTask
+from wholegrain.errors import BudgetError, RefusalError, WholegrainError
+from wholegrain.federation.rounds import digest
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameters import Layout
+from wholegrain.models import catalog as models
+from wholegrain.policies.catalog import CATALOG, find
+from wholegrain.policies.guarantees import terms
+from wholegrain.policies.policy import Policy
+from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.exposure import price
+from wholegrain.privacy.guard import Guard
+from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.units import Unit
+from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.evaluation import score
+from wholegrain.runs.runner import require_fit
+from wholegrain.silo.noise import NoiseSource
+from wholegrain.silo.training import Silo, Trainer
+
+
+@dataclass(eq=False)
+class Host:
+    """One silo: its charter, its data, its ledger, and the machinery of gradients, kept warm between tasks."""
+
+    charter: Charter
+    dataset: Dataset
+    silo: Silo
+    held_out: SubjectData | None
+    ledger: Ledger
+    accountant: Accountant
+    noise: NoiseSource
+    _gradients: dict[str, BookKeeping] = field(default_factory=dict)
+
+    @staticmethod
+    def open(charter: Charter, ledger: Ledger, accountant: Accountant, noise: NoiseSource) -> "Host":
+        """Read the data and hold it to K; whatever is wrong with it is said now, not in a round."""
+        for policy in charter.allow.policies:
+            _check.known("policy", policy, CATALOG)
+        spec = charter.as_run()
+        dataset = load_dataset(spec)
+        dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
+        parts = split_dataset(dataset, spec)
+        return Host(charter, dataset, parts.silos[charter.silo], parts.held_out.get("test"), ledger, accountant, noise)
+
+    def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
+        """The update that the task asks for, or a refusal.
+
+        Guarantee: what is returned is paid for in the ledger, within the charter's ε and δ, before any item is read.
+        """
+        gradients = self._gradients_for(task)
+        policy = self._policy_for(task)
+        self._require_parameters(vector, gradients)
+        self._require_fit(task, gradients, policy)
+        guard = self._guard(task, policy)
+        try:
+            reservation = guard.reserve(task.round, {self.charter.silo: task.steps}, digest(vector))
+        except BudgetError as error:
+            raise RefusalError("limit.epsilon", str(error)) from error
+        trainer = Trainer(clipped_sum=gradients, noise=self.noise, learning_rate=task.learning_rate)
+        update = trainer.train(self.silo, policy, vector, task.round, task.steps)
+        guard.confirm(reservation, [self.charter.silo])
+        return update
+
+    def scores(self, task: SiloTask, vector: Tensor) -> Mapping[str, float]:
+        """Scores on subjects that are never trained on, as far as the charter lets them out. They are not private."""
+        allowed = self.charter.allow.scores
+        if not allowed or self.held_out is None:
+            raise RefusalError("allow.scores", "no score may leave this silo")
+        gradients = self._gradients_for(task)
+        self._require_parameters(vector, gradients)
+        found = score(gradients.model, cross_entropy, vector, self.held_out)
+        return {name: getattr(found, name) for name in allowed}
+
+    def _gradients_for(self, task: SiloTask) -> BookKeeping:
+        """The engine for a model that the charter names; no other model is even built."""
+        allowed = [(model.name, model.options) for model in self.charter.allow.models]
+        if (task.model, task.options) not in allowed:
+            raise RefusalError("allow.models", f"the model '{task.model}' with these options is not agreed to")
+        key = f"{task.model} {task.options}"
+        if key not in self._gradients:
+            shape, classes = self.dataset.features, self.dataset.classes
+            model = models.build(task.model, shape, classes, self.charter.seed, task.options)
+            memory = int(self.charter.compute.memory_gib * 2**30)
+            self._gradients[key] = BookKeeping(model, cross_entropy, memory=memory)
+        return self._gradients[key]
+
+    def _policy_for(self, task: SiloTask) -> Policy:
+        """The row that the task asks for, over this silo's own facts."""
+        limit = self.charter.limit
+        if task.policy not in self.charter.allow.policies:
+            raise RefusalError("allow.policies", f"the policy '{task.policy}' is not agreed to")
+        if task.noise_multiplier < limit.smallest_noise:
+            raise RefusalError("limit.smallest_noise", f"a noise multiplier of {task.noise_multiplier:g} is too small")
+        if task.settings.clip_norm > limit.largest_clip:
+            raise RefusalError("limit.largest_clip", f"a clip norm of {task.settings.clip_norm:g} is too large")
+        if task.steps > limit.most_steps:
+            raise RefusalError("limit.most_steps", f"{task.steps} steps in a round are too many")
+        try:
+            row = find(task.policy).row(task.settings, self.silo.facts)
+        except WholegrainError as error:
+            raise RefusalError("message", str(error)) from error
+        if row.noise is not None:
+            raise RefusalError("allow.policies", f"the policy '{task.policy}' adds no noise")
+        return row.with_noise(task.noise_multiplier)
+
+    def _require_parameters(self, vector: Tensor, gradients: BookKeeping) -> None:
+        size = Layout.of(gradients.model).size
+        if tuple(vector.shape) != (size,):
+            raise RefusalError("parameters", f"there are {vector.numel()} parameters, and the model has {size}")
+        if not bool(torch.isfinite(vector).all()):
+            raise RefusalError("parameters", "the parameters are not all finite")
+
+    def _require_fit(self, task: SiloTask, gradients: BookKeeping, policy: Policy) -> None:
+        try:
+            require_fit(gradients.model, gradients, policy.clip, self.dataset)
+        except WholegrainError as error:
+            raise RefusalError("allow.models", str(error)) from error
+
+    def _guard(self, task: SiloTask, policy: Policy) -> Guard:
+        """The guard of a run as this silo sees it: other terms, said under the same name, are another run."""
+        limit, ledger = self.charter.limit, self.charter.ledger
+        account = Account(data=ledger.data or self.dataset.name, budget=ledger.budget)
+        agreed = TermsRecord.of(terms([(policy, self.silo.facts)], span=1))
+        name = f"{task.run}/{hashlib.sha256(agreed.model_dump_json().encode()).hexdigest()[:16]}"
+        opening = RunOpened(
+            run=name, account=account, spec=task.spec, policy=task.policy, noise=self.noise.name, terms=agreed
+        )
+        budget = BudgetOpened(account=account, unit=Unit(limit.unit), epsilon=limit.epsilon, delta=limit.delta)
+        opened = self.ledger.book.budgets.get(account)
+        if opened is not None and opened != budget:
+            raise RefusalError(
+                "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
+            )
+        asked = {self.charter.silo: task.steps}
+        try:
+            return Guard.open(self.ledger, opening, budget, asked, self.noise.identity, self.accountant)
+        except BudgetError as error:
+            raise RefusalError("limit.epsilon", str(error)) from error
+
+
+def facts_of(host: Host) -> dict[str, Any]:
+    """What the silo says of itself when it is asked: its name and public sizes."""
+    facts = host.silo.facts
+    return {"silo": facts.name, "items": facts.items, "subjects": facts.subjects}
+
+
+def standing_of(host: Host) -> dict[str, Any]:
+    """Where the silo stands, for its operator."""
+    limit, ledger = host.charter.limit, host.charter.ledger
+    account = Account(data=ledger.data or host.dataset.name, budget=ledger.budget)
+    spent = price(host.ledger.book.spent(account), Unit(limit.unit), host.accountant, limit.delta)
+    facts = host.silo.facts
+    return {
+        "items": facts.items,
+        "subjects": facts.subjects,
+        "items_per_subject": facts.items_per_subject,
+        "unit": limit.unit,
+        "epsilon": limit.epsilon,
+        "delta": limit.delta,
+        "epsilon_spent": spent,
+        "smallest_noise": limit.smallest_noise,
+        "policies": ", ".join(host.charter.allow.policies),
+        "models": ", ".join(model.name for model in host.charter.allow.models),
+        "noise": host.noise.name,
+        "ledger": ledger.path,
+    }

@@ -1,0 +1,129 @@
+"""`wholegrain silo`: a Flower SuperNode whose tasks are answered by this process, from its own installation.
+
+Flower would install the bundle that a server sends and run the code in it. Here the SuperNode is started in its process
+isolation, in which it only hands tasks out; this process takes them and answers with `reply_to`. The bundle is neither
+installed nor imported nor read. Only who knows the secret that both processes share can take a task.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from wholegrain.deploy.charter import Charter, LinkSpec
+from wholegrain.deploy.client import hosted, reply_to
+from wholegrain.deploy.host import Host
+from wholegrain.errors import RunError, SpecError
+
+log = logging.getLogger("wholegrain.silo")
+
+LOOPBACK = "127.0.0.1"
+PAUSE = 0.1
+"""Seconds between two looks for a task."""
+
+PARTING = 10.0
+"""Seconds that the SuperNode has to end by itself."""
+
+ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+
+
+def run_silo(charter: Charter) -> None:
+    """Answer the server's tasks until the process is stopped."""
+    if charter.link is None:
+        raise SpecError("The charter says nothing of the server: it needs the section [link].")
+    secret = secrets.token_bytes(32)
+    with hosted(charter) as host, _supernode(charter.link, secret) as supernode:
+        interceptor = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE)
+        tasks = _client(charter.link, interceptor)
+        log.warning("silo '%s' is ready", charter.silo)
+        while supernode.poll() is None:
+            token = _acquire(tasks)
+            if token is None:
+                time.sleep(PAUSE)
+            else:
+                _work(charter.link, token, host)
+    raise RunError(f"The SuperNode of silo '{charter.silo}' ended with exit code {supernode.returncode}.")
+
+
+@contextlib.contextmanager
+def _supernode(link: LinkSpec, secret: bytes) -> Iterator[subprocess.Popen[bytes]]:
+    """Flower's SuperNode beside this process; it ends with it."""
+    with tempfile.TemporaryDirectory(prefix="wholegrain-") as folder:
+        path = Path(folder, "secret")
+        path.touch(mode=0o600)
+        path.write_bytes(secret)
+        process = subprocess.Popen(_command(link, path), env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0"})
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PARTING)
+            process.kill()
+
+
+def _command(link: LinkSpec, secret: Path) -> list[str]:
+    program = Path(sys.executable).with_name("flower-supernode")
+    command = [str(program), "--superlink", link.address, "--isolation", "process"]
+    command += ["--superexec-auth-secret-file", str(secret), "--host", LOOPBACK, "--port", str(link.port)]
+    if link.insecure:
+        return [*command, "--insecure"]
+    if link.certificates is None or link.key is None:
+        raise SpecError("The charter's [link] needs certificates and key (or insecure = true, for a trial).")
+    return [*command, "--root-certificates", link.certificates, "--auth-supernode-private-key", link.key]
+
+
+def _client(link: LinkSpec, *interceptors: ProtobufClientInterceptor) -> RuntimeHttpClient:
+    return RuntimeHttpClient.from_server_address(
+        server_address=f"{LOOPBACK}:{link.port}",
+        insecure=True,  # loopback, within this machine; the link to the server is another matter
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="wholegrain"), *interceptors],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
+
+
+def _acquire(tasks: RuntimeHttpClient) -> str | None:
+    """The token of a task that waits, if one does."""
+    try:
+        found = tasks.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+    except httpx.HTTPError:  # the SuperNode is not up yet, or ending
+        return None
+    return found.token or None
+
+
+def _work(link: LinkSpec, token: str, host: Host) -> None:
+    """Take one task, answer it, and hand the answer over. The bundle that comes with it is dropped unread."""
+    client = _client(link, RuntimeTokenHttpInterceptor(token))
+    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat.start()
+    try:
+        message, context, _, _ = pull_task_input(client)
+        push_message(client, reply_to(message, host), context)
+        push_task_output(client=client, context=context, sub_status=SubStatus.COMPLETED, details="")
+    except httpx.HTTPError as error:
+        log.warning("an answer could not be handed over: %s", error)
+    finally:
+        heartbeat.stop()
+        client.close()

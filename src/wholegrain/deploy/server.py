@@ -1,0 +1,128 @@
+"""The federation's server as a Flower ServerApp: the same rounds, plan, ledger and run folder, and no data.
+
+`flwr run` starts it with two settings: `spec`, the server's spec, and `out`, the run's folder. A folder that is already
+there is resumed.
+"""
+
+import logging
+import math
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch.nn.functional import cross_entropy
+
+from wholegrain.engines.flower import Flower
+from wholegrain.engines.wire import SiloTask
+from wholegrain.errors import RunError, SpecError
+from wholegrain.federation.rounds import State
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.models import catalog as models
+from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
+from wholegrain.privacy.accountants import Accountant, accountant
+from wholegrain.privacy.memory import RememberingAccountant, default_store
+from wholegrain.runs.progress import RoundDone, SiloDone
+from wholegrain.runs.runner import Prepared, Run, Start, check_early, execute, guarded, plan_for, settings_of
+from wholegrain.runs.spec import FederationSpec, RunSpec, load
+from wholegrain.runs.store import RunFolder
+from wholegrain.silo.sources import noise_source
+
+log = logging.getLogger("wholegrain.server")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Play the federation's rounds, from its first or from where they stopped."""
+    torch.set_num_threads(1)
+    spec, out = context.run_config.get("spec"), context.run_config.get("out")
+    if not isinstance(spec, str) or not isinstance(out, str):
+        raise SpecError("The app's configuration names no spec or no out: set both in its pyproject.toml.")
+    serve(load(Path(spec)), Path(out), grid)
+
+
+def serve(spec: RunSpec, out: Path, grid: Grid) -> Run:
+    """The whole run, recorded in the folder `out`."""
+    prepared = prepare_server(spec)
+    resumed = (out / "run.json").exists()
+    folder = RunFolder.open(out) if resumed else RunFolder.create(out, prepared)
+    if resumed and folder.spec.digest != spec.digest:
+        raise RunError(f"The run in '{out}' was started with another spec; put it back, or choose another folder.")
+    with folder.held():
+        start = folder.start(prepared) if resumed else None
+        run = _play(prepared, folder, start, _engine(prepared, folder.run, grid))
+        folder.finish(run)
+    return run
+
+
+def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared:
+    """A run without data: planned from the public facts of the silos."""
+    check_early(spec)
+    federation = _federation(spec)
+    facts = tuple(SiloFacts(**silo.model_dump()) for silo in federation.silos)
+    pricing = pricing or RememberingAccountant(accountant(spec.privacy.accountant), default_store())
+    plan = plan_for(spec, facts, pricing)
+    if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
+        raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
+    features = math.prod(federation.shape)
+    model = models.build(spec.model.name, features, federation.classes, spec.seed, spec.model.options)
+    return Prepared(
+        spec=spec,
+        data="federation",
+        plan=plan,
+        silos={},
+        scored={},
+        model=model,
+        clipped_sum=BookKeeping(model, cross_entropy),
+        noise=noise_source(spec.privacy.noise, spec.seed),
+    )
+
+
+def task_for(spec: RunSpec, policy: Policy, run: str) -> SiloTask:
+    """What a silo is asked, but for the round."""
+    assert isinstance(policy.noise, FixedNoise)
+    return SiloTask(
+        run=run,
+        spec=spec.digest,
+        round=0,
+        steps=spec.rounds.steps,
+        policy=spec.policy.name,
+        settings=settings_of(spec),
+        noise_multiplier=policy.noise.multiplier,
+        learning_rate=spec.rounds.learning_rate,
+        model=spec.model.name,
+        options=spec.model.options,
+    )
+
+
+def _engine(prepared: Prepared, run: str, grid: Grid) -> Flower:
+    tasks = {facts.name: task_for(prepared.spec, policy, run) for policy, facts in prepared.plan.rows}
+    return Flower(grid, tasks, _federation(prepared.spec).patience)
+
+
+def _play(prepared: Prepared, folder: RunFolder, start: Start | None, engine: Flower) -> Run:
+    def record(done: RoundDone, state: State) -> None:
+        folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
+
+    missing = set(engine.tasks) - engine.wait_for(set(engine.tasks), engine.patience)
+    for silo in sorted(missing):
+        log.warning("silo '%s' is not connected", silo)
+    with guarded(prepared, folder.run, folder.path, create=False) as guard:
+        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell)
+
+
+def _tell(event: SiloDone | RoundDone) -> None:
+    if isinstance(event, SiloDone):
+        return
+    for fault in event.faults:
+        log.warning("round %d: silo '%s': %s", event.round, fault.silo, fault.reason)
+    outcome = "failed" if event.failed else "done"
+    log.warning("round %d %s in %.1f s, ε spent %.4g", event.round, outcome, event.seconds, event.epsilon)
+
+
+def _federation(spec: RunSpec) -> FederationSpec:
+    if spec.federation is None:
+        raise SpecError("The spec describes no silos: a server needs the section [federation].")
+    return spec.federation

@@ -1,0 +1,108 @@
+"""Silos on other machines, reached through Flower's message API. The server holds no data.
+
+A silo is asked once who it is and then by its node. One that is not connected, does not answer in time, refuses, or
+sends something unreadable is a fault of the round; the round loop decides what that means.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from wholegrain.engines import wire
+from wholegrain.errors import RefusalError
+from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+
+PAUSE = 0.2
+"""Seconds between two looks for answers."""
+
+NOT_CONNECTED = "it is not connected"
+SILENT = "it did not answer in time"
+
+
+@dataclass(eq=False)
+class Flower:
+    """The engine of a server; `tasks` says what each silo is asked, but for the round."""
+
+    grid: Grid
+    tasks: Mapping[str, wire.SiloTask]
+    patience: float
+    nodes: dict[int, str] = field(default_factory=dict)
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        """Send the task out, and hand the answers on in the order of the cohort."""
+        connected = self._connected(set(task.silos))
+        sent = {silo: self._send(silo, node, task) for silo, node in connected.items() if silo in task.silos}
+        found: dict[str, SiloUpdate | SiloFault] = {
+            silo: SiloFault(silo, NOT_CONNECTED) for silo in task.silos if silo not in sent
+        }
+        waiting = iter(task.silos)
+        due = next(waiting, None)
+        for silo, reply in self._replies(sent, self.patience):
+            found[silo] = _answer(silo, reply)
+            while due is not None and due in found:
+                yield found.pop(due)
+                due = next(waiting, None)
+        while due is not None:
+            yield found.pop(due, SiloFault(due, SILENT))
+            due = next(waiting, None)
+
+    def wait_for(self, silos: set[str], patience: float) -> set[str]:
+        """The silos that are connected, once all of these are or the patience is at its end."""
+        end = time.monotonic() + patience
+        while not silos <= (found := set(self._connected(silos))) and time.monotonic() < end:
+            time.sleep(PAUSE)
+        return found
+
+    def _connected(self, wanted: set[str]) -> dict[str, int]:
+        """Node by silo, for those that are connected now."""
+        online = list(self.grid.get_node_ids())
+        unknown = {f"node {node}": node for node in online if node not in self.nodes}
+        if unknown and not wanted <= {self.nodes[node] for node in online if node in self.nodes}:
+            asked = {name: self._push(node, MessageType.QUERY, RecordDict(), "") for name, node in unknown.items()}
+            for name, reply in self._replies(asked, self.patience):
+                self._introduce(unknown[name], reply)
+        return {self.nodes[node]: node for node in online if node in self.nodes}
+
+    def _introduce(self, node: int, reply: Message) -> None:
+        try:
+            name = str(wire.read_answer(reply).get("silo", ""))
+        except RefusalError:
+            return
+        if name in self.tasks:
+            # A silo that comes back may be a new node; the newest one speaks for it.
+            self.nodes = {known: silo for known, silo in self.nodes.items() if silo != name} | {node: name}
+
+    def _send(self, silo: str, node: int, task: RoundTask) -> str:
+        asked = self.tasks[silo].model_copy(update={"round": task.round, "steps": task.steps})
+        return self._push(node, MessageType.TRAIN, wire.packed_task(asked, task.vector), str(task.round))
+
+    def _push(self, node: int, kind: str, content: RecordDict, group: str) -> str:
+        message = Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=self.patience)
+        return next(iter(self.grid.push_messages([message])))
+
+    def _replies(self, sent: Mapping[str, str], patience: float) -> Iterator[tuple[str, Message]]:
+        """Replies as they come, by whom they were asked of, until all are there or the patience is at its end."""
+        waiting = {message: name for name, message in sent.items()}
+        end = time.monotonic() + patience
+        while waiting and time.monotonic() < end:
+            for reply in self.grid.pull_messages(list(waiting)):
+                name = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if name is not None:
+                    yield name, reply
+            if waiting:
+                time.sleep(PAUSE)
+
+
+def _answer(silo: str, reply: Message) -> SiloUpdate | SiloFault:
+    if reply.has_error():
+        return SiloFault(silo, f"it failed: {reply.error.reason}")
+    try:
+        facts = wire.read_answer(reply)
+        if "refused" in facts:
+            return SiloFault(silo, f"it refuses: {facts['refused']}")
+        return SiloUpdate(silo, wire.read_vector(reply))
+    except RefusalError as error:
+        return SiloFault(silo, f"its answer cannot be read: {error}")

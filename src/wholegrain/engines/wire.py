@@ -1,0 +1,98 @@
+"""What a server says to a silo and what the silo answers, as Flower's records: JSON and raw little-endian floats.
+
+Nothing here is executed or unpickled on arrival, and nothing is believed: a message that is not exactly of the expected
+form is refused with a sentence.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from wholegrain.errors import RefusalError
+from wholegrain.policies.catalog import Settings
+
+TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
+RAW = "wholegrain.float32"
+"""Flower's name for how an array is packed: ours is raw float32, little-endian."""
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class SiloTask(BaseModel):
+    """What the server asks one silo to do in one round. All of it is public, and none of it is trusted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    run: Name
+    spec: Name
+    round: Annotated[int, Field(ge=0, le=10**9)]
+    steps: Annotated[int, Field(ge=1, le=10**6)]
+    policy: Name
+    settings: Settings
+    noise_multiplier: Annotated[float, Field(gt=0)]
+    learning_rate: Annotated[float, Field(gt=0)]
+    model: Name
+    options: dict[str, Any] = {}
+
+
+def packed_task(task: SiloTask, vector: Tensor) -> RecordDict:
+    """The task and the parameters to start from."""
+    return RecordDict({TASK: ConfigRecord({"json": task.model_dump_json()}), PARAMETERS: packed_vector(vector)})
+
+
+def packed_answer(facts: Mapping[str, Any], vector: Tensor | None = None) -> RecordDict:
+    """What a silo says of itself, and its update where there is one."""
+    content = RecordDict({ANSWER: ConfigRecord({"json": json.dumps(facts, ensure_ascii=False)})})
+    if vector is not None:
+        content[PARAMETERS] = packed_vector(vector)
+    return content
+
+
+def packed_vector(vector: Tensor) -> ArrayRecord:
+    """Parameters as one flat buffer."""
+    values = vector.detach().cpu().numpy().astype("<f4", copy=False)
+    return ArrayRecord({VECTOR: Array("float32", (len(values),), RAW, values.tobytes())})
+
+
+def read_task(message: Message) -> SiloTask:
+    """The task of a message, or a refusal."""
+    try:
+        return SiloTask.model_validate_json(_text(message, TASK))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "it"
+        raise RefusalError("message", f"the task is not of the agreed form: {place}: {first['msg']}") from error
+
+
+def read_answer(message: Message) -> dict[str, Any]:
+    """What a silo said of itself."""
+    try:
+        facts = json.loads(_text(message, ANSWER))
+    except ValueError as error:
+        raise RefusalError("message", "the answer is not JSON") from error
+    if not isinstance(facts, dict):
+        raise RefusalError("message", "the answer is not of the agreed form")
+    return facts
+
+
+def read_vector(message: Message) -> Tensor:
+    """The parameters of a message, whatever their number."""
+    record = message.content.array_records.get(PARAMETERS) if message.has_content() else None
+    array = None if record is None else record.get(VECTOR)
+    if array is None or array.stype != RAW or len(array.data) % 4 or tuple(array.shape) != (len(array.data) // 4,):
+        raise RefusalError("message", "the parameters are not one flat buffer of float32")
+    return torch.from_numpy(np.frombuffer(array.data, "<f4").astype(np.float32))
+
+
+def _text(message: Message, record: str) -> str:
+    found = message.content.config_records.get(record) if message.has_content() else None
+    text = None if found is None else found.get("json")
+    if not isinstance(text, str):
+        raise RefusalError("message", f"it has no {record}")
+    return text
