@@ -10,7 +10,7 @@ import typer
 
 import wholegrain
 from wholegrain import _check
-from wholegrain.cli import bounds, data, demo, ledger, pricing, runs, show, silo
+from wholegrain.cli import bounds, data, demo, federation, ledger, pricing, runs, show, silo
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command()(demo.demo)
 app.command()(silo.silo)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(federation.app, name="federation")
 
 
 def _version(asked: bool) -> None:

@@ -13,9 +13,7 @@ from wholegrain.errors import SpecError
 
 def silo(
     policy_file: Annotated[Path, typer.Option(help="The silo's charter: silo.toml.")],
-    check: Annotated[
-        bool, typer.Option("--check", help="Say where charter, data and ledger stand, and end.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Say where charter, data and ledger stand, and end.")] = False,
     json: Json = False,
 ) -> None:
     """Answer a federation's server, as far as the charter and the ledger allow."""

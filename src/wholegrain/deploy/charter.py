@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from wholegrain.errors import SpecError
-from wholegrain.runs.spec import ComputeSpec, DataSpec, LedgerSpec, ModelSpec, RunSpec, Section, read_tree, sentence
+from wholegrain.runs.spec import (
+    ComputeSpec,
+    DataSpec,
+    LedgerSpec,
+    ModelSpec,
+    RunSpec,
+    Section,
+    read_tree,
+    refuse_blanks,
+    sentence,
+)
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -77,6 +87,7 @@ class Charter(Section):
 def load_charter(path: Path) -> Charter:
     """Read a silo.toml; relative paths in it are taken from its folder."""
     tree = read_tree(path)
+    refuse_blanks(tree, path)
     for section, key in (("ledger", "path"), ("link", "certificates"), ("link", "key")):
         _resolve(tree.get(section), key, path)
     data = tree.get("data")

@@ -1,7 +1,7 @@
 """`federation init`: the files with which a federation of several silos begins.
 
-    server/   ca.crt server.crt server.key spec.toml start.sh  app/pyproject.toml  keys/SILO.pub  flower/config.toml
-    SILO/     ca.crt key silo.toml
+    server/   ca.crt  server.crt  server.key  spec.toml  keys/SILO.pub  app/pyproject.toml  flower/config.toml
+    SILO/     ca.crt  key  silo.toml
 
 A silo's folder is all that its operator needs; the server's holds public keys only. What nobody but an operator can
 know (data, columns, bounds) is a blank that must be filled in.
@@ -17,6 +17,7 @@ from wholegrain.errors import RunError, SpecError
 from wholegrain.runs.spec import BLANK
 
 FIRST_PORT = 9401
+MOST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,6 @@ class Founding:
     silos: tuple[str, ...]
     host: str
     port: int
-    hub: int
 
     def __post_init__(self) -> None:
         if len(set(self.silos)) != len(self.silos) or not self.silos:
@@ -34,7 +34,8 @@ class Founding:
         for silo in self.silos:
             if not silo.replace("-", "").replace("_", "").isalnum() or silo == "server":
                 raise SpecError(f"'{silo}' cannot be a silo's name here: letters, digits, - and _, and not 'server'.")
-        _check.count("port", self.port)
+        if _check.count("port", self.port) > MOST_PORT:
+            raise SpecError(f"{self.port} is no port: there are {MOST_PORT} of them.")
 
 
 def found(founding: Founding, folder: Path) -> None:
@@ -126,9 +127,8 @@ subject = "{BLANK}"    # the column that says whose an item is
 column = "{BLANK}"
 classes = ["{BLANK}"]
 
-[data.table.features.{BLANK.replace(" ", "_")}]
-low = "{BLANK}"        # bounds from knowledge, not from the data
-high = "{BLANK}"
+[data.table.features]    # bounds or categories from knowledge, not from the data
+age = {{ low = "{BLANK}", high = "{BLANK}" }}
 
 [limit]
 epsilon = 2.0            # the most that one subject may ever lose by this silo's releases from this data

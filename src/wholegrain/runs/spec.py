@@ -221,7 +221,7 @@ def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSp
     """The spec of a tree that stands at `path`, with `a.b=value` changes applied."""
     for change in changes:
         _apply(tree, change)
-    _refuse_blanks(tree, path)
+    refuse_blanks(tree, path)
     data = tree.get("data")
     inner = [data.get(name) for name in ("table", "options")] if isinstance(data, dict) else []
     for section in (*inner, tree.get("ledger")):
@@ -246,7 +246,8 @@ def read_tree(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _refuse_blanks(tree: Mapping[str, Any], path: Path) -> None:
+def refuse_blanks(tree: Mapping[str, Any], path: Path) -> None:
+    """Refuse a file in which somebody's knowledge is still missing."""
     blanks = list(_blanks(tree))
     if blanks:
         others = f" (and {len(blanks) - 1} more)" if len(blanks) > 1 else ""
