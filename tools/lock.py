@@ -20,7 +20,7 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         pip = [f"{folder}/bin/pip", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", TORCH], check=True)
-        subprocess.run([*pip, "install", f"{ROOT}[data,docs,dev]"], check=True)
+        subprocess.run([*pip, "install", f"{ROOT}[data,flower,docs,dev]"], check=True)
         frozen = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout
     lines = [line for line in frozen.splitlines() if not line.startswith("wholegrain")]
     pins = [re.sub(r"^torch==([\d.]+)\+.*$", r"torch==\1", line) for line in lines]
