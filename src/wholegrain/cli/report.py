@@ -1,0 +1,49 @@
+"""`report` and `watch`: a run, or several side by side, as a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wholegrain._files import write_whole
+from wholegrain.cli import show
+from wholegrain.errors import RunError
+from wholegrain.report.export import export
+from wholegrain.report.live import LOOPBACK, server
+from wholegrain.report.page import page
+from wholegrain.report.reading import read_runs
+
+Folders = Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")]
+
+
+def report(
+    folders: Folders,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    figures: Annotated[Path | None, typer.Option(help="Also write every figure there, as SVG and PNG.")] = None,
+) -> None:
+    """Write one self-contained HTML page: what is promised, what happened, and the whole record."""
+    runs = read_runs(folders)
+    try:
+        if figures is not None:
+            export(runs, figures)
+        write_whole(out, page(runs).encode())
+    except OSError as error:
+        raise RunError(f"'{out}' cannot be written: {error.strerror}.") from error
+    show.out.print(f"Report: {out}", soft_wrap=True)
+
+
+def watch(
+    folders: Folders,
+    port: Annotated[int, typer.Option(help="A port of this machine; 0 takes one that is free.")] = 0,
+) -> None:
+    """Serve the same page to this machine alone, made anew whenever a round is done."""
+    read_runs(folders)
+    try:
+        serving = server(folders, port)
+    except OSError as error:
+        raise RunError(f"Port {port} cannot be used: {error.strerror}; choose another.") from error
+    show.out.print(f"http://{LOOPBACK}:{serving.server_port}/ – Ctrl-C ends it", markup=False)
+    try:
+        serving.serve_forever()
+    except KeyboardInterrupt:
+        serving.server_close()

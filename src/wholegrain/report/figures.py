@@ -1,0 +1,178 @@
+"""The charts of a report, as Vega-Lite. Each has a title, words for those who do not see it, and its numbers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from wholegrain.report.reading import Facts, RunRecord
+
+WIDTH, HEIGHT = "container", 240
+# Okabe and Ito's colours: apart for everybody, and on light and dark ground.
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7a00", "#7f7f7f"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One chart, what it shows in words, and the rows behind it."""
+
+    key: str
+    title: str
+    alternative: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    chart: Any
+
+    def spec(self) -> dict[str, Any]:
+        """The chart as Vega-Lite, with its data inside."""
+        spec: dict[str, Any] = self.chart.to_dict()
+        return spec
+
+
+def figures(runs: list[RunRecord]) -> Iterator[Figure]:
+    """All figures that these runs have numbers for."""
+    yield from _scores(runs)
+    yield from _spent(runs)
+    yield from _noise(runs)
+    yield from _seconds(runs)
+    yield from _counts(runs)
+
+
+def _scores(runs: list[RunRecord]) -> Iterator[Figure]:
+    for measure in ("accuracy", "loss"):
+        rows = tuple(
+            (run.name, part, done["round"] + 1, score[measure])
+            for run in runs
+            for done in run.rounds
+            for part, score in done["scores (not private)"].items()
+            if not part.startswith("train/") and score[measure] is not None
+        )
+        if rows:
+            title = f"{measure.capitalize()} over rounds (not private)"
+            yield _lines(measure, title, ("run", "part", "round", measure), rows, measure)
+
+
+def _spent(runs: list[RunRecord]) -> Iterator[Figure]:
+    rows = tuple(
+        (run.name, "ε spent", done["round"] + 1, done["epsilon"])
+        for run in runs
+        for done in run.rounds
+        if done["epsilon"] is not None
+    )
+    budgets = {run.spec.privacy.epsilon for run in runs if run.spec.privacy.epsilon is not None}
+    if rows:
+        figure = _lines("epsilon", "ε spent over rounds", ("run", "part", "round", "ε"), rows, "ε", zero=True)
+        if len(budgets) == 1:
+            rule = alt.Chart(_data(("ε",), ((budgets.pop(),),))).mark_rule(strokeDash=[6, 4], color="#888888")
+            chart = alt.layer(figure.chart, rule.encode(y=alt.Y("ε:Q")))
+            figure = Figure(**{**vars(figure), "chart": chart.properties(width=WIDTH, height=HEIGHT)})
+        yield figure
+
+
+def _noise(runs: list[RunRecord]) -> Iterator[Figure]:
+    """How far parameters moved in a round, beside how far noise alone would have moved them."""
+    rows = tuple(
+        (run.name, part, done["round"] + 1, done[key])
+        for run in runs
+        for done in run.rounds
+        for part, key in (("moved", "moved"), ("noise alone (expected)", "noise"))
+        if done.get(key) is not None
+    )
+    if rows:
+        title = "Movement of the parameters in a round, and of noise alone"
+        yield _lines("noise", title, ("run", "part", "round", "distance"), rows, "distance", zero=True)
+
+
+def _seconds(runs: list[RunRecord]) -> Iterator[Figure]:
+    rows = tuple((run.name, "seconds", done["round"] + 1, done["seconds"]) for run in runs for done in run.rounds)
+    if rows:
+        yield _lines(
+            "seconds", "Seconds of each round", ("run", "part", "round", "seconds"), rows, "seconds", zero=True
+        )
+
+
+def _counts(runs: list[RunRecord]) -> Iterator[Figure]:
+    """Histograms of raw data; only simulations keep them."""
+    histograms = (
+        ("items_per_subject", "Records of a person (not private)", "records", "people"),
+        ("silos_per_subject", "Silos of a person (not private)", "silos", "people"),
+        ("groups", "Largest group of a person in a batch (not private)", "records", "batches"),
+    )
+    for key, title, of, counted in histograms:
+        rows = tuple(
+            (run.name, int(value), count) for run in runs for value, count in _histogram(run.counts, key).items()
+        )
+        if rows:
+            yield _bars(key, title, ("run", of, counted), rows)
+
+
+def _histogram(counts: Facts | None, key: str) -> Facts:
+    if counts is None:
+        return {}
+    if key == "groups":
+        counts, key = counts.get("batches") or {}, "largest_group"
+    found: Facts = counts.get(key, {})
+    return found
+
+
+def _lines(
+    key: str, title: str, columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...], y: str, *, zero: bool = False
+) -> Figure:
+    runs, parts = {row[0] for row in rows}, {row[1] for row in rows}
+    encoding: dict[str, Any] = {
+        "x": alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d")),
+        "y": alt.Y(f"{y}:Q", title=y, scale=alt.Scale(zero=zero)),
+        "tooltip": [alt.Tooltip(f"{column}:N" if column in ("run", "part") else f"{column}:Q") for column in columns],
+    }
+    if len(runs) > 1:
+        encoding["color"] = alt.Color("run:N", scale=alt.Scale(range=COLOURS), legend=_legend())
+    if len(parts) > 1:
+        dash = alt.StrokeDash("part:N", legend=_legend())
+        encoding |= {"strokeDash": dash} if len(runs) > 1 else {"color": _by_part(), "strokeDash": dash}
+    chart = alt.Chart(_data(columns, rows)).mark_line(point={"size": 24}, color=COLOURS[0]).encode(**encoding)
+    chart = chart.properties(width=WIDTH, height=HEIGHT)
+    return Figure(key, title, _told(title, y, rows), columns, rows, chart)
+
+
+def _data(columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> alt.InlineData:
+    """Rows as Vega-Lite has them inline."""
+    return alt.InlineData([dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def _by_part() -> alt.Color:
+    return alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend())
+
+
+def _legend() -> alt.Legend:
+    return alt.Legend(orient="bottom", title=None, columns=3, labelLimit=220)
+
+
+def _bars(key: str, title: str, columns: tuple[str, str, str], rows: tuple[tuple[Any, ...], ...]) -> Figure:
+    _, of, counted = columns
+    encoding: dict[str, Any] = {
+        "x": alt.X(f"{of}:O", title=of, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+        "y": alt.Y(f"{counted}:Q", title=counted),
+        "tooltip": [alt.Tooltip(f"{column}:N") for column in columns],
+    }
+    if len({row[0] for row in rows}) > 1:
+        colour = alt.Color("run:N", scale=alt.Scale(range=COLOURS), legend=_legend())
+        encoding |= {"xOffset": alt.XOffset("run:N"), "color": colour}
+    chart = (
+        alt.Chart(_data(columns, rows))
+        .mark_bar(color=COLOURS[0])
+        .encode(**encoding)
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    most = max(rows, key=lambda row: row[2])
+    told = f"{title}: {len(rows)} bars; most often {most[1]} {of} ({most[2]} {counted})."
+    return Figure(key, title, told, columns, rows, chart)
+
+
+def _told(title: str, y: str, rows: tuple[tuple[Any, ...], ...]) -> str:
+    """First and last value of each line, for those who do not see the chart."""
+    lines: dict[tuple[str, str], list[float]] = {}
+    for run, part, _, value in rows:
+        lines.setdefault((run, part), []).append(value)
+    each = [f"{run}, {part}: from {seen[0]:.4g} to {seen[-1]:.4g}" for (run, part), seen in lines.items()]
+    return f"{title}. {y} {'; '.join(each)}."

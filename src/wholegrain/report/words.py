@@ -1,0 +1,89 @@
+"""The guarantee in words that somebody who answers for it can sign. Every sentence follows from the record."""
+
+import math
+from collections.abc import Iterator
+
+from wholegrain.report.reading import Facts, RunRecord
+
+WHO = {
+    "subject": "one person, with all of that person's records in every silo",
+    "item": "one record",
+    "silo": "one silo with all its records",
+}
+
+TRUST = (
+    "each silo adds its noise before anything leaves it; whoever sees the updates, the server too, need not be trusted"
+)
+NOT_COVERED = (
+    "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
+    " how the settings of this run were chosen"
+)
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; no bound is ∞."""
+    return "∞" if value is None or math.isinf(value) else f"{value:.4g}"
+
+
+def promise(run: RunRecord) -> str:
+    """The promise itself, or that there is none."""
+    found = run.promised
+    who = WHO[found["unit"]]
+    if found["standing"] != "PROVED":
+        return f"Nothing is promised to {who}: {found['because']}."
+    odds = math.exp(found["epsilon"])
+    would = "would tell" if run.simulation else "tells"
+    return (
+        f"Everything that this run released – every silo's update of every round, and the final model – {would} little"
+        f" about {who}: whatever anybody concludes from it, the odds change by a factor of at most e^ε ="
+        f" {_plain(odds)} by whether {who} took part at all (ε = {number(found['epsilon'])}), except with a probability"
+        f" of about δ = {found['delta']:g}."
+    )
+
+
+def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """On what the promise rests, one line each."""
+    found, plan = run.promised, run.plan
+    yield "Unit", found["unit"]
+    yield "Neighbouring", found["neighbouring"]
+    yield "ε, δ", f"{number(found['epsilon'])}, {found['delta']:g}"
+    yield "Standing", f"{found['standing']} – {_standing(found)}"
+    yield "Because", found["because"]
+    yield "Accountant", f"{found['accountant']} (an upper bound)"
+    yield "Noise", _noise(run)
+    yield "Trust", TRUST
+    yield "Assumes", _assumptions(run)
+    yield "Not covered", NOT_COVERED
+    who = f"{plan['cohort']} of {len(plan['silos'])} silos"
+    yield "Rounds", f"{plan['rounds']} of {plan['steps_per_round']} steps in {who}"
+
+
+def _standing(found: Facts) -> str:
+    return {
+        "PROVED": "the priced event dominates what ran",
+        "CLAIMED": "the paper says so",
+        "NONE": "nothing can be proved",
+    }[found["standing"]]
+
+
+def _noise(run: RunRecord) -> str:
+    if run.simulation:
+        return "seeded: a simulation; whoever knows the seed can take the noise away again, so this run protects nobody"
+    return "secure: from the operating system's generator, on a public grid"
+
+
+def _assumptions(run: RunRecord) -> str:
+    bounds = {silo["items_per_subject"] for silo in run.plan["silos"]}
+    most = (
+        "no public bound on a person's records" if None in bounds else f"at most {_range(bounds)} records of a person"
+    )
+    return f"{most} in a silo; a person in at most {run.plan['span']} silos; sizes of silos are public"
+
+
+def _range(values: set[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.1f}" if value < 1000 else f"{value:.2g}"
