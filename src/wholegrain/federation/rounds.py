@@ -30,13 +30,15 @@ class State:
 class RoundRecord:
     """What a finished round left: the new state, who trained, who failed, ε spent so far, and how long it took.
 
-    A round in which too few silos answered has failed: it is paid for, and the parameters stay as they were.
+    A round in which too few silos answered has failed: it is paid for, and the parameters stay as they were. `moved` is
+    how far they went, of which some is noise.
     """
 
     state: State
     cohort: tuple[str, ...]
     faults: tuple[SiloFault, ...]
     failed: bool
+    moved: float
     epsilon: float
     seconds: float
 
@@ -63,9 +65,11 @@ def rounds(state: State, horizon: Horizon, engine: Engine, guard: Guard, average
         mean = average(engine.run(task), averaged.weights, state.vector.numel())
         guard.confirm(reservation, mean.answered)
         failed = mean.vector is None or len(mean.used) < averaged.fewest
-        state = State(number + 1, state.vector if mean.vector is None or failed else mean.vector)
+        vector = state.vector if mean.vector is None or failed else mean.vector
+        moved = float(torch.linalg.vector_norm(vector - state.vector))
+        state = State(number + 1, vector)
         seconds = time.perf_counter() - started
-        yield RoundRecord(state, cohort, mean.faults, failed, reservation.epsilon, seconds)
+        yield RoundRecord(state, cohort, mean.faults, failed, moved, reservation.epsilon, seconds)
         failures = failures + 1 if failed else 0
         if failures == MOST_FAILED_ROUNDS:
             raise RunError(_gave_up(number, mean.faults))

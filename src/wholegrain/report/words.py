@@ -32,12 +32,12 @@ def promise(run: RunRecord) -> str:
     if found["standing"] != "PROVED":
         return f"Nothing is promised to {who}: {found['because']}."
     odds = math.exp(found["epsilon"])
-    would = "would tell" if run.simulation else "tells"
+    what = "Everything that this run released – every silo's update of every round, and the final model –"
+    hides = "would hide" if run.simulation else "hides"
     return (
-        f"Everything that this run released – every silo's update of every round, and the final model – {would} little"
-        f" about {who}: whatever anybody concludes from it, the odds change by a factor of at most e^ε ="
-        f" {_plain(odds)} by whether {who} took part at all (ε = {number(found['epsilon'])}), except with a probability"
-        f" of about δ = {found['delta']:g}."
+        f"{what} {hides} whether {who} took part at all: seeing it changes the odds of that by a factor of at most"
+        f" {_plain(odds)} (e to the power of ε = {number(found['epsilon'])}), except with a probability of about"
+        f" δ = {found['delta']:g}."
     )
 
 
@@ -55,7 +55,7 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "Assumes", _assumptions(run)
     yield "Not covered", NOT_COVERED
     who = f"{plan['cohort']} of {len(plan['silos'])} silos"
-    yield "Rounds", f"{plan['rounds']} of {plan['steps_per_round']} steps in {who}"
+    yield "Training", f"{plan['rounds']} rounds of {plan['steps_per_round']} steps in {who}"
 
 
 def _standing(found: Facts) -> str:

@@ -31,24 +31,31 @@ def describe(spec: RunSpec) -> dict[str, Any]:
     if dataset.silos is None and spec.silos.partition == "column":
         (whole,) = silos.values()
         silos = {"(no silos yet)": whole}
+    return {
+        "name": dataset.name,
+        "private": False,
+        "features": dataset.features,
+        "classes": dataset.classes,
+        "test": _sizes(dataset.test) if dataset.test else None,
+        "notes": list(dataset.notes),
+        **count(spec, silos),
+    }
+
+
+def count(spec: RunSpec, silos: Mapping[str, Silo], batches: int = BATCHES) -> dict[str, Any]:
+    """How the items of these silos lie over subjects, silos and batches."""
     members = np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()])
     within = np.concatenate([silo.data.roster.counts for silo in silos.values()])
     numbers, spans = np.unique(members, return_counts=True)
     totals = np.bincount(np.searchsorted(numbers, members), weights=within).astype(np.int64)
     return {
-        "name": dataset.name,
-        "private": False,
         "items": int(within.sum()),
         "subjects": len(numbers),
-        "features": dataset.features,
-        "classes": dataset.classes,
-        "test": _sizes(dataset.test) if dataset.test else None,
-        "notes": list(dataset.notes),
         "silos": {name: _sizes(silo.data) for name, silo in silos.items()},
         "items_per_subject": counted(totals),
         "items_per_subject_and_silo": counted(within),
         "silos_per_subject": counted(spans),
-        "batches": _batches(spec, silos),
+        "batches": _batches(spec, silos, batches),
     }
 
 
@@ -76,7 +83,7 @@ def _sizes(data: SubjectData) -> dict[str, int]:
     return {"items": data.items, "subjects": data.subject_count, "largest_subject": data.largest_subject}
 
 
-def _batches(spec: RunSpec, silos: Mapping[str, Silo]) -> dict[str, Any] | None:
+def _batches(spec: RunSpec, silos: Mapping[str, Silo], count: int) -> dict[str, Any] | None:
     """The largest group of each batch that was drawn; None where the spec does not say how to draw one."""
     if spec.policy.rate is None and spec.policy.batch_size is None:
         return None
@@ -85,13 +92,13 @@ def _batches(spec: RunSpec, silos: Mapping[str, Silo]) -> dict[str, Any] | None:
     for name, silo in silos.items():
         draws = generator(spec.seed, Purpose.SAMPLING, "describe", name)
         sampling = _sampling(spec, silo)
-        for _ in range(BATCHES):
+        for _ in range(count):
             batch = sampling.draw(silo.data.roster, draws)
             largest.append(batch.largest_group)
             sizes.append(len(batch.items))
     return {
         "policy": spec.policy.name,
-        "drawn_in_each_silo": BATCHES,
+        "drawn_in_each_silo": count,
         "mean_items": float(np.mean(sizes)),
         "mean_largest_group": float(np.mean(largest)),
         "largest_group": dict(sorted(Counter(largest).items())),

@@ -26,6 +26,10 @@ class RoundDone:
     scores: Mapping[str, Score]
     faults: tuple[SiloFault, ...] = ()
     failed: bool = False
+    moved: float = 0.0
+    """How far the parameters went."""
+    noise: float | None = None
+    """How far noise alone would be expected to take them; None where private facts set the noise."""
 
 
 Observer = Callable[[SiloDone | RoundDone], None]

@@ -40,6 +40,7 @@ from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
+from wholegrain.runs.signal import noise_distance
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.sources import noise_source
@@ -240,8 +241,9 @@ def execute(
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
     start = start or Start(State(0, flatten(prepared.model)))
     state, done = start.state, list(start.done)
-    carrier = Observed(engine or in_process(prepared), observe)
-    for played in rounds(state, prepared.plan.horizon, carrier, guard, _averaged(prepared)):
+    carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)
+    learning_rate = prepared.spec.rounds.learning_rate
+    for played in rounds(state, prepared.plan.horizon, carrier, guard, averaged):
         state = played.state
         done.append(
             RoundDone(
@@ -252,6 +254,10 @@ def execute(
                 scores=_scores(prepared, state),
                 faults=played.faults,
                 failed=played.failed,
+                moved=played.moved,
+                noise=noise_distance(
+                    prepared.plan, played.cohort, averaged.weights, learning_rate, state.vector.numel()
+                ),
             )
         )
         record(done[-1], state)

@@ -26,6 +26,7 @@ from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.runs.checkpoints import Checkpoints
+from wholegrain.runs.describe import count
 from wholegrain.runs.progress import RoundDone
 from wholegrain.runs.runner import Prepared, Run, Start, guarded
 from wholegrain.runs.spec import RunSpec
@@ -34,6 +35,8 @@ from wholegrain.runs.summary import plan_facts, round_facts, round_of, run_facts
 from wholegrain.silo.training import Silo
 
 FORMAT = 1
+BATCHES = 20
+"""Drawn in each silo of a simulation, to show how large a person's group gets in one."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,9 @@ class RunFolder:
         self._write("spec.json", prepared.spec.model_dump(mode="json"))
         self._write("plan.json", plan_facts(prepared.plan))
         self._write_text("rounds.jsonl", "")
+        if prepared.spec.privacy.noise == "seeded" and prepared.silos:
+            # Counts of raw data: a simulation may show them, a release must not.
+            self._write("data.json", {"private": False, **count(prepared.spec, prepared.silos, BATCHES)})
         self._checkpoints.path.mkdir()
         self._checkpoints.add(State(0, flatten(prepared.model)))
         self._write("run.json", identity)

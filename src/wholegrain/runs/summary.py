@@ -86,6 +86,8 @@ def round_facts(done: RoundDone) -> dict[str, Any]:
         "epsilon": finite(done.epsilon),
         "seconds": round(done.seconds, 6),
         "failed": done.failed,
+        "moved": done.moved,
+        "noise": done.noise,
         "faults": [asdict(fault) for fault in done.faults],
         "scores (not private)": _scores(done),
     }
@@ -102,6 +104,8 @@ def round_of(facts: Mapping[str, Any]) -> RoundDone:
         scores={name: Score(_or_infinity(score["loss"]), score["accuracy"]) for name, score in scores},
         faults=tuple(SiloFault(**fault) for fault in facts["faults"]),
         failed=facts["failed"],
+        moved=facts["moved"],
+        noise=facts["noise"],
     )
 
 
