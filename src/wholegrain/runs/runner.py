@@ -242,7 +242,7 @@ def execute(
     start = start or Start(State(0, flatten(prepared.model)))
     state, done = start.state, list(start.done)
     carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)
-    learning_rate = prepared.spec.rounds.learning_rate
+    learning_rate, size = prepared.spec.rounds.learning_rate, state.vector.numel()
     for played in rounds(state, prepared.plan.horizon, carrier, guard, averaged):
         state = played.state
         done.append(
@@ -255,9 +255,7 @@ def execute(
                 faults=played.faults,
                 failed=played.failed,
                 moved=played.moved,
-                noise=noise_distance(
-                    prepared.plan, played.cohort, averaged.weights, learning_rate, state.vector.numel()
-                ),
+                noise=noise_distance(prepared.plan, played.cohort, averaged.weights, learning_rate, size),
             )
         )
         record(done[-1], state)

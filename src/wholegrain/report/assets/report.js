@@ -9,7 +9,7 @@ const ground = () => {
     font: "system-ui, sans-serif",
     view: { stroke: "transparent" },
     axis: { labelColor: soft, titleColor: text, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12 },
-    legend: { labelColor: text, titleColor: text, labelFontSize: 12 },
+    legend: { labelColor: text, titleColor: text, labelFontSize: 12, symbolBaseStrokeColor: text, symbolBaseFillColor: text },
   };
 };
 const draw = async () => {
