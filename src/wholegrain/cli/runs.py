@@ -9,10 +9,12 @@ import typer
 from wholegrain.cli import show
 from wholegrain.cli.pricing import Json, remembering
 from wholegrain.cli.progress import watching
+from wholegrain.cli.stopping import stoppable
 from wholegrain.federation.rounds import State
 from wholegrain.privacy.units import Guarantee
 from wholegrain.runs.engines import EngineChoice, engine_for, serve_silos
-from wholegrain.runs.progress import RoundDone
+from wholegrain.runs.events import event_files
+from wholegrain.runs.progress import RoundDone, both
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import load
 from wholegrain.runs.store import RunFolder, require_free
@@ -22,6 +24,7 @@ SpecPath = Annotated[Path, typer.Argument(help="A spec in TOML, or the spec.json
 Changes = Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value. May be repeated.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 EngineName = Annotated[str, typer.Option("--engine", help="Where silos train: inprocess or distributed.")]
+Events = Annotated[Path | None, typer.Option("--tensorboard", help="Write event files into this folder.")]
 Processes = Annotated[int | None, typer.Option(help="Processes on this machine, for --engine distributed.")]
 
 INTERRUPTED = 130
@@ -30,10 +33,11 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Output:
-    """What goes to the terminal."""
+    """What goes to the terminal, and whether event files are written."""
 
     quiet: bool
     json: bool
+    events: Path | None
 
 
 def run(
@@ -42,6 +46,7 @@ def run(
     changes: Changes = [],  # noqa: B006 (typer reads the default and never changes it)
     engine: EngineName = "inprocess",
     processes: Processes = None,
+    tensorboard: Events = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -53,13 +58,14 @@ def run(
         return
     folder = RunFolder.create(out or _free_folder(spec), prepared)
     with folder.held():
-        _play(prepared, folder, None, choice, Output(quiet, json))
+        _play(prepared, folder, None, choice, Output(quiet, json, tensorboard))
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that did not come to its end.")],
     engine: EngineName = "inprocess",
     processes: Processes = None,
+    tensorboard: Events = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -74,7 +80,7 @@ def resume(
             return
         spec = found.spec
         prepared = prepare(spec, pricing=remembering(spec.privacy.accountant))
-        _play(prepared, found, found.start(prepared), choice, Output(quiet, json))
+        _play(prepared, found, found.start(prepared), choice, Output(quiet, json, tensorboard))
 
 
 def plan(spec: SpecPath, changes: Changes = [], json: Json = False) -> None:  # noqa: B006
@@ -112,7 +118,9 @@ def _execute(prepared: Prepared, folder: RunFolder, start: Start | None, choice:
     with (
         guarded(prepared, folder.run, folder.path, create=False) as guard,
         engine_for(prepared, choice) as engine,
-        watching(prepared.plan, prepared.plan.policy, output.quiet or output.json) as observe,
+        event_files(output.events) as write,
+        watching(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
+        stoppable(both(write, watch)) as observe,
     ):
         return execute(prepared, guard, engine=engine, start=start, record=record, observe=observe)
 

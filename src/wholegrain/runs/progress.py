@@ -39,6 +39,16 @@ def ignore(event: SiloDone | RoundDone) -> None:
     """The observer that does nothing."""
 
 
+def both(one: Observer, other: Observer) -> Observer:
+    """An observer that tells two."""
+
+    def tell(event: SiloDone | RoundDone) -> None:
+        one(event)
+        other(event)
+
+    return tell
+
+
 @dataclass(frozen=True, eq=False)
 class Observed:
     """An engine that tells an observer of each answer that passes through it."""
