@@ -1,0 +1,77 @@
+"""The page and its figures, without a browser."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from wholegrain.report.export import export
+from wholegrain.report.figures import figures
+from wholegrain.report.live import stamp
+from wholegrain.report.page import page
+from wholegrain.report.reading import read_runs
+
+KEYS = {"accuracy", "loss", "epsilon", "noise", "seconds", "items_per_subject", "silos_per_subject", "groups"}
+
+
+def test_every_figure_has_its_numbers_and_words_for_those_who_do_not_see_it(proved: Path) -> None:
+    drawn = list(figures(read_runs([proved])))
+    assert {figure.key for figure in drawn} == KEYS
+    for figure in drawn:
+        assert figure.rows
+        assert len(figure.alternative) > len(figure.title)
+        assert json.dumps(figure.spec())
+
+
+def test_numbers_of_a_figure_are_those_of_the_record(proved: Path) -> None:
+    (run,) = read_runs([proved])
+    (spent,) = [figure for figure in figures([run]) if figure.key == "epsilon"]
+    assert [row[3] for row in spent.rows] == [done["epsilon"] for done in run.rounds]
+
+
+def test_noise_alone_is_drawn_only_where_public_facts_set_it(proved: Path, printed: Path) -> None:
+    (drawn,) = [figure for figure in figures(read_runs([proved, printed])) if figure.key == "noise"]
+    of = {(row[0], row[1]) for row in drawn.rows}
+    assert ("proved", "noise alone (expected)") in of
+    assert ("printed", "noise alone (expected)") not in of  # σ_Z is looked up by a private fact
+    assert ("printed", "moved") in of
+
+
+def test_page_asks_no_other_machine(proved: Path, printed: Path) -> None:
+    text = page(read_runs([proved, printed]))
+    markup = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", markup)
+    assert "@import" not in markup
+
+
+def test_names_cannot_break_out_of_the_page(proved: Path, tmp_path: Path) -> None:
+    evil = tmp_path / "</script><script>alert(1)</script>".replace("/", "⁄")
+    evil.symlink_to(proved)
+    text = page(read_runs([evil]))
+    assert "<script>alert(1)" not in text
+
+
+def test_comparison_has_claims_and_proofs_side_by_side(proved: Path, printed: Path) -> None:
+    text = page(read_runs([proved, printed]))
+    assert "ε claimed" in text
+    assert "What is promised by printed" in text
+
+
+def test_figures_become_files(proved: Path, tmp_path: Path) -> None:
+    export(read_runs([proved]), tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.svg")} == KEYS
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "accuracy.svg").read_text().startswith("<svg")
+
+
+def test_stamp_changes_with_every_round(proved: Path, tmp_path: Path) -> None:
+    before = stamp([tmp_path])
+    (tmp_path / "rounds.jsonl").write_text("{}\n")
+    assert stamp([tmp_path]) != before
+    assert stamp([proved]) == stamp([proved])
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_only_a_live_page_asks_its_server(proved: Path, live: bool) -> None:
+    assert ('<html lang="en" data-live>' in page(read_runs([proved]), live=live)) is live

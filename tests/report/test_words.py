@@ -1,0 +1,43 @@
+"""What somebody signs must follow from the record, and must not promise what a simulation does not give."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from wholegrain.report.reading import RunRecord, read_run
+from wholegrain.report.words import conditions, promise
+
+
+def secure(run: RunRecord) -> RunRecord:
+    privacy = run.spec.privacy.model_copy(update={"noise": "secure"})
+    return replace(run, spec=run.spec.model_copy(update={"privacy": privacy}))
+
+
+def test_a_promise_names_unit_epsilon_delta_and_odds(proved: Path) -> None:
+    run = secure(read_run(proved, "proved"))
+    words = promise(run)
+    epsilon = run.promised["epsilon"]
+    assert "hides whether one person, with all of that person's records in every silo" in words
+    assert f"{epsilon:.4g}" in words
+    assert f"{math.exp(epsilon):.1f}" in words
+    assert "1e-05" in words
+
+
+def test_a_simulation_says_would(proved: Path) -> None:
+    run = read_run(proved, "proved")
+    assert "would hide" in promise(run)
+    assert "protects nobody" in dict(conditions(run))["Noise"]
+    assert "protects nobody" not in dict(conditions(secure(run)))["Noise"]
+
+
+def test_where_nothing_is_proved_nothing_is_promised(printed: Path) -> None:
+    words = promise(read_run(printed, "printed"))
+    assert words.startswith("Nothing is promised")
+    assert "hides" not in words
+
+
+def test_conditions_name_bounds_and_what_is_not_covered(proved: Path) -> None:
+    found = dict(conditions(read_run(proved, "proved")))
+    assert "at most 12 records of a person in a silo; a person in at most 3 silos" in found["Assumes"]
+    assert "scores on this page" in found["Not covered"]
+    assert found["Neighbouring"] == "all items of one subject added or removed, in every silo"
