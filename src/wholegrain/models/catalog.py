@@ -1,6 +1,5 @@
 """Which models a spec may name, and which a private step refuses."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from torch import nn
 
 from wholegrain import _check
+from wholegrain._imports import own
 from wholegrain._random import Purpose, derive
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.models import dense, images, text
@@ -80,13 +80,4 @@ def _drops(module: nn.Module) -> bool:
 
 
 def _factory(name: str) -> Callable[..., nn.Module]:
-    if ":" not in name:
-        return MODELS[_check.known("model", name, MODELS)]
-    module, _, attribute = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # importing runs the user's own code
-        raise SpecError(f"The model factory '{name}' cannot be imported: {_check.reason(error)}.") from error
-    if not callable(factory):
-        raise SpecError(f"The model factory '{name}' is not callable.")
-    return factory  # type: ignore[no-any-return]
+    return own("model factory", name) if ":" in name else MODELS[_check.known("model", name, MODELS)]

@@ -6,10 +6,12 @@ it; if not, a plan refuses it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from wholegrain import _check
+from wholegrain._imports import own
 from wholegrain.data.sampling import PoissonItems, PoissonSubjects
-from wholegrain.errors import SpecError
+from wholegrain.errors import SpecError, WholegrainError
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.events import presence
@@ -134,5 +136,26 @@ CATALOG: Mapping[str, Entry] = {
 
 
 def find(name: str) -> Entry:
-    """The entry with this name; an unknown name is refused with the closest one suggested."""
-    return CATALOG[_check.known("policy", name, CATALOG)]
+    """The entry with this name, or the user's own row `module:function`.
+
+    An unknown name is refused with the closest one suggested. Whose row it is makes no difference to what is proved of
+    it: `guarantees` looks at its structure alone.
+    """
+    if ":" not in name:
+        return CATALOG[_check.known("policy", name, CATALOG)]
+    row = own("policy", name)
+    return Entry(partial(_checked, name, row), " ".join((row.__doc__ or "what its plan says").split()).rstrip("."))
+
+
+def _checked(name: str, row: Callable[[Settings, SiloFacts], Policy], settings: Settings, silo: SiloFacts) -> Policy:
+    try:
+        made = row(settings, silo)
+    except WholegrainError:
+        raise
+    except Exception as error:  # the row is the user's own code
+        raise SpecError(
+            f"The policy '{name}' cannot be made for silo '{silo.name}': {_check.reason(error)}."
+        ) from error
+    if not isinstance(made, Policy):
+        raise SpecError(f"The policy '{name}' gave {type(made).__name__}, not a Policy.")
+    return made

@@ -1,0 +1,17 @@
+"""my_policies.py"""
+
+from wholegrain.data.sampling import PoissonSubjects
+from wholegrain.gradients.pooling import Clip, ClipPer, Pool
+from wholegrain.policies.catalog import Settings
+from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
+
+
+def two_clips(settings: Settings, silo: SiloFacts) -> Policy:
+    """A person, by sampling people and averaging their clipped gradients."""
+    rate = settings.rate_over(silo.subjects)
+    return Policy(
+        name="two_clips",
+        sampling=PoissonSubjects(rate, items=settings.items_per_step),
+        clip=Clip(ClipPer.ITEM, Pool.MEAN, settings.clip_norm),
+        divisor=PublicDivisor(rate * silo.subjects),
+    )
