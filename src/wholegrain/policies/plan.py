@@ -189,7 +189,7 @@ def _composition(plan: Plan, unit: Unit) -> str:
         return f"an {unit} pays in one silo" if unit is Unit.ITEM else "each silo pays for itself"
     if plan.span >= len(plan.rows):
         return f"the releases of all {len(plan.rows)} silos are composed"
-    return f"a subject is in {plan.span} silos at most; as many copies of the worst are composed"
+    return f"a subject is in {plan.span} silos at most; the worst step is composed as often"
 
 
 def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:
