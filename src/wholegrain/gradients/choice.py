@@ -5,7 +5,7 @@ that is read past its layer, items that change places, an output that depends on
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wholegrain.gradients.norms import squares, united
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.programs import Chain, Graph, Program, Slots
-from wholegrain.gradients.reference import Loss, batch_gradient
+from wholegrain.gradients.reference import Loss, batch_gradient, summed_gradients
 from wholegrain.gradients.shares import Rows, Share, Slot
 from wholegrain.gradients.units import Units
 from wholegrain.gradients.vectorised import item_gradients
@@ -50,9 +50,10 @@ class Chosen:
 
 def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor) -> Chosen:
     """The first of the programs, from fast to slow, that passes the trial; the slowest needs none."""
-    trials = list(islice(_trials(model, loss, layout, vector, inputs, targets), TRIALS))
+    elsewhere = _away_from(vector)
+    trials = list(islice(_trials(model, loss, layout, elsewhere, inputs, targets), TRIALS))
     if not trials:
-        trials = [_Trial(model, loss, layout, vector, _zeros(inputs), _zeros(targets))]
+        trials = [_Trial(model, loss, layout, elsewhere, _zeros(inputs), _zeros(targets))]
     for make in (_by_rules, _by_vmap):
         if all(trial.passes(make) for trial in trials):
             return trials[0].chosen(make)
@@ -108,38 +109,49 @@ def _zeros(given: Tensor) -> Tensor:
     return given.new_zeros(TRIAL, *given.shape[1:])
 
 
+def _away_from(vector: Tensor) -> Tensor:
+    """Parameters off any symmetric beginning, where many gradients are zero and agree by chance."""
+    elsewhere = vector.new_empty(vector.shape).normal_(0, 0.05, generator=torch.Generator().manual_seed(1))
+    return elsewhere.add_(vector.detach()).nan_to_num_(0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class _Expected:
     """What the reference finds for some units: their gradients' norms, and a weighted sum of them, in a sketch."""
 
     units: Units
-    weights: Tensor
-    lengths: Tensor
+    weights: Tensor  # [unit]
+    lengths: Tensor  # [unit]
     sketches: list[Tensor]
 
     @staticmethod
-    def of(units: Units, gradients: Iterator[Tensor], layout: Layout) -> "_Expected":
-        """From the gradients of all items, one after the other: a large model's take much memory."""
-        weights = torch.linspace(1, 2, units.count)
-        lengths, total = [], torch.zeros(())
-        for run in units.runs:
-            for unit in range(run.units.start, run.units.stop):
-                whole = next(gradients)
-                for _ in range(run.size - 1):
-                    whole.add_(next(gradients))
-                lengths.append(whole.norm())
-                total = whole.mul_(weights[unit]) if unit == 0 else total.add_(whole, alpha=float(weights[unit]))
-                del whole
-        return _Expected(units, weights.to(total.dtype), torch.stack(lengths), _sketches(total, layout))
+    def of(units: Units, gradients: Callable[[slice], list[Tensor]]) -> "_Expected":
+        """From the summed gradients of some items, one unit after the other: a large model's take much memory.
+
+        Only its sketch is kept of each: the sketch of a weighted sum is the weighted sum of the sketches.
+        """
+        found = [_length_and_sketches(gradients(items)) for items in _items_of_each(units)]
+        lengths = torch.stack([length for length, _ in found])
+        weights = torch.linspace(1, 2, units.count).to(lengths.dtype)
+        sketches = [weights @ torch.stack(each) for each in zip(*(each for _, each in found), strict=True)]
+        return _Expected(units, weights, lengths, sketches)
 
 
-def _sketches(total: Tensor, layout: Layout) -> list[Tensor]:
+def _items_of_each(units: Units) -> Iterator[slice]:
+    for run in units.runs:
+        for start in range(run.items.start, run.items.stop, run.size):
+            yield slice(start, start + run.size)
+
+
+def _length_and_sketches(gradients: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    return torch.stack([gradient.norm() for gradient in gradients]).norm(), _sketches(gradients)
+
+
+def _sketches(gradients: Iterable[Tensor]) -> list[Tensor]:
     """For each parameter, products of its blocks with one random vector: what differs in the whole differs in these."""
-    random = torch.randn(BLOCK, generator=torch.Generator().manual_seed(2)).to(total.dtype)
-    return [
-        torch.stack([block @ random[: len(block)] for block in torch.split(view.reshape(-1), BLOCK)])
-        for view in layout.views(total).values()
-    ]
+    random = torch.randn(BLOCK, generator=torch.Generator().manual_seed(2))
+    blocks = [torch.split(gradient.reshape(-1), BLOCK) for gradient in gradients]
+    return [torch.stack([block @ random[: len(block)].to(block.dtype) for block in each]) for each in blocks]
 
 
 class _Trial:
@@ -148,17 +160,14 @@ class _Trial:
     def __init__(
         self, model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
     ) -> None:
-        self._model, self._loss, self._layout, self._inputs, self._targets = model, loss, layout, inputs, targets
-        # Off any symmetric beginning, where many gradients are zero and agree by chance.
-        self._vector = vector.new_empty(vector.shape).normal_(0, 0.05, generator=torch.Generator().manual_seed(1))
-        self._vector.add_(vector.detach()).nan_to_num_(0.0, 0.0, 0.0)
+        self._model, self._loss, self._layout, self._vector = model, loss, layout, vector
+        self._inputs, self._targets = inputs, targets
 
-        def gradients() -> Iterator[Tensor]:
-            for k in range(TRIAL):
-                yield batch_gradient(model, loss, layout, self._vector, inputs[k : k + 1], targets[k : k + 1])
+        def gradients(items: slice) -> list[Tensor]:
+            return summed_gradients(model, loss, layout, vector, inputs[items], targets[items])
 
         kinds = Units.of_items(TRIAL), Units.of_sizes(np.array([1, TRIAL - 1]))
-        self._expected = [_Expected.of(units, gradients(), layout) for units in kinds]
+        self._expected = [_Expected.of(units, gradients) for units in kinds]
 
     @property
     def tells(self) -> bool:
@@ -207,7 +216,7 @@ class _Trial:
             return False
         # In each parameter by itself, however small its gradients are beside those of others.
         noise = NOTHING * max(float(sketch.abs().max()) for sketch in expected.sketches)
-        pairs = zip(_sketches(total, self._layout), expected.sketches, strict=True)
+        pairs = zip(_sketches(self._layout.views(total).values()), expected.sketches, strict=True)
         return all(_close(one, other, noise) for one, other in pairs)
 
 
@@ -227,6 +236,11 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def bytes(self) -> int:
         """All of it."""
         return sum(self._sizes.values())
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to keep its compiler out of here, torch would first import it, which takes 40 MB and seconds."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

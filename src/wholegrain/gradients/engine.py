@@ -73,10 +73,10 @@ class BookKeeping:
     def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
         vector = vector.detach()
-        total = vector.new_zeros(vector.shape)
         if not inputs.shape[0]:
-            return Pooled(total, 0)
+            return Pooled(torch.zeros_like(vector), 0)
         program = self._prepare(vector, inputs, targets)
+        total = vector.new_zeros(vector.shape)
         with program.mode():
             batch = _arrange(inputs, targets, groups, clip, vector.dtype)
             pieces = [batch] if inputs.shape[0] <= self._most_items else list(self._pieces(batch))

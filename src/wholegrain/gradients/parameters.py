@@ -66,8 +66,13 @@ def named(model: nn.Module) -> Mapping[str, nn.Parameter]:
 
 def call(model: nn.Module, layout: Layout, vector: Tensor, inputs: Tensor) -> Tensor:
     """The model's outputs at parameters `vector`; the model itself stays as it is."""
-    views, parameters = layout.views(vector), named(model)
-    by_identity = {id(parameters[name]): view for name, view in views.items()}
+    return call_at(model, layout.views(vector), inputs)
+
+
+def call_at(model: nn.Module, values: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """The model's outputs with these values of its trainable parameters, by name."""
+    parameters = named(model)
+    by_identity = {id(parameters[name]): value for name, value in values.items()}
     places = {name: by_identity[id(p)] for name, p in parameters.items() if id(p) in by_identity}
     outputs: Tensor = functional_call(model, places, (inputs,), tie_weights=False)
     return outputs

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.parameters import Layout, call
+from wholegrain.gradients.parameters import Layout, call, call_at
 from wholegrain.gradients.pooling import Clip, Pooled, pool_gradients
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -49,3 +49,19 @@ def batch_gradient(
         value = loss(call(model, layout, leaf, inputs.clone()), targets)
         (gradient,) = torch.autograd.grad(value, leaf)
     return gradient
+
+
+def summed_gradients(
+    model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
+) -> list[Tensor]:
+    """The sum of the gradients of a batch's items, taken one after the other: one tensor for each parameter.
+
+    To put them together as one vector would take the memory of another.
+    """
+    leaves = {name: view.requires_grad_() for name, view in layout.views(vector.detach()).items()}
+    for k in range(len(inputs)):
+        with torch.enable_grad():
+            value = loss(call_at(model, leaves, inputs[k : k + 1].clone()), targets[k : k + 1])
+            # In place; a gradient that two parameters share is copied first.
+            torch.autograd.backward(value, inputs=list(leaves.values()))
+    return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves.values()]
