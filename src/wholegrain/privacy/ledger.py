@@ -10,6 +10,8 @@ find: somebody who may write both files and makes them anew; note a head elsewhe
 """
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -21,6 +23,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from wholegrain._files import sync_folder
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.book import Book
 from wholegrain.privacy.records import ENTRY, Entry, Opened
@@ -28,6 +31,12 @@ from wholegrain.privacy.records import ENTRY, Entry, Opened
 APPLICATION = 0x57474C31  # "WGL1", so that no other program's database is taken for a ledger
 PATIENCE = 120.0
 """Seconds to wait for others who are writing; each of them may be pricing a round."""
+
+LONGEST_LINE = 4096
+"""More than any line of a witness file has."""
+
+MOST_DIGITS = 18
+"""Digits of a number that SQLite can look for."""
 
 SCHEMA = (
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, written TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
@@ -124,6 +133,8 @@ class Ledger:
         try:
             with self._explaining():
                 self._catch_up()
+                if self._head.number == 1:
+                    self._bear_witness()  # whoever wrote the first entry may have been killed before
             page = Page(self._book)
             yield page
             with self._explaining():
@@ -209,12 +220,15 @@ class Ledger:
     def _bear_witness(self) -> None:
         if self.path is None:
             return
-        handle = os.open(self._witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        handle = os.open(self._witness, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(handle, f"{self._head}\n".encode())
-            os.fsync(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)  # nobody takes another's line for one that was cut short
+            _drop_cut_line(handle)
+            _append(handle, f"{self._head}\n".encode())
         finally:
             os.close(handle)
+        if self._head.number == 1:
+            sync_folder(self._witness.parent)
 
     def _question_witness(self) -> None:
         """Every head that was ever noted must still be in the chain."""
@@ -271,8 +285,23 @@ def _read(number: int, body: object) -> Entry:
         raise LedgerError(f"entry {number} is none that this version knows") from error
 
 
+def _drop_cut_line(handle: int) -> None:
+    """Remove what follows the last newline: a crash cut it short, and the next line must not be written behind it."""
+    size = os.fstat(handle).st_size
+    tail = os.pread(handle, LONGEST_LINE, max(0, size - LONGEST_LINE))
+    cut = len(tail) - tail.rfind(b"\n") - 1
+    if cut:
+        os.ftruncate(handle, size - cut)
+
+
+def _append(handle: int, line: bytes) -> None:
+    if os.write(handle, line) < len(line):  # the disk was full in the middle of it
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(handle)
+
+
 def _head(line: str) -> Head:
     number, _, digest = line.partition(" ")
-    if not number.isdecimal() or len(digest) != len(START.hash):
+    if not number.isdecimal() or len(number) > MOST_DIGITS or len(digest) != len(START.hash):
         raise LedgerError(f"its witness file holds the line '{line[:40]}'")
     return Head(int(number), digest)
