@@ -99,12 +99,12 @@ class Ledger:
     @staticmethod
     def open(path: Path, *, create: bool = True) -> "Ledger":
         """The ledger in this file, whole and verified; a new one where there is none and `create` allows it."""
-        if not create and not path.exists():
+        if not create and not os.path.exists(path):
             raise LedgerError(f"There is no ledger '{path}'.")
         ledger = Ledger(path, _connect(path))
         try:
             with ledger._explaining():
-                ledger._begin()
+                ledger._begin(create)
         except BaseException:
             ledger.close()
             raise
@@ -162,27 +162,32 @@ class Ledger:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _begin(self) -> None:
+    def _begin(self, create: bool = True) -> None:
         """Read what is there, or write the first entry."""
         self._database.execute("PRAGMA synchronous = EXTRA")
-        if not self._is_written():
+        if self._is_empty():
+            if not create:
+                raise LedgerError("it is empty")
             self._write_first()
-        application = self._database.execute("PRAGMA application_id").fetchone()[0]
-        if application != APPLICATION:
+        if self._application() != APPLICATION:
             raise LedgerError("it is the database of another program")
         self._catch_up()
         self._question_witness()
 
-    def _is_written(self) -> bool:
-        query = "SELECT count(*) FROM sqlite_master WHERE name = 'entries'"
-        return bool(self._database.execute(query).fetchone()[0])
+    def _is_empty(self) -> bool:
+        """Whether nobody has written here yet; a database without our table may be another program's."""
+        tables = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        return not tables and not self._application()
+
+    def _application(self) -> int:
+        return int(self._database.execute("PRAGMA application_id").fetchone()[0])
 
     def _write_first(self) -> None:
-        if self._witnessed():
-            raise LedgerError("it is empty, and its witness file knows of entries that are gone")
         self._database.execute("BEGIN IMMEDIATE")
         try:
-            if not self._is_written():  # another process may have been faster
+            if self._is_empty():  # another process may have been faster, and have its witness already
+                if self._witnessed():
+                    raise LedgerError("it is empty, and its witness file knows of entries that are gone")
                 for statement in SCHEMA:
                     self._database.execute(statement)
                 self._insert([Opened(identity=secrets.token_hex(16))])
@@ -274,7 +279,7 @@ class Ledger:
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         return sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError) as error:  # ValueError: a character that no path can have
         raise LedgerError(f"The ledger '{path}' cannot be opened: {error}.") from error
 
 
