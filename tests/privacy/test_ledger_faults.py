@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ledgers import guard_on, witness_of
+from ledgers import bodies, guard_on, reserved, witness_of
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.records import Reserved
 
 
 @pytest.fixture
@@ -64,3 +65,44 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_an_entry_that_contradicts_others_is_refused_before_it_is_there(path: Path) -> None:
+    before = bodies(path)
+    with Ledger.open(path) as ledger:
+        wrong = Reserved(run="unknown", round=0, silo="north", steps=1, stream="s", start="x")
+        with pytest.raises(LedgerError, match="never opened"), ledger.writing() as page:
+            page.add(wrong)
+        assert bodies(path) == before
+        assert guard_on(ledger).reserve(1, {"north": 2}, "next").epsilon == 5
+    assert reserved(path) == {"north": 4, "south": 1}
+
+
+def test_a_commit_that_fails_leaves_the_ledger_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk at the last instant: what is in memory must not run ahead of the file."""
+
+    class Full(sqlite3.Connection):
+        full = False
+
+        def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
+            if self.full and sql == "COMMIT":
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(sql, *values)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Full))
+    with Ledger.open(path) as ledger:
+        guard, before = guard_on(ledger), ledger.head
+        Full.full = True
+        with pytest.raises(LedgerError, match="disk is full"):
+            guard.reserve(1, {"north": 2}, "next")
+        Full.full = False
+        assert ledger.book.runs["first"].reserved == {"north": 2, "south": 1}
+        assert ledger.head == before
+        assert guard.reserve(1, {"north": 2}, "next").epsilon == 5
+    assert reserved(path) == {"north": 4, "south": 1}
+
+
+def test_a_path_that_cannot_be(tmp_path: Path) -> None:
+    for name in ("a\0b", "x" * 300, "gone/ledger.sqlite"):
+        for create in (True, False):
+            with pytest.raises(LedgerError, match="ledger"):
+                Ledger.open(tmp_path / name, create=create)

@@ -138,13 +138,11 @@ class Ledger:
             page = Page(self._book)
             yield page
             with self._explaining():
-                self._insert(page.entries)
-                self._database.execute("COMMIT")
+                self._write(page.entries)
         finally:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
         with self._explaining():
-            self._catch_up()
             self._bear_witness()
 
     def hash_of(self, number: int) -> str | None:
@@ -197,6 +195,16 @@ class Ledger:
                 self._database.execute("ROLLBACK")
         self._catch_up()
         self._bear_witness()
+
+    def _write(self, entries: list[Entry]) -> None:
+        """Add entries, all or none: they are read back first, so that none is ever there that nobody could read."""
+        try:
+            self._insert(entries)
+            self._catch_up()
+            self._database.execute("COMMIT")
+        except BaseException:
+            self._book, self._head = Book(), START  # what is in memory may not be in the file: read it again
+            raise
 
     def _insert(self, entries: list[Entry]) -> None:
         head, written = self._head, datetime.now(UTC).isoformat(timespec="seconds")
