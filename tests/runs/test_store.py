@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ledgers import bodies
 from small_runs import STEPS, Faults, contents, model, prepared, resume, start, stop_after, write_spec
-from wholegrain.errors import RunError, WholegrainError
+from wholegrain.errors import LedgerError, RunError, WholegrainError
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.accounts import LEDGER
 from wholegrain.runs.runner import Prepared
@@ -235,3 +237,30 @@ def test_lines_without_a_checkpoint_are_played_again(tmp_path: Path) -> None:
     assert stop_after(out, 1, spec)
     resume(out)
     assert_finished(out, tmp_path / "unbroken")
+
+
+def test_a_ledger_that_does_not_know_the_run_is_refused(tmp_path: Path) -> None:
+    """Whoever lost the ledger and began another would otherwise spend everything twice."""
+    out = tmp_path / "run"
+    stop_after(out, 2)
+    for file in out.glob(f"{LEDGER}*"):
+        file.unlink()
+    Ledger.open(out / LEDGER).close()
+    before = bodies(out / LEDGER)
+    with pytest.raises(LedgerError, match="does not know the run"):
+        resume(out)
+    assert bodies(out / LEDGER) == before
+
+
+def test_a_ledger_that_was_put_back_is_refused(tmp_path: Path) -> None:
+    """Both files from an earlier copy: whole in themselves, but the run's record knows better."""
+    out, early = tmp_path / "run", tmp_path / "early"
+    stop_after(out, 1)
+    shutil.copytree(out, early)
+    stop_after(out, 2, go=resume)
+    for file in early.glob(f"{LEDGER}*"):
+        shutil.copy(file, out)
+    before = bodies(out / LEDGER)
+    with pytest.raises(LedgerError, match="put back"):
+        resume(out)
+    assert bodies(out / LEDGER) == before

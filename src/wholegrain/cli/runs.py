@@ -90,6 +90,8 @@ def _execute(prepared: Prepared, folder: RunFolder, start: Start | None, quiet: 
         guarded(prepared, folder.run, folder.path, create=False) as guard,
         watching(prepared.plan, prepared.plan.policy, quiet) as observe,
     ):
+        if start is not None:
+            guard.require_paid(prepared.plan.horizon.releases(start.state.round))
         return execute(prepared, guard, start=start, record=record, observe=observe)
 
 
