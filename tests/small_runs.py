@@ -75,12 +75,12 @@ def prepared(spec: RunSpec, pricing: object = None) -> Prepared:
 
 def start(out: Path, spec: Path | None = None) -> None:
     """`wholegrain run`, to the end."""
-    runs.run(spec or write_spec(out.parent / "specs"), out, [], True, False)
+    runs.run(spec or write_spec(out.parent / "specs"), out=out, quiet=True)
 
 
 def resume(out: Path) -> None:
     """`wholegrain resume`, to the end."""
-    runs.resume(out, True, False)
+    runs.resume(out, quiet=True)
 
 
 def stop_after(out: Path, rounds: int, spec: Path | None = None, go: Callable[[Path], None] | None = None) -> RunFolder:

@@ -55,8 +55,9 @@ class Checkpoints:
             round = int(facts["round"])
         except (SafetensorError, OSError, KeyError, ValueError):
             return None
-        whole = digest(vector) == facts.get("digest") and facts.get("run") == self.run
-        return State(round, vector) if whole else None
+        # The digest vouches for the parameters; that the round is theirs, the file's name must confirm.
+        named = file == self._file(round) and facts.get("run") == self.run
+        return State(round, vector) if named and digest(vector) == facts.get("digest") else None
 
     def _file(self, round: int) -> Path:
         return self.path / f"round-{round:07}.safetensors"
