@@ -75,6 +75,15 @@ class Guard:
             page.add(*fresh)
         return Reservation(asked, epsilon)
 
+    def require_paid(self, releases: Releases) -> None:
+        """Refuse a ledger that knows less of this run than it has released: it was put back to an earlier state."""
+        reserved = self.ledger.book.runs[self.run].reserved
+        if any(reserved.get(silo, 0) < steps for silo, steps in releases.items()):
+            raise LedgerError(
+                f"The ledger '{self.ledger.path}' knows less than the run '{self.run}' has released: it was put back to"
+                " an earlier state; get the later one."
+            )
+
     def confirm(self, reservation: Reservation, silos: Iterable[str]) -> None:
         """Note that the releases of these silos have left them."""
         arrived = set(silos)

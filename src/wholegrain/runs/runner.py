@@ -36,7 +36,7 @@ from wholegrain.policies.policy import SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
-from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger
+from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger, require_known
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
@@ -224,8 +224,13 @@ def _planned(
 
 @contextlib.contextmanager
 def guarded(prepared: Prepared, run: str, folder: Path | None = None, *, create: bool = True) -> Iterator[Guard]:
-    """The run's guard, with its ledger open; a run that its account cannot pay for is refused."""
+    """The run's guard, with its ledger open; a run that its account cannot pay for is refused.
+
+    Without `create`, the run has begun, and its ledger must know it.
+    """
     with open_ledger(ledger_path(prepared.spec, folder), create=create) as ledger:
+        if not create:
+            require_known(ledger, run)
         yield guard_run(ledger, run, prepared.spec, prepared.data, prepared.plan, prepared.noise)
 
 
