@@ -38,7 +38,7 @@ def hosted(charter: Charter) -> Iterator[Host]:
     assert charter.ledger.path is not None
     pricing = RememberingAccountant(accountant(charter.limit.accountant), default_store())
     with open_ledger(Path(charter.ledger.path)) as ledger:
-        yield Host.open(charter, ledger, pricing, noise_source(charter.limit.noise, charter.seed))
+        yield Host.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
 
 
 def reply_to(message: Message, host: Host) -> Message:
