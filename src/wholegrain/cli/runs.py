@@ -122,8 +122,6 @@ def _execute(prepared: Prepared, folder: RunFolder, start: Start | None, choice:
         watching(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
         stoppable(both(write, watch)) as observe,
     ):
-        if start is not None:
-            guard.require_paid(prepared.plan.horizon.releases(start.state.round))
         return execute(prepared, guard, engine=engine, start=start, record=record, observe=observe)
 
 

@@ -245,6 +245,7 @@ def execute(
 ) -> Run:
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
     start = start or Start(State(0, flatten(prepared.model)))
+    guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     state, done = start.state, list(start.done)
     carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)
     learning_rate, size = prepared.spec.rounds.learning_rate, state.vector.numel()
