@@ -20,6 +20,7 @@ def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) 
     assert "simulation" in outcome.out
     assert sorted(path.name for path in out.iterdir()) == [
         "checkpoints",
+        "data.json",
         "ledger.sqlite",
         "ledger.sqlite.heads",
         "lock",

@@ -166,8 +166,9 @@ class Host:
                 "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
             )
         asked = {self.charter.silo: task.steps}
+        stream = noise.identity if noise.repeats else None
         try:
-            return Guard.open(self.ledger, opening, budget, asked, noise.identity, self.accountant)
+            return Guard.open(self.ledger, opening, budget, asked, stream, self.accountant)
         except BudgetError as error:
             raise RefusalError("limit.epsilon", str(error)) from error
 

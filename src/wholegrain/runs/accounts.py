@@ -63,7 +63,8 @@ def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, no
         terms=TermsRecord.of(plan.terms),
     )
     budget = BudgetOpened(account=account, unit=plan.unit, epsilon=limit, delta=plan.delta)
-    return Guard.open(ledger, opening, budget, plan.horizon.releases(), noise.identity, plan.accountant)
+    stream = noise.identity if noise.repeats else None
+    return Guard.open(ledger, opening, budget, plan.horizon.releases(), stream, plan.accountant)
 
 
 def _require_same_budget(ledger: Ledger, account: Account, spec: RunSpec) -> None:
