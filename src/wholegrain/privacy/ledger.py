@@ -53,6 +53,7 @@ class Head:
 
 
 START = Head(0, "0" * 64)
+DIGITS = 18  # of the largest numbers that a database counts to
 
 
 @dataclass
@@ -163,15 +164,15 @@ class Ledger:
         self._question_witness()
 
     def _is_written(self) -> bool:
-        query = "SELECT count(*) FROM sqlite_master WHERE name = 'entries'"
-        return bool(self._database.execute(query).fetchone()[0])
+        """Whether anything at all is there: what is not ours must not be written in."""
+        return bool(self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
     def _write_first(self) -> None:
-        if self._witnessed():
-            raise LedgerError("it is empty, and its witness file knows of entries that are gone")
         self._database.execute("BEGIN IMMEDIATE")
         try:
             if not self._is_written():  # another process may have been faster
+                if self._witnessed():
+                    raise LedgerError("it is empty, and its witness file knows of entries that are gone")
                 for statement in SCHEMA:
                     self._database.execute(statement)
                 self._insert([Opened(identity=secrets.token_hex(16))])
@@ -273,6 +274,6 @@ def _read(number: int, body: object) -> Entry:
 
 def _head(line: str) -> Head:
     number, _, digest = line.partition(" ")
-    if not number.isdecimal() or len(digest) != len(START.hash):
+    if not number.isdecimal() or len(number) > DIGITS or len(digest) != len(START.hash):
         raise LedgerError(f"its witness file holds the line '{line[:40]}'")
     return Head(int(number), digest)
