@@ -130,6 +130,21 @@ def test_a_silo_that_failed_is_left_out_and_has_not_answered(place: int) -> None
     assert found.faults == (fault,)
 
 
+@pytest.mark.xfail(strict=True, reason="the mean itself is not looked at")
+def test_updates_that_are_finite_have_a_mean_that_is() -> None:
+    """Three vectors of 3·10³⁸ are finite as float32, and so is their mean; their sum is not."""
+    sent = [SiloUpdate(name, torch.full((SIZE,), 3e38)) for name in "abc"]
+    found = average(sent, weights(SILOS, Averaging.ITEMS), SIZE)
+    assert found.vector is None or bool(torch.isfinite(found.vector).all())
+
+
+@pytest.mark.xfail(strict=True, reason="the first update decides of what type the mean is")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=str)
+def test_an_update_of_another_type_does_not_change_that_of_the_mean(dtype: torch.dtype) -> None:
+    sent = [SiloUpdate("a", torch.ones(SIZE, dtype=dtype)), SiloUpdate("b", torch.ones(SIZE))]
+    assert average(sent, weights(SILOS, Averaging.PLAIN), SIZE).vector.dtype is torch.float32
+
+
 def test_nothing_usable_has_no_mean() -> None:
     sent = [SiloUpdate("a", torch.full((SIZE,), math.inf)), SiloFault("b", "gone")]
     found = average(sent, weights(SILOS, Averaging.PLAIN), SIZE)

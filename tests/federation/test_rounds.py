@@ -1,8 +1,12 @@
-"""The one loop: reserved before trained, refused before asked, and resumed as if it had never stopped."""
+"""The one loop: reserved before trained, refused before asked, and resumed as if it had never stopped.
 
+Whoever fails in it has paid, is left out of the mean, and is on record.
+"""
+
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from accounts import confirmed, equal_terms, open_guard, spent
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
-from wholegrain.errors import BudgetError, LedgerError
-from wholegrain.federation.messages import RoundTask, SiloUpdate
+from wholegrain.errors import BudgetError, LedgerError, RunError
+from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
 from wholegrain.gradients import vectorised
 from wholegrain.gradients.engine import BookKeeping
@@ -156,6 +160,204 @@ def test_a_finished_run_has_no_more_rounds() -> None:
     assert spent(engine.guard) == Counter()
 
 
+# Silos that fail. Every one of them has paid; what did not arrive was not released.
+
+
+FAULTS: dict[str, tuple[Callable[[str, Tensor], SiloUpdate | SiloFault], str, bool]] = {
+    # what the silo answers, how it is told, and whether something has left the silo
+    "fails": (lambda silo, vector: SiloFault(silo, "out of memory"), "out of memory", False),
+    "not a number": (lambda silo, vector: SiloUpdate(silo, vector * math.nan), "not all finite", True),
+    "infinite": (lambda silo, vector: SiloUpdate(silo, vector - math.inf), "not all finite", True),
+    "shape": (lambda silo, vector: SiloUpdate(silo, vector[:1]), "the shape [1], not [2]", True),
+}
+every_fault = pytest.mark.parametrize(("answer", "reason", "arrives"), FAULTS.values(), ids=FAULTS.keys())
+
+
+@dataclass
+class Failing(Recording):
+    """The silo of each name answers otherwise in the rounds that are given; all others add 1."""
+
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault] = FAULTS["fails"][0]
+    fails: Mapping[str, Container[int]] = field(default_factory=dict)
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        for update in super().run(task):
+            wrong = task.round in self.fails.get(update.silo, ())
+            yield self.answer(update.silo, task.vector) if wrong else update
+
+
+def failing(
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault], epsilon: float | None = None, **fails: Container[int]
+) -> Failing:
+    return Failing(open_guard(epsilon, terms=TERMS), answer=answer, fails=fails)
+
+
+@every_fault
+def test_a_silo_that_gives_nothing_usable_is_left_out_recorded_and_has_paid(
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault], reason: str, arrives: bool
+) -> None:
+    engine = failing(answer, b={1})
+    records = play(engine)
+    assert [len(record.faults) for record in records] == [0, 1, 0, 0]
+    (fault,) = records[1].faults
+    assert fault.silo == "b"
+    assert reason in fault.reason
+    assert not any(record.failed for record in records)
+    assert [record.state.vector.tolist() for record in records] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
+    assert [record.epsilon for record in records] == [15, 30, 45, 60]
+    assert spent(engine.guard) == each(20)
+    assert confirmed(engine.guard) == each(20) | {"b": 20 if arrives else 15}
+
+
+def test_the_mean_is_that_of_the_others_by_their_weights() -> None:
+    """1·1 and 3·9 over 4; the silo of weight 100 does not count."""
+
+    class Different(Recording):
+        def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+            yield SiloUpdate("a", torch.tensor([1.0, 1.0]))
+            yield SiloFault("b", "gone")
+            yield SiloUpdate("c", torch.tensor([9.0, 9.0]))
+
+    engine = Different(open_guard(terms=TERMS))
+    by_weight = Averaged({"a": 1.0, "b": 100.0, "c": 3.0})
+    (record,) = rounds(State(3, torch.zeros(2)), HORIZON, engine, engine.guard, by_weight)
+    assert record.state.vector.tolist() == [7.0, 7.0]
+    assert not record.failed
+
+
+@every_fault
+@pytest.mark.parametrize(("fewest", "failed"), [(1, False), (2, True), (3, True)])
+def test_a_round_with_too_few_fails_stays_where_it_was_and_the_run_goes_on(
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault], reason: str, arrives: bool, fewest: int, failed: bool
+) -> None:
+    """Two silos fail in round 1: one usable update is left."""
+    engine = failing(answer, a={1}, b={1})
+    averaged = Averaged(PLAIN.weights, fewest)
+    records = list(rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, averaged))
+    assert [record.failed for record in records] == [False, failed, False, False]
+    assert [fault.silo for fault in records[1].faults] == ["a", "b"]
+    assert [record.state.round for record in records] == [1, 2, 3, 4]
+    values = [1.0, 1.0, 2.0, 3.0] if failed else [1.0, 2.0, 3.0, 4.0]
+    assert [record.state.vector.tolist() for record in records] == [[n, n] for n in values]
+    # A failed round is paid for like any other, and whatever arrived is released, used or not.
+    assert [record.epsilon for record in records] == [15, 30, 45, 60]
+    assert spent(engine.guard) == each(20)
+    here = 20 if arrives else 15
+    assert confirmed(engine.guard) == {"a": here, "b": here, "c": 20}
+
+
+def test_a_round_in_which_nobody_answers_fails_even_if_none_was_needed() -> None:
+    engine = failing(FAULTS["fails"][0], a={0}, b={0}, c={0})
+    averaged = Averaged(PLAIN.weights, fewest=0)
+    first = next(rounds(State(0, torch.ones(2)), HORIZON, engine, engine.guard, averaged))
+    assert first.failed
+    assert first.state.vector.tolist() == [1.0, 1.0]
+    assert (spent(engine.guard), confirmed(engine.guard)) == (each(5), {})
+
+
+def test_an_engine_that_answers_for_nobody_makes_a_failed_round() -> None:
+    class Silent(Recording):
+        def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+            return iter(())
+
+    engine = Silent(open_guard(terms=TERMS))
+    first = next(rounds(State(0, torch.ones(2)), HORIZON, engine, engine.guard, PLAIN))
+    assert first.failed
+    assert first.faults == ()
+    assert (spent(engine.guard), confirmed(engine.guard)) == (each(5), {})
+
+
+@dataclass
+class Uninvited(Recording):
+    """An engine that brings one answer more than was asked for."""
+
+    extra: str = "a"
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        yield from super().run(task)
+        yield SiloUpdate(self.extra, task.vector + 100)
+
+
+@pytest.mark.xfail(strict=True, reason="whatever arrives is averaged, asked for or not")
+@pytest.mark.parametrize("silo", ["a", "c"], ids=["twice", "not of the cohort"])
+def test_an_answer_that_was_not_asked_for_is_not_used(silo: str) -> None:
+    """A late one, say, of another round: it is not paid for in this one."""
+    horizon = Horizon(silos=SILOS, rounds=1, steps=5, cohort_size=2, seed=0)
+    assert horizon.cohort(0) == ("a", "b")
+    (record,) = play(Uninvited(open_guard(terms=TERMS), extra=silo), horizon)
+    assert record.state.vector.tolist() == [1.0, 1.0]
+
+
+LONG = Horizon(silos=SILOS, rounds=9, steps=5)
+
+
+@every_fault
+@pytest.mark.parametrize("since", [0, 2])
+def test_three_failed_rounds_in_a_row_end_the_run(
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault], reason: str, arrives: bool, since: int
+) -> None:
+    always = range(since, 9)
+    engine = failing(answer, a=always, b=always, c=always)
+    playing = rounds(State(0, torch.zeros(2)), LONG, engine, engine.guard, PLAIN)
+    records = [next(playing) for _ in range(since + 3)]
+    assert [record.failed for record in records] == [False] * since + [True] * 3
+    with pytest.raises(RunError, match=f"Rounds {since} to {since + 2} failed one after the other") as end:
+        next(playing)
+    assert "silo 'a' failed: " in str(end.value)
+    assert reason in str(end.value)
+    assert len(engine.asked) == since + 3
+    assert spent(engine.guard) == each(5 * (since + 3))
+    assert confirmed(engine.guard) == each(5 * (since + 3 if arrives else since))
+
+
+def test_failed_rounds_that_are_not_in_a_row_do_not_end_the_run() -> None:
+    often = {0, 1, 3, 4, 6, 7}
+    engine = failing(FAULTS["fails"][0], a=often, b=often, c=often)
+    records = play(engine, LONG)
+    assert [record.failed for record in records] == [True, True, False] * 3
+    assert records[-1].state.vector.tolist() == [3.0, 3.0]
+    assert spent(engine.guard) == each(5 * 9)
+    assert confirmed(engine.guard) == each(5 * 3)
+
+
+def test_a_run_whose_last_rounds_fail_still_comes_to_its_end() -> None:
+    late = {2, 3}
+    engine = failing(FAULTS["fails"][0], a=late, b=late, c=late)
+    assert [record.failed for record in play(engine)] == [False, False, True, True]
+
+
+def test_a_failed_round_tried_again_from_the_same_parameters_is_another_round() -> None:
+    """The parameters stay, but the next round has noise of its own: it is paid for by itself."""
+    engine = failing(FAULTS["fails"][0], epsilon=30.0, a={0}, b={0}, c={0})
+    playing = rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, PLAIN)
+    assert [next(playing).epsilon, next(playing).epsilon] == [15, 30]
+    with pytest.raises(BudgetError, match="Round 2"):
+        next(playing)
+
+
+def test_faults_in_cohorts_are_paid_by_the_cohort_alone() -> None:
+    horizon = Horizon(silos=SILOS, rounds=6, steps=2, cohort_size=2, seed=3)
+    engine = failing(FAULTS["fails"][0], a=range(6))
+    records = play(engine, horizon)
+    assert [[fault.silo for fault in record.faults] for record in records] == [
+        ["a"] if "a" in record.cohort else [] for record in records
+    ]
+    assert spent(engine.guard) == horizon.releases()
+    assert confirmed(engine.guard) == {silo: n for silo, n in horizon.releases().items() if silo != "a"}
+
+
+def test_an_interrupted_round_is_paid_and_not_released() -> None:
+    class Interrupted(Recording):
+        def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+            yield SiloUpdate("a", task.vector + 1)
+            raise KeyboardInterrupt
+
+    engine = Interrupted(open_guard(terms=TERMS))
+    with pytest.raises(KeyboardInterrupt):
+        play(engine)
+    assert (spent(engine.guard), confirmed(engine.guard)) == (each(5), {})
+
+
 # Resuming, with real silos and real noise.
 
 
@@ -220,3 +422,22 @@ def test_later_rounds_leave_earlier_states_alone() -> None:
     assert torch.equal(start, kept)
     assert all(torch.equal(state, copy) for state, copy in zip(states, copies, strict=True))
     assert not torch.equal(states[0], states[1])
+
+
+# Silos that fail, in the engine that a run uses.
+
+
+def test_a_silo_that_raises_is_a_fault_and_the_others_train_as_ever() -> None:
+    carrier, start = engine()
+    broken = Silo(carrier.silos["b"].facts, replace(carrier.silos["b"].data, targets=np.full(40, 7)))
+    limping = replace(carrier, silos={**carrier.silos, "b": broken})
+    guard = open_guard(terms=TERMS)
+    (record,) = rounds(State(3, start), HORIZON, limping, guard, PLAIN)
+    (fault,) = record.faults
+    assert fault.silo == "b"
+    assert fault.reason.startswith("RuntimeError: ")
+    alone = replace(HORIZON, silos=("a", "c"))
+    (expected,) = rounds(State(3, start), alone, carrier, open_guard(terms=TERMS), PLAIN)
+    assert torch.equal(record.state.vector, expected.state.vector)
+    assert spent(guard) == each(5)
+    assert confirmed(guard) == each(5, ("a", "c"))
