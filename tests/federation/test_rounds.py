@@ -278,7 +278,6 @@ class Uninvited(Recording):
         yield SiloUpdate(self.extra, task.vector + 100)
 
 
-@pytest.mark.xfail(strict=True, reason="whatever arrives is averaged, asked for or not")
 @pytest.mark.parametrize("silo", ["a", "c"], ids=["twice", "not of the cohort"])
 def test_an_answer_that_was_not_asked_for_is_not_used(silo: str) -> None:
     """A late one, say, of another round: it is not paid for in this one."""
@@ -435,7 +434,7 @@ def test_a_silo_that_raises_is_a_fault_and_the_others_train_as_ever() -> None:
     (record,) = rounds(State(3, start), HORIZON, limping, guard, PLAIN)
     (fault,) = record.faults
     assert fault.silo == "b"
-    assert fault.reason.startswith("RuntimeError: ")
+    assert fault.reason == "IndexError"  # and not what it says: that may name private values
     alone = replace(HORIZON, silos=("a", "c"))
     (expected,) = rounds(State(3, start), alone, carrier, open_guard(terms=TERMS), PLAIN)
     assert torch.equal(record.state.vector, expected.state.vector)

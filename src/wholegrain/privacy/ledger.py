@@ -38,6 +38,8 @@ LONGEST_LINE = 4096
 MOST_DIGITS = 18
 """Digits of a number that SQLite can look for."""
 
+EMPTIED = "it is empty, and its witness file knows of entries that are gone"
+
 SCHEMA = (
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, written TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
     "CREATE TRIGGER no_change BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END",
@@ -165,7 +167,7 @@ class Ledger:
         self._database.execute("PRAGMA synchronous = EXTRA")
         if self._is_empty():
             if not create:
-                raise LedgerError("it is empty")
+                raise LedgerError(EMPTIED if self._witnessed() else "it is empty")
             self._write_first()
         if self._application() != APPLICATION:
             raise LedgerError("it is the database of another program")
@@ -185,7 +187,7 @@ class Ledger:
         try:
             if self._is_empty():  # another process may have been faster, and have its witness already
                 if self._witnessed():
-                    raise LedgerError("it is empty, and its witness file knows of entries that are gone")
+                    raise LedgerError(EMPTIED)
                 for statement in SCHEMA:
                     self._database.execute(statement)
                 self._insert([Opened(identity=secrets.token_hex(16))])
