@@ -80,8 +80,8 @@ def average(
 def _fault(update: SiloUpdate, size: int, dtype: torch.dtype) -> SiloFault | None:
     if tuple(update.vector.shape) != (size,):
         return SiloFault(update.silo, f"its parameters have the shape {list(update.vector.shape)}, not [{size}]")
-    if update.vector.dtype is not dtype:
-        return SiloFault(update.silo, f"its parameters are {update.vector.dtype}, not {dtype}")
     if not bool(torch.isfinite(update.vector).all()):
         return SiloFault(update.silo, "its parameters are not all finite")
+    if update.vector.dtype is not dtype:
+        return SiloFault(update.silo, f"its parameters are {update.vector.dtype}, not {dtype}")
     return None
