@@ -1,4 +1,4 @@
-"""Damaged ledgers, at random: what was spent is still known, or the ledger is not trusted; and looking changes nothing."""
+"""Damaged ledgers, at random: what was spent is still known, or the ledger is not trusted; looking changes nothing."""
 
 from pathlib import Path
 
