@@ -131,6 +131,9 @@ class Faults:
         """An operation that does nothing when it fails."""
 
         def faulty(*arguments: Any, **named: Any) -> Any:
+            cache = os.environ.get("WHOLEGRAIN_CACHE", "no cache")
+            if str(arguments[0]).startswith(cache):  # whatever happens there is done without
+                return operation(*arguments, **named)
             if self.due():
                 raise self.fail()
             return operation(*arguments, **named)

@@ -47,6 +47,7 @@ from wholegrain.silo.sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
 
 MOST_LEARNING_RATE = 1e6
+MOST_GIB = 2.0**30  # as good as no limit
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -339,7 +340,7 @@ def _goal(spec: RunSpec, pricing: Accountant) -> Goal:
 
 
 def _memory(spec: RunSpec) -> int:
-    return int(_check.positive("compute.memory_gib", spec.compute.memory_gib) * 2**30)
+    return int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
 
 
 def _model(spec: RunSpec, dataset: Dataset) -> nn.Module:
