@@ -33,7 +33,7 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
     if path is None:
         return Ledger.in_memory()
     try:
-        if create:
+        if create and not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a character that no path can have
         raise LedgerError(f"The ledger '{path}' cannot be made: {_check.reason(error)}.") from error
