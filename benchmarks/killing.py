@@ -67,20 +67,17 @@ class Stage:
             return ["resume", str(self.out), "--quiet"]
         return ["run", str(spec), "--out", str(self.out), "--quiet"]
 
-    def releases(self) -> tuple[Counter[Release], Counter[Release]]:
-        """Steps that were seen to be released, different ones only; and how often one was computed again."""
-        steps: Counter[Release] = Counter()
-        again: Counter[Release] = Counter()
-        known = set()
-        for line in self.log.read_text().splitlines() if self.log.exists() else []:
+    def releases(self) -> tuple[Counter[Release], int]:
+        """Steps that were seen to be released, and how often a silo's round was computed again.
+
+        The same update is the same release (seeded noise); another one is another release (secure noise).
+        """
+        updates: dict[Release, dict[str, int]] = {}
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        for line in lines:
             number, count, update, silo = line.split(" ", 3)
-            release = int(number), silo
-            if (release, update) in known:
-                again[release] += 1
-            else:
-                known.add((release, update))
-                steps[release] += int(count)
-        return steps, again
+            updates.setdefault((int(number), silo), {})[update] = int(count)
+        return Counter({release: sum(found.values()) for release, found in updates.items()}), len(lines) - len(updates)
 
 
 class Trap:
