@@ -1,7 +1,7 @@
 """Silos behind Flower: whatever they do, the engine gives one answer for each of the cohort, in its order."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -10,17 +10,13 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from deployment import task, text_message, vector
-from wholegrain.engines import flower, wire
+from grids import FakeGrid, Node, within_a_server_app
+from wholegrain.engines import wire
 from wholegrain.engines.flower import Flower
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
-
-Node = Callable[[Message], RecordDict | Error | None]
-"""What a node answers; None for silence."""
 
 NAMES = ("north", "south", "west")
 
@@ -41,65 +37,9 @@ def failing(name: str, answer: RecordDict | Error | None) -> Node:
     return lambda message: silo(name)(message) if message.metadata.message_type == "query" else answer
 
 
-class FakeGrid(Grid):
-    """Nodes by number. Replies come back in the order in which `slow` puts them: a node's number of empty looks."""
-
-    def __init__(self, nodes: dict[int, Node], slow: dict[int, int] | None = None) -> None:
-        self.nodes, self.slow = nodes, slow or {}
-        self.sent: list[Message] = []
-        self.refuses: Callable[[Message], list[str]] | None = None
-        self._replies: dict[str, tuple[int, Message]] = {}
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.nodes)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
-        for message in messages:
-            self.sent.append(message)
-            if self.refuses is not None and message.metadata.message_type == "train":
-                return self.refuses(message)
-            ids.append(self._deliver(message))
-        return ids
-
-    def _deliver(self, message: Message) -> str:
-        number, node = f"message-{len(self.sent)}", message.metadata.dst_node_id
-        message.metadata.__dict__["_message_id"] = number
-        answer = self.nodes[node](message)
-        if answer is not None:
-            self._replies[number] = (self.slow.get(node, 0), Message(answer, reply_to=message))
-        return number
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        found = []
-        for number in message_ids:
-            left, reply = self._replies.get(number, (None, None))
-            if reply is not None and left is not None:
-                self._replies[number] = (left - 1, reply)
-                if left <= 0:
-                    found.append(self._replies.pop(number)[1])
-        return found
-
-    def asked(self, kind: str) -> list[int]:
-        return [message.metadata.dst_node_id for message in self.sent if message.metadata.message_type == kind]
-
-    def set_run(self, run: Run) -> None: ...
-
-    run = property(lambda self: None)
-
-    def create_message(self, *arguments: object, **more: object) -> Message:
-        raise NotImplementedError
-
-    def send_and_receive(self, *arguments: object, **more: object) -> Iterable[Message]:
-        raise NotImplementedError
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As within a ServerApp, but without pauses."""
-    monkeypatch.setattr(flower, "PAUSE", 0.001)
-    for name, value in (("_run_id", 7), ("_node_id", 1), ("_task_id", 3)):
-        monkeypatch.setattr(TaskIdentity, name, value)
+    within_a_server_app(monkeypatch)
 
 
 def engine_on(grid: Grid, patience: float = 0.5, names: Iterable[str] = NAMES) -> Flower:
@@ -241,6 +181,12 @@ def test_a_node_that_is_there_before_the_engine_knows_it_is_not_asked_to_train()
     grid = FakeGrid({**all_nodes(), 14: failing("", None)})
     play(engine_on(grid))
     assert 14 not in grid.asked("train")
+
+
+def test_whoever_does_not_say_who_it_is_is_mentioned_in_the_servers_log(caplog: pytest.LogCaptureFixture) -> None:
+    grid = FakeGrid({10: lambda message: Error(9, "The FAB could not be verified."), 11: silo("north")})
+    play(engine_on(grid), "north", "south")
+    assert "node 10 does not say which silo it is: The FAB could not be verified." in caplog.text
 
 
 @pytest.mark.parametrize(

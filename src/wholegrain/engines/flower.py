@@ -4,6 +4,7 @@ A silo is asked once who it is and then by its node. One that is not connected, 
 sends something unreadable is a fault of the round; the round loop decides what that means.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from flwr.serverapp import Grid
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+
+log = logging.getLogger("wholegrain.server")
 
 PAUSE = 0.2
 """Seconds between two looks for answers."""
@@ -77,7 +80,9 @@ class Flower:
     def _introduce(self, node: int, reply: Message) -> None:
         try:
             name = str(wire.read_answer(reply).get("silo", ""))
-        except RefusalError:
+        except RefusalError as error:
+            why = _said(reply.error.reason if reply.has_error() else error)
+            log.warning("node %d does not say which silo it is: %s", node, why)
             return
         if name in self.tasks:
             # A silo that comes back may be a new node; the newest one speaks for it.

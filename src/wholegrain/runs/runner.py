@@ -145,11 +145,6 @@ def prepare(
     facts = tuple(silo.facts for silo in parts.silos.values())
     largest = {name: silo.data.largest_subject for name, silo in parts.silos.items()}
     plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest)
-    if spec.rounds.fewest_silos > plan.horizon.cohort_count:
-        raise SpecError(
-            f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
-            " train in a round."
-        )
     model = models.checked(model) if model else _model(spec, dataset)
     scored = dict(parts.held_out)
     if spec.evaluation.train:
@@ -188,6 +183,11 @@ def plan_for(
         seed=spec.seed,
     )
     plan = _planned(spec, federation, horizon, pricing, largest_subject)
+    if spec.rounds.fewest_silos > plan.horizon.cohort_count:
+        raise SpecError(
+            f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
+            " train in a round."
+        )
     if spec.privacy.noise == "secure":
         return plan
     return replace(plan, guarantees=tuple(_simulated(guarantee) for guarantee in plan.guarantees))
