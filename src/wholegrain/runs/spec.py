@@ -14,7 +14,7 @@ from wholegrain import _check
 from wholegrain.errors import SpecError
 
 Label = Annotated[str, BeforeValidator(str)]
-"""A class or category; numbers are taken by their digits."""
+"""A class, a category or a name; numbers are taken by their digits."""
 
 BLANK = "FILL IN"
 """What stands in an unfinished spec where somebody's knowledge is needed."""
@@ -116,7 +116,7 @@ class LedgerSpec(Section):
 
     path: str | None = None
     data: str | None = None
-    budget: str = "main"
+    budget: Label = "main"
     epsilon: float | None = None
 
 
