@@ -536,15 +536,12 @@ def test_a_plain_supernode_with_the_app_of_the_bundle_keeps_to_the_charter_too(f
         federation.start_silo("west")
 
 
-def test_a_silo_and_its_supernode_end_together(federation: Federation) -> None:
-    north, south, west = (federation.silos[name] for name in NAMES)
+def test_a_supernode_ends_with_its_silo(federation: Federation) -> None:
     federation.wait_until(lambda: all(len(children(federation.silos[name].pid)) == 1 for name in NAMES))
     beside = {name: children(federation.silos[name].pid)[0] for name in NAMES}
-    north.kill()
-    south.terminate()
-    os.kill(beside["west"], signal.SIGKILL)
-    assert south.wait(PATIENCE) == 0
-    assert west.wait(PATIENCE) == 2
-    last = (federation.silo("west") / "silo.log").read_text().splitlines()[-1]
-    assert last == "error: The SuperNode of silo 'west' ended with exit code -9."
+    federation.silos["north"].kill()
+    federation.silos["south"].terminate()
+    federation.silos["west"].send_signal(signal.SIGINT)
+    assert federation.silos["south"].wait(PATIENCE) == 0
+    assert federation.silos["west"].wait(PATIENCE) in (0, 130)
     federation.wait_until(lambda: not any(alive(pid) for pid in beside.values()))

@@ -15,6 +15,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, RecordDict
+from flwr.proto.message_pb2 import Message as Proto
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
+from flwr.supercore.runtime import RuntimeHttpClient
 
 from deployment import ask, task, vector, write_charter
 from wholegrain.deploy import node, supernode
@@ -22,7 +25,7 @@ from wholegrain.deploy.charter import LinkSpec, load_charter
 from wholegrain.deploy.client import hosted
 from wholegrain.deploy.host import Host
 from wholegrain.engines import wire
-from wholegrain.errors import SpecError
+from wholegrain.errors import RunError, SpecError
 
 LINK = LinkSpec(address="fl.example.org:8443", certificates="/silo/ca.crt", key="/silo/key", port=9401)
 
@@ -114,6 +117,59 @@ def test_a_task_that_has_expired_does_not_end_the_silo(fake: Fake, host: Host) -
     fake.fails = unauthorised
     assert not node._beat(fake)  # type: ignore[arg-type]
     node._work(LINK, "token", host)
+
+
+def test_a_message_that_is_stored_after_its_task_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [PullAppMessagesResponse(), PullAppMessagesResponse(), PullAppMessagesResponse(messages_list=[Proto()])]
+    monkeypatch.setattr(RuntimeHttpClient, "PullMessages", lambda *_: answers.pop(0))
+    with node._client(LINK) as client:
+        assert len(client.PullMessages(PullAppMessagesRequest()).messages_list) == 1
+    assert not answers
+
+
+def test_a_message_that_is_never_stored_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RuntimeHttpClient, "PullMessages", lambda *_: PullAppMessagesResponse())
+    monkeypatch.setattr(node, "STORING", 0.2)
+    with node._client(LINK) as client:
+        assert not client.PullMessages(PullAppMessagesRequest()).messages_list
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """How long each SuperNode is to last, before it ends with exit code 9; the clock goes as fast as they do."""
+    lasting: list[float] = []
+    clock = [0.0]
+
+    def last(*_: object) -> int:
+        clock[0] += lasting.pop(0)
+        return 9
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(node, "_answer_tasks", last)
+    monkeypatch.setattr(node, "time", type("Clock", (), {"monotonic": lambda: clock[0], "sleep": sleep}))
+    before = signal.getsignal(signal.SIGTERM)
+    yield lasting
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("lasting", "left"),
+    [
+        pytest.param([3.0, 900.0], 1, id="it never got in"),
+        pytest.param([900.0, 3.0, 3.0, 900.0, *[3.0] * 24], 1, id="a lost link is tried again, but not for ever"),
+        pytest.param([900.0, 170.0, 170.0, *[3.0] * 24], 1, id="whoever stays for a while is connected"),
+    ],
+)
+def test_a_supernode_that_was_connected_is_started_again(
+    ends: list[float], lasting: list[float], left: int, tmp_path: Path
+) -> None:
+    ends += lasting
+    link = {"address": "127.0.0.1:1", "insecure": True}
+    with pytest.raises(RunError, match="The SuperNode of silo 'north' ended with exit code 9"):
+        node.run_silo(load_charter(write_charter(tmp_path, link=link)))
+    assert len(ends) == left
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("no"), httpx.ReadTimeout("late")])

@@ -5,7 +5,8 @@ isolation, in which it only hands tasks out; this process takes them and answers
 installed nor imported; the SuperNode looks up settings in its pyproject.toml, which nobody here asks for. Only who
 knows the secret that both processes share can take a task.
 
-Both processes end together. What a server sends may be refused, but it does not end them.
+The SuperNode ends with this process. One that loses its server may end, too, and is started again. What a server sends
+may be refused, but it ends neither.
 """
 
 import contextlib
@@ -22,7 +23,12 @@ from pathlib import Path
 
 import httpx
 from flwr.common.constant import SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullAppMessagesResponse,
+    SendTaskHeartbeatRequest,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import (
@@ -48,6 +54,18 @@ PAUSE = 0.1
 PARTING = 10.0
 """Seconds that the SuperNode has to end by itself."""
 
+SETTLED = 30.0
+"""Seconds after which a SuperNode is taken to be connected; one that is turned away ends sooner."""
+
+AGAIN = 5.0
+"""Seconds before a SuperNode is started again."""
+
+GRACE = 180.0
+"""Seconds in which a lost link has to be up again: a server may take a minute to see that a silo was gone."""
+
+STORING = 30.0
+"""Seconds that the SuperNode has to store the message of a task that it has handed out."""
+
 SUPERNODE = Path(__file__).with_name("supernode.py")
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """The SuperNode talks to its server and to nobody else."""
@@ -55,23 +73,53 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
+class _Runtime(RuntimeHttpClient):
+    """The SuperNode's side for this process.
+
+    It creates a task before it stores the task's message. Who is quick finds none, and who then gives up leaves the
+    SuperNode waiting for an answer for ever.
+    """
+
+    def PullMessages(self, request: PullAppMessagesRequest) -> PullAppMessagesResponse:  # noqa: N802 (Flower's name)
+        """The task's message, once it is there."""
+        end = time.monotonic() + STORING
+        while not (found := super().PullMessages(request)).messages_list and time.monotonic() < end:
+            time.sleep(PAUSE)
+        return found
+
+
 def run_silo(charter: Charter) -> None:
     """Answer the server's tasks until the process is stopped, by Ctrl-C or SIGTERM."""
     if charter.link is None:
         raise SpecError("The charter says nothing of the server: it needs the section [link].")
-    secret = secrets.token_bytes(32)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with hosted(charter) as host, _supernode(charter.link, secret) as supernode:
-        interceptor = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE)
-        tasks = _client(charter.link, interceptor)
+    with hosted(charter) as host:
         log.warning("silo '%s' is ready", charter.silo)
+        connected: float | None = None
+        while True:
+            began = time.monotonic()
+            code = _answer_tasks(charter.link, host)
+            ended = time.monotonic()
+            connected = ended if ended - began >= SETTLED else connected
+            said = f"The SuperNode of silo '{charter.silo}' ended with exit code {code}."
+            if connected is None or ended - connected > GRACE:
+                raise RunError(said)
+            log.warning("%s It is started again.", said)
+            time.sleep(AGAIN)
+
+
+def _answer_tasks(link: LinkSpec, host: Host) -> int:
+    """Answer the tasks of one SuperNode until it ends; its exit code."""
+    secret = secrets.token_bytes(32)
+    interceptor = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE)
+    with _supernode(link, secret) as supernode, _client(link, interceptor) as tasks:
         while supernode.poll() is None:
             token = _acquire(tasks)
             if token is None:
                 time.sleep(PAUSE)
             else:
-                _work(charter.link, token, host)
-    raise RunError(f"The SuperNode of silo '{charter.silo}' ended with exit code {supernode.returncode}.")
+                _work(link, token, host)
+    return supernode.returncode
 
 
 @contextlib.contextmanager
@@ -103,7 +151,7 @@ def _command(link: LinkSpec, secret: Path) -> list[str]:
 
 
 def _client(link: LinkSpec, *interceptors: ProtobufClientInterceptor) -> RuntimeHttpClient:
-    return RuntimeHttpClient.from_server_address(
+    return _Runtime.from_server_address(
         server_address=f"{LOOPBACK}:{link.port}",
         insecure=True,  # loopback, within this machine; the link to the server is another matter
         root_certificates=None,

@@ -21,6 +21,9 @@ log = logging.getLogger("wholegrain.server")
 PAUSE = 0.2
 """Seconds between two looks for answers."""
 
+INTRODUCTION = 30.0
+"""Seconds in which a node has to say which silo it is; one that hangs must not cost every round its whole patience."""
+
 MOST_SAID = 300
 """Characters of a silo's own words that go on record."""
 
@@ -73,7 +76,7 @@ class Flower:
         if unknown and not wanted <= {self.nodes[node] for node in online if node in self.nodes}:
             asked = {name: self._push(node, MessageType.QUERY, RecordDict(), "") for name, node in unknown.items()}
             sent = {name: message for name, message in asked.items() if message is not None}
-            for name, reply in self._replies(sent, self.patience):
+            for name, reply in self._replies(sent, min(self.patience, INTRODUCTION)):
                 self._introduce(unknown[name], reply)
         return {self.nodes[node]: node for node in online if node in self.nodes}
 
