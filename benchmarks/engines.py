@@ -1,14 +1,17 @@
-"""What an engine costs: rounds of one spec in one process, by torch.distributed in one and two, beside the bare steps.
+"""What an engine costs: rounds in one process, by torch.distributed and through Flower, beside the bare steps.
 
-Run: python benchmarks/engines.py
+Run: python benchmarks/engines.py             the LEAF CNN in 16 silos: what two processes gain
+     python benchmarks/engines.py --overhead  a model of 8 parameters in 3 silos: what a round costs beyond its steps
 
 Every run is the command that a user types, with one thread per process; the seconds of its rounds are read from its
 record, without the first, which warms up. The runs take turns. "Bare steps" trains the same silos from the same
 parameters without ledger, record, averaging or engine. "Two at once" are two runs in one process each, side by side:
-what two processes could do at best on this machine, whose cores may share what they compute with.
+what two processes could do at best on this machine, whose cores may share what they compute with. Flower is a real
+federation on the loopback: a SuperLink and three silos, with TLS, authentication, and a ledger in each.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -16,12 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
-from record import table
+from record import ROOT, circumstances, table, told
+
+sys.path.append(str(ROOT / "tests"))  # for the federation of real processes, which tests start as well
+from deployment import as_toml
+from loopback import Federation, rounds_of, running, simulation
 from wholegrain.gradients.parameters import flatten
 from wholegrain.runs.runner import Prepared, in_process, prepare
 from wholegrain.runs.spec import load
@@ -50,39 +57,71 @@ test = 0.0
 """
 
 
+Ways = Mapping[str, Callable[[Path], list[float]]]
+"""What is compared: each plays a run in a folder of its own and gives the seconds of its rounds."""
+
+
 def main() -> None:
     options = _options()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         spec = folder / "spec.toml"
-        spec.write_text(SPEC.format(silos=options.silos, subjects=options.subjects, rounds=options.rounds))
-        prepared = prepare(load(spec))
-        ways: dict[str, Callable[[Path], list[float]]] = {
-            "bare steps": lambda out: bare(prepared),
-            "inprocess": lambda out: played(spec, [out]),
-            "distributed, 1 process": lambda out: played(spec, [out], "--engine", "distributed"),
-            "distributed, 2 processes": lambda out: played(spec, [out], "--engine", "distributed", "--processes", "2"),
-            "inprocess, two at once": lambda out: played(spec, [out, out.with_suffix(".other")]),
-        }
-        found: dict[str, list[float]] = {way: [] for way in ways}
-        for turn in range(options.turns):
-            for number, (way, play) in enumerate(ways.items()):
-                found[way].append(statistics.median(play(folder / f"{turn}-{number}")))
-                print(f"turn {turn + 1}: {way}: {found[way][-1]:.2f} s a round", file=sys.stderr)
-    report({way: statistics.median(seconds) for way, seconds in found.items()}, found)
+        if options.overhead:
+            (folder / "federation").mkdir()
+            federation = stack.enter_context(running(folder / "federation"))
+            spec.write_text(as_toml(simulation(federation, options.rounds)))
+            ways = {**one_machine(spec), "flower": lambda out: through_flower(federation, options.rounds, out.name)}
+            found = measured(ways, options.turns, folder)
+            print(overheads(found))
+        else:
+            spec.write_text(SPEC.format(silos=options.silos, subjects=options.subjects, rounds=options.rounds))
+            both = lambda out: played(spec, [out, out.with_suffix(".other")])  # noqa: E731
+            found = measured({**one_machine(spec), "inprocess, two at once": both}, options.turns, folder)
+            print(gains(found))
+    print(told(circumstances("wall")))
 
 
-def report(seconds: dict[str, float], found: dict[str, list[float]]) -> None:
-    """Seconds a round, over the bare steps and in rounds per second against one process, turn by turn."""
-    bare, alone = found["bare steps"], found["inprocess"]
+def one_machine(spec: Path) -> Ways:
+    """The engines that need nobody else."""
+    prepared = prepare(load(spec))
+    return {
+        "bare steps": lambda out: bare(prepared),
+        "inprocess": lambda out: played(spec, [out]),
+        "distributed, 1 process": lambda out: played(spec, [out], "--engine", "distributed"),
+        "distributed, 2 processes": lambda out: played(spec, [out], "--engine", "distributed", "--processes", "2"),
+    }
+
+
+def measured(ways: Ways, turns: int, folder: Path) -> dict[str, list[float]]:
+    """The median seconds of a round, by way and turn."""
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(turns):
+        for number, (way, play) in enumerate(ways.items()):
+            found[way].append(statistics.median(play(folder / f"{turn}-{number}")))
+            print(f"turn {turn + 1}: {way}: {found[way][-1]:.4f} s a round", file=sys.stderr)
+    return found
+
+
+def gains(found: dict[str, list[float]]) -> str:
+    """Seconds a round, and rounds per second against one process, turn by turn."""
+    alone = found["inprocess"]
     rows = []
     for way, turns in found.items():
         runs = 2 if "two at once" in way else 1
-        over = statistics.median(own / other - 1 for own, other in zip(turns, bare, strict=True))
         faster = statistics.median(runs * other / own for own, other in zip(turns, alone, strict=True))
-        rows.append([way, f"{seconds[way]:.2f}", f"{over:+.1%}", f"{faster:.2f}"])
-    print(table(["", "seconds a round", "over the bare steps", "rounds per second ÷ inprocess"], rows, True))
+        rows.append([way, f"{statistics.median(turns):.2f}", f"{faster:.2f}"])
+    return table(["", "seconds a round", "rounds per second ÷ inprocess"], rows, True)
+
+
+def overheads(found: dict[str, list[float]]) -> str:
+    """Milliseconds a round, and how many of them are not steps."""
+    bare = found["bare steps"]
+    rows = []
+    for way, turns in found.items():
+        beyond = statistics.median(own - other for own, other in zip(turns, bare, strict=True))
+        rows.append([way, f"{1e3 * statistics.median(turns):.1f}", f"{1e3 * beyond:.1f}"])
+    return table(["", "ms a round", "of which beyond the steps"], rows, True)
 
 
 def bare(prepared: Prepared) -> list[float]:
@@ -108,10 +147,18 @@ def played(spec: Path, outs: list[Path], *engine: str) -> list[float]:
     return [json.loads(line)["seconds"] for line in lines]
 
 
+def through_flower(federation: Federation, rounds: int, name: str) -> list[float]:
+    """Seconds of each round of a run by the federation's server."""
+    run = federation.write_app(name, rounds) / "run"
+    federation.flwr("run", run.parent, "federation", "--stream")
+    return [line["seconds"] for line in rounds_of(run)[1:]]
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--silos", type=int, default=16)
     parser.add_argument("--subjects", type=int, default=20, help="expected subjects of a silo in a step")
+    parser.add_argument("--overhead", action="store_true", help="a tiny model, and Flower, too")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--turns", type=int, default=3)
     return parser.parse_args()

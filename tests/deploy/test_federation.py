@@ -1,295 +1,52 @@
-"""A federation of real processes on this machine: a SuperLink with TLS and authentication, and three silos.
+"""A federation of real processes on this machine: who is let in, what is refused, and what survives.
 
 One SuperLink and one set of silos serve all tests of this file, which take minutes, most of them Flower's pauses of
-three seconds between two looks for a message. Every process belongs to a group of its own, which is ended at the end.
+three seconds between two looks for a message.
 """
 
-import contextlib
 import json
-import os
 import re
 import shutil
 import signal
-import socket
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("flwr")
 
-from deployment import as_toml, charter_tree, table, task, vector
+from deployment import task, vector
+from loopback import (
+    NAMES,
+    PATIENCE,
+    PROGRAMS,
+    Federation,
+    alive,
+    children,
+    free_port,
+    rounds_of,
+    running,
+    simulated,
+    write_silo,
+)
 from wholegrain.deploy.certificates import silo_key
-from wholegrain.deploy.founding import Founding, found
 from wholegrain.policies.catalog import Settings
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.runs.runner import execute, guarded, prepare
-from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.store import RunFolder
 
 pytestmark = [pytest.mark.timeout(900)]
-
-SOURCE = Path(sys.modules["wholegrain"].__file__ or "").parents[1]
-PROGRAMS = Path(sys.executable).parent
-NAMES = ("north", "south", "west")
-PATIENCE = 300.0
-"""Seconds for what takes twenty on a quiet machine."""
-
-
-# What is put in place before anything starts.
-
-
-def write_tables(folder: Path) -> dict[str, tuple[int, int]]:
-    """People who visit three clinics: a table for each, and one of all; the number of visits and people of each."""
-    draws = np.random.default_rng(0)
-    rows: list[tuple[str, str, str]] = []
-    for person in range(120):
-        for _ in range(draws.integers(1, 5)):
-            a, b, c = draws.normal(size=3).clip(-3, 3)
-            clinic = NAMES[draws.integers(3)]
-            rows.append((clinic, f"p{person:03}", f"{a:.4f},{b:.4f},{c:.4f},{int(a + b > 0)}"))
-    folder.mkdir()
-    whole = "".join(f"{person},{rest},{clinic}\n" for clinic, person, rest in rows)
-    (folder / "all.csv").write_text(f"person,a,b,c,ill,clinic\n{whole}")
-    for name in NAMES:
-        own = "".join(f"{person},{rest}\n" for clinic, person, rest in rows if clinic == name)
-        (folder / f"{name}.csv").write_text(f"person,a,b,c,ill\n{own}")
-    visits = {name: [person for clinic, person, _ in rows if clinic == name] for name in NAMES}
-    return {name: (len(people), len(set(people))) for name, people in visits.items()}
-
-
-def training(rounds: int, **privacy: Any) -> dict[str, Any]:
-    """What server and simulation have in common."""
-    return {
-        "seed": 3,
-        "model": {"name": "logistic"},
-        "policy": {"name": "subject_dp", "rate": 0.5},
-        "privacy": {"epsilon": 4.0, **privacy},
-        "rounds": {"count": rounds, "steps": 2, "learning_rate": 0.5},
-    }
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@dataclass
-class Federation:
-    """Folders, and the processes that were started in them."""
-
-    folder: Path
-    port: int
-    sizes: dict[str, tuple[int, int]]
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    silos: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    @property
-    def server(self) -> Path:
-        return self.folder / "federation" / "server"
-
-    def silo(self, name: str) -> Path:
-        return self.folder / "federation" / name
-
-    def environment(self, **more: str) -> dict[str, str]:
-        """Nothing of the user's: no home, no cache, no Flower."""
-        own = {
-            "HOME": str(self.folder / "home"),
-            "FLWR_HOME": str(self.server / "flower"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "WHOLEGRAIN_CACHE": str(self.folder / "cache"),
-            "WHOLEGRAIN_STATE": str(self.folder / "state"),
-            "PYTHONPATH": str(SOURCE),
-            "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
-            **more,
-        }
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR", "WHOLEGRAIN"))}
-        return {**kept, **own}
-
-    def start(self, log: Path, *command: object, **more: str) -> subprocess.Popen[bytes]:
-        """A process in a group of its own, whose words go to a file beside it."""
-        with log.open("ab") as file:
-            process = subprocess.Popen(
-                list(map(str, command)),
-                cwd=log.parent,
-                env=self.environment(**more),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
-        self.processes.append(process)
-        return process
-
-    def start_superlink(self) -> None:
-        command = (
-            f"flower-superlink --port {self.port} --ssl-certfile server.crt --ssl-keyfile server.key"
-            " --ssl-ca-certfile ca.crt --enable-supernode-auth --database state.db"
-            " --disable-runtime-dependency-installation"
-        ).split()
-        process = self.start(self.server / "superlink.log", PROGRAMS / command[0], *command[1:])
-        self.wait_until(lambda: answers(self.port), process)
-        self.superlink = process
-
-    def start_silo(self, name: str) -> subprocess.Popen[bytes]:
-        path = self.silo(name) / "silo.toml"
-        command = (sys.executable, "-m", "wholegrain", "silo", "--policy-file", path)
-        own = {"FLWR_HOME": str(self.silo(name) / "flower"), "WHERE": "silo"}
-        process = self.start(self.silo(name) / "silo.log", *command, **own)
-        self.silos[name] = process
-        return process
-
-    def flwr(self, *arguments: object) -> str:
-        """What `flwr ARGUMENTS` says; it must go well."""
-        done = subprocess.run(
-            [PROGRAMS / "flwr", *map(str, arguments)],
-            cwd=self.server,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + self.logs()
-        return done.stdout
-
-    def start_run(self, app: Path) -> subprocess.Popen[bytes]:
-        """`flwr run APP` to its end, in the background."""
-        return self.start(app / "flwr.log", PROGRAMS / "flwr", "run", app, "federation", "--stream")
-
-    def write_app(self, name: str, rounds: int, **federation: Any) -> Path:
-        """An app with a spec and a run of its own."""
-        app = self.server / name
-        shutil.copytree(self.server / "app", app)
-        project = (self.server / "app" / "pyproject.toml").read_text()
-        project = project.replace(str(self.server / "spec.toml"), str(app / "spec.toml"))
-        (app / "pyproject.toml").write_text(project.replace(str(self.server / "run"), str(app / "run")))
-        silos = [
-            {"name": name, "items": items, "subjects": subjects, "items_per_subject": 4}
-            for name, (items, subjects) in self.sizes.items()
-        ]
-        shape = {"shape": [3], "classes": 2, "silos": silos, "patience": 120.0, **federation}
-        (app / "spec.toml").write_text(as_toml({**training(rounds), "federation": shape}))
-        return app
-
-    def end(self, process: subprocess.Popen[bytes]) -> None:
-        """End a process and all that it started, some of which may have a group of its own."""
-        for pid in [process.pid, *descendants(process.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait(PATIENCE)
-
-    def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Let a silo take its leave: the SuperLink would not know for a minute that it is gone, nor take it back."""
-        process.terminate()
-        process.wait(PATIENCE)
-
-    def wait_until(self, true: Callable[[], object], process: subprocess.Popen[bytes] | None = None) -> None:
-        """Until something is so, while a process lasts."""
-        end = time.monotonic() + PATIENCE
-        while not true():
-            assert time.monotonic() < end, f"it takes too long\n{self.logs()}"
-            assert process is None or process.poll() is None, f"it ended\n{self.logs()}"
-            time.sleep(0.1)
-
-    def logs(self) -> str:
-        """The ends of all logs, for whoever looks into a failure."""
-        found = sorted(self.folder.rglob("*.log"))
-        return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in found)
-
-
-def children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        threads = Path(f"/proc/{pid}/task").iterdir()
-        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-    return []
-
-
-def descendants(pid: int) -> list[int]:
-    return [each for child in children(pid) for each in (child, *descendants(child))]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as caller:
-        return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """A SuperLink that knows three silos, which are started, too."""
-    folder = tmp_path_factory.mktemp("real")
-    (folder / "home").mkdir()
-    made = Federation(folder, free_port(), write_tables(folder / "data"))
-    found(Founding(NAMES, "127.0.0.1", made.port), folder / "federation")
-    for name in NAMES:
-        write_silo(made, name)
-    try:
-        made.start_superlink()
-        for name in NAMES:
-            made.flwr("supernode", "register", made.server / "keys" / f"{name}.pub", "federation")
-        for name in NAMES:
-            made.start_silo(name)
+    with running(tmp_path_factory.mktemp("real")) as made:
         yield made
-    finally:
-        for process in made.processes:
-            made.end(process)
-
-
-def write_silo(federation: Federation, name: str, data: str = "") -> None:
-    """The operator's part: the template filled in."""
-    link = {"address": f"127.0.0.1:{federation.port}", "certificates": "ca.crt", "key": "key", "port": free_port()}
-    tree = charter_tree(
-        silo=name,
-        data={"source": "table", "table": table(str(federation.folder / "data" / f"{data or name}.csv"))},
-        limit={"epsilon": 12.0, "smallest_noise": 0.5, "noise": "seeded"},
-        link=link,
-    )
-    (federation.silo(name) / "silo.toml").write_text(as_toml(tree))
 
 
 # What is found afterwards.
-
-
-def simulated(federation: Federation, rounds: int, tmp_path: Path) -> bytes:
-    """The model of the same training in one process."""
-    own = {**table(str(federation.folder / "data" / "all.csv")), "silo": "clinic"}
-    spec = RunSpec.of(
-        {
-            **training(rounds),
-            "data": {"source": "table", "table": own},
-            "silos": {"items_per_subject": 4},
-            "evaluation": {"test": 0.0},
-        }
-    )
-    prepared = prepare(spec)
-    folder = RunFolder.create(tmp_path / "simulated", prepared)
-    with guarded(prepared, folder.run, folder.path) as guard:
-        folder.finish(execute(prepared, guard))
-    return (folder.path / "model.safetensors").read_bytes()
-
-
-def rounds_of(run: Path) -> list[dict[str, Any]]:
-    path = run / "rounds.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def entries(federation: Federation, name: str) -> list[Any]:
