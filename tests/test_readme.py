@@ -1,11 +1,16 @@
 """The Python and the commands of README and docs print what they are said to print."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+import typer
+
+from wholegrain.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,6 +33,33 @@ def test_commands_print_what_they_should(command: str, output: str) -> None:
     assert printed(command) == output
 
 
+def test_the_run_prints_what_it_should(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    command, output = re.search(r"```console\n\$ (wholegrain run .*?)\n(.*?)```", README, re.S).groups()  # type: ignore[union-attr]
+    assert timeless(printed(command, tmp_path)) == timeless(output)
+
+
+def test_the_demo_prints_what_it_should(tmp_path: Path) -> None:
+    """`make demo` is this command; its table comes out of the survey and the seeds alone."""
+    (output,) = re.findall(r"```text\n(nlswork: .*?)```", README, re.S)
+    assert timeless(printed("wholegrain demo", tmp_path)) == timeless(output)
+    assert re.search(r"^demo:.*\n\t.*wholegrain demo", (ROOT / "Makefile").read_text(), re.M)
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_every_command_in_the_text_exists(page: str) -> None:
+    """Verbs and options that are only mentioned in passing are those of this version."""
+    for line in re.findall(r"`wholegrain ([a-z][^`]*)`", (ROOT / page).read_text("utf-8")):
+        command: click.Command = typer.main.get_command(app)
+        for word in line.split():
+            if not isinstance(command, click.Group):
+                break
+            assert word in command.commands, f"{page}: wholegrain {line}"
+            command = command.commands[word]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", line)) <= known, f"{page}: wholegrain {line}"
+
+
 @pytest.mark.parametrize(("command", "beginning"), SOUNDNESS)
 def test_soundness_shows_how_outputs_begin(command: str, beginning: str) -> None:
     assert printed(command).startswith(beginning)
@@ -42,9 +74,15 @@ def test_soundness_says_what_the_first_command_gives_otherwise(change: str, epsi
     assert epsilon in PAGE
 
 
-def printed(command: str) -> str:
+def printed(command: str, folder: Path | None = None) -> str:
     program = Path(sys.executable).parent / "wholegrain"
-    return subprocess.run([program, *command.split()[1:]], capture_output=True, text=True, check=True).stdout
+    done = subprocess.run([program, *command.split()[1:]], capture_output=True, text=True, check=True, cwd=folder)
+    return done.stdout
+
+
+def timeless(text: str) -> str:
+    """Without seconds, of a whole run and in the last column of a table, and without the spaces that fill a line."""
+    return re.sub(r"in \d+\.\d s\b| +\d+\.\d *$| +$", "", text, flags=re.M)
 
 
 def test_every_package_is_on_the_map() -> None:
