@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,12 @@ def test_a_policy_that_is_none(
     refused = wholegrain("plan", "examples/clinics.toml", "--set", f"policy.name={name}")
     assert refused.code == 2
     assert refused.err.startswith("error: ")
+
+
+def test_several_processes(here: Path) -> None:
+    (command,) = re.findall(r"^wholegrain (run .*)$", (DOCS / "engines.md").read_text(encoding="utf-8"), re.M)
+    done = subprocess.run(
+        [sys.executable, "-m", "wholegrain", *command.split()], cwd=here, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (here / "runs" / "clinics" / "model.safetensors").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wholegrain.report.export import export
-from wholegrain.report.figures import figures
+from wholegrain.report.figures import _ticks, figures
 from wholegrain.report.live import stamp
 from wholegrain.report.page import page
 from wholegrain.report.reading import read_runs
@@ -75,3 +75,28 @@ def test_stamp_changes_with_every_round(proved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("live", ["a stamp", None])
 def test_only_a_live_page_asks_its_server(proved: Path, live: str | None) -> None:
     assert ('<html lang="en" data-live="a stamp">' in page(read_runs([proved]), live=live)) is bool(live)
+
+
+def test_a_run_has_one_colour_and_rounds_are_whole_in_every_chart(proved: Path, printed: Path) -> None:
+    drawn = [figure for figure in figures(read_runs([proved, printed])) if "round" in figure.columns]
+    assert len(drawn) >= 4
+    for figure in drawn:
+        for layer in figure.spec()["layer"]:
+            encoding = layer.get("layer", [layer])[0]["encoding"]
+            if "color" in encoding:
+                assert encoding["color"]["scale"]["domain"] == ["proved", "printed"]
+                assert encoding["x"]["axis"]["values"] == [1, 2, 3]
+
+
+def test_lines_of_different_parts_are_told_apart(proved: Path, printed: Path) -> None:
+    (noise,) = (figure for figure in figures(read_runs([proved, printed])) if figure.key == "noise")
+    lines, dots = noise.spec()["layer"]
+    assert lines["encoding"]["strokeDash"]["field"] == "part"
+    assert "strokeDash" not in dots["encoding"]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "ticks"), [(1, [1]), (12, [*range(1, 13)]), (100, [1, *range(10, 101, 10)]), (25, [1, *range(5, 26, 5)])]
+)
+def test_ticks_are_whole_rounds(rounds: int, ticks: list[int]) -> None:
+    assert _ticks(rounds) == ticks

@@ -50,7 +50,7 @@ def _scores(runs: list[RunRecord]) -> Iterator[Figure]:
         )
         if rows:
             title = f"{measure.capitalize()} over rounds (not private)"
-            yield _lines(measure, title, ("run", "part", "round", measure), rows, measure)
+            yield _lines(measure, title, _names(runs), ("run", "part", "round", measure), rows, measure)
 
 
 def _spent(runs: list[RunRecord]) -> Iterator[Figure]:
@@ -62,7 +62,8 @@ def _spent(runs: list[RunRecord]) -> Iterator[Figure]:
     )
     budgets = {run.spec.privacy.epsilon for run in runs if run.spec.privacy.epsilon is not None}
     if rows:
-        figure = _lines("epsilon", "ε spent over rounds", ("run", "part", "round", "ε"), rows, "ε", zero=True)
+        columns = ("run", "part", "round", "ε")
+        figure = _lines("epsilon", "ε spent over rounds", _names(runs), columns, rows, "ε", zero=True)
         if len(budgets) == 1:
             rule = alt.Chart(_data(("ε",), ((budgets.pop(),),))).mark_rule(strokeDash=[6, 4], color="#888888")
             chart = alt.layer(figure.chart, rule.encode(y=alt.Y("ε:Q")))
@@ -81,15 +82,15 @@ def _noise(runs: list[RunRecord]) -> Iterator[Figure]:
     )
     if rows:
         title = "Movement of the parameters in a round, and of noise alone"
-        yield _lines("noise", title, ("run", "part", "round", "distance"), rows, "distance", zero=True)
+        columns = ("run", "part", "round", "distance")
+        yield _lines("noise", title, _names(runs), columns, rows, "distance", zero=True)
 
 
 def _seconds(runs: list[RunRecord]) -> Iterator[Figure]:
     rows = tuple((run.name, "seconds", done["round"] + 1, done["seconds"]) for run in runs for done in run.rounds)
     if rows:
-        yield _lines(
-            "seconds", "Seconds of each round", ("run", "part", "round", "seconds"), rows, "seconds", zero=True
-        )
+        columns = ("run", "part", "round", "seconds")
+        yield _lines("seconds", "Seconds of each round", _names(runs), columns, rows, "seconds", zero=True)
 
 
 def _counts(runs: list[RunRecord]) -> Iterator[Figure]:
@@ -104,7 +105,7 @@ def _counts(runs: list[RunRecord]) -> Iterator[Figure]:
             (run.name, int(value), count) for run in runs for value, count in _histogram(run.counts, key).items()
         )
         if rows:
-            yield _bars(key, title, ("run", of, counted), rows)
+            yield _bars(key, title, _names(runs), ("run", of, counted), rows)
 
 
 def _histogram(counts: Facts | None, key: str) -> Facts:
@@ -116,23 +117,47 @@ def _histogram(counts: Facts | None, key: str) -> Facts:
     return found
 
 
+def _names(runs: list[RunRecord]) -> list[str]:
+    return [run.name for run in runs]
+
+
 def _lines(
-    key: str, title: str, columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...], y: str, *, zero: bool = False
+    key: str,
+    title: str,
+    runs: list[str],
+    columns: tuple[str, ...],
+    rows: tuple[tuple[Any, ...], ...],
+    y: str,
+    *,
+    zero: bool = False,
 ) -> Figure:
-    runs, parts = {row[0] for row in rows}, {row[1] for row in rows}
+    parts = {row[1] for row in rows}
     encoding: dict[str, Any] = {
-        "x": alt.X("round:Q", title="round", axis=alt.Axis(tickMinStep=1, format="d")),
+        "x": alt.X("round:Q", title="round", axis=alt.Axis(values=_ticks(max(row[2] for row in rows)), format="d")),
         "y": alt.Y(f"{y}:Q", title=y, scale=alt.Scale(zero=zero)),
         "tooltip": [alt.Tooltip(f"{column}:N" if column in ("run", "part") else f"{column}:Q") for column in columns],
     }
+    strokes = {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
     if len(runs) > 1:
-        encoding["color"] = alt.Color("run:N", scale=alt.Scale(range=COLOURS), legend=_legend())
+        encoding["color"] = _by_run(runs, _legend(**strokes))
     if len(parts) > 1:
-        dash = alt.StrokeDash("part:N", legend=_legend())
-        encoding |= {"strokeDash": dash} if len(runs) > 1 else {"color": _by_part(), "strokeDash": dash}
-    chart = alt.Chart(_data(columns, rows)).mark_line(point={"size": 24}, color=COLOURS[0]).encode(**encoding)
-    chart = chart.properties(width=WIDTH, height=HEIGHT)
+        # Above the chart where the runs are below it: side by side they would not fit a phone.
+        legend = _legend(**strokes, orient="top", symbolStrokeColor="#888888") if len(runs) > 1 else _legend(**strokes)
+        encoding["strokeDash"] = alt.StrokeDash("part:N", legend=legend)
+        encoding.setdefault("color", alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=legend))
+    # Points in a layer of their own: as part of the lines they would take the strokes from the legend.
+    base = alt.Chart(_data(columns, rows))
+    lines = base.mark_line(color=COLOURS[0]).encode(**encoding)
+    encoding.pop("strokeDash", None)
+    dots = base.mark_circle(size=24, opacity=1, color=COLOURS[0]).encode(**encoding)
+    chart = alt.layer(lines, dots).properties(width=WIDTH, height=HEIGHT)
     return Figure(key, title, _told(title, y, rows), columns, rows, chart)
+
+
+def _ticks(rounds: int) -> list[int]:
+    """Whole rounds to be marked, about ten of them."""
+    step = next(size for power in range(9) for size in (10**power, 2 * 10**power, 5 * 10**power) if rounds <= 12 * size)
+    return [1, *range(step, rounds + 1, step)] if step > 1 else list(range(1, rounds + 1))
 
 
 def _data(columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> alt.InlineData:
@@ -140,24 +165,26 @@ def _data(columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> alt.In
     return alt.InlineData([dict(zip(columns, row, strict=True)) for row in rows])
 
 
-def _by_part() -> alt.Color:
-    return alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend())
+def _by_run(runs: list[str], legend: alt.Legend) -> alt.Color:
+    """A run has the same colour in every chart, also in one that lacks some of the others."""
+    return alt.Color("run:N", scale=alt.Scale(domain=runs, range=COLOURS), legend=legend)
 
 
-def _legend() -> alt.Legend:
-    return alt.Legend(orient="bottom", title=None, columns=3, labelLimit=220)
+def _legend(**look: Any) -> alt.Legend:
+    return alt.Legend(**{"orient": "bottom", "direction": "horizontal", "title": None, "labelLimit": 220, **look})
 
 
-def _bars(key: str, title: str, columns: tuple[str, str, str], rows: tuple[tuple[Any, ...], ...]) -> Figure:
+def _bars(
+    key: str, title: str, runs: list[str], columns: tuple[str, str, str], rows: tuple[tuple[Any, ...], ...]
+) -> Figure:
     _, of, counted = columns
     encoding: dict[str, Any] = {
         "x": alt.X(f"{of}:O", title=of, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
         "y": alt.Y(f"{counted}:Q", title=counted),
         "tooltip": [alt.Tooltip(f"{column}:N") for column in columns],
     }
-    if len({row[0] for row in rows}) > 1:
-        colour = alt.Color("run:N", scale=alt.Scale(range=COLOURS), legend=_legend())
-        encoding |= {"xOffset": alt.XOffset("run:N"), "color": colour}
+    if len(runs) > 1:
+        encoding |= {"xOffset": alt.XOffset("run:N", sort=runs), "color": _by_run(runs, _legend())}
     chart = (
         alt.Chart(_data(columns, rows))
         .mark_bar(color=COLOURS[0])
