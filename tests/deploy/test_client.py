@@ -52,7 +52,14 @@ def dying(error: BaseException) -> Any:
 
 def test_a_query_is_answered_with_name_and_public_sizes(host: Host) -> None:
     reply = reply_to(message(kind="query"), host)
-    assert said(reply) == {"silo": "north", "items": host.silo.data.items, "subjects": 40}
+    assert said(reply) == {
+        "silo": "north",
+        "items": host.silo.data.items,
+        "subjects": 40,
+        "items_per_subject": 4,
+        "features": 3,
+        "classes": 2,
+    }
     assert not reply.content.array_records
 
 

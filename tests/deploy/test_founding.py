@@ -22,6 +22,11 @@ from wholegrain.cli.app import app
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.founding import Founding, found
 from wholegrain.errors import RunError, SpecError
+from wholegrain.policies.guarantees import federation_epsilon
+from wholegrain.policies.policy import FixedNoise
+from wholegrain.privacy.accountants import accountant
+from wholegrain.privacy.units import Unit
+from wholegrain.runs.runner import plan_federation
 from wholegrain.runs.spec import load
 
 SILOS = ("north", "south", "West_2")
@@ -220,3 +225,21 @@ def test_the_command_says_who_gets_what(tmp_path: Path) -> None:
     lines = done.output.splitlines()
     assert lines[0] == f"Server: {folder / 'server'} (fill in spec.toml)"
     assert lines[1:] == [f"Silo:   {folder / silo} (for its operator alone; fill in silo.toml)" for silo in "ab"]
+
+
+def test_the_templates_fit_each_other(federation: Path, tmp_path: Path) -> None:
+    """A silo that keeps the template's limit can pay for all that the template's spec asks of it."""
+    charter = tomllib.loads((federation / "north" / "silo.toml").read_text())
+    text = (federation / "server" / "spec.toml").read_text().replace('["FILL IN"]', "[3]").replace('"FILL IN"', "50")
+    (tmp_path / "spec.toml").write_text(text)
+    spec = load(tmp_path / "spec.toml")
+    assert spec.federation is not None
+    assert spec.ledger.path == str(tmp_path / "ledger.sqlite")
+    plan = plan_federation(spec, spec.federation, accountant("pld"))
+    (policy, facts), *_ = plan.rows
+    assert isinstance(policy.noise, FixedNoise)
+    assert policy.noise.multiplier >= charter["limit"]["smallest_noise"]
+    assert spec.rounds.steps <= charter["limit"]["most_steps"]
+    steps = plan.horizon.releases()[facts.name]
+    alone = federation_epsilon([(policy, facts)], {facts.name: steps}, Unit.SUBJECT, 1, plan.accountant, plan.delta)
+    assert alone <= charter["limit"]["epsilon"]

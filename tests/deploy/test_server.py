@@ -177,3 +177,38 @@ def test_an_app_without_its_settings_is_refused(hosts) -> None:
         context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
         with pytest.raises(SpecError, match="names no spec or no out"):
             server.main(grid_of(hosts), context)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"items": 9999}, "Silo 'north' is not what the spec says: it has items = "),
+        ({"items_per_subject": 3}, "it has items_per_subject = 4, and the plan was made for 3"),
+    ],
+    ids=str,
+)
+def test_a_plan_made_for_other_facts_is_not_played(hosts, tmp_path: Path, change: dict[str, int], said: str) -> None:
+    tree = spec(hosts).model_dump(mode="json")
+    tree["federation"]["silos"][0] |= change
+    grid = grid_of(hosts)
+    with pytest.raises(RunError, match=said):
+        serve(RunSpec.of(tree), tmp_path / "run", grid)
+    assert not grid.asked("train")
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", create=False) as ledger:
+        assert all(not run.reserved for run in ledger.book.runs.values())
+
+
+def test_a_model_for_another_shape_is_not_played(hosts, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="it has features = 3, and the plan was made for 4"):
+        serve(spec(hosts, federation={"shape": [2, 2]}), tmp_path / "run", grid_of(hosts))
+
+
+def test_an_error_meant_for_people_is_one_line_of_the_log(
+    hosts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config: dict[str, Any] = {"spec": str(tmp_path / "none.toml"), "out": str(tmp_path / "run")}
+    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    with pytest.raises(SpecError):
+        server.main(grid_of(hosts), context)
+    assert "There is no spec" in caplog.text
+    assert "Traceback" not in caplog.text

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from deployment import task, text_message, vector
 from grids import FakeGrid, Node, within_a_server_app
-from wholegrain.engines import wire
+from wholegrain.engines import flower, wire
 from wholegrain.engines.flower import Flower
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
@@ -272,3 +272,29 @@ def test_a_late_reply_to_an_earlier_round_is_not_taken_for_this_one() -> None:
     _, south, _ = play(engine, round=2)
     assert isinstance(south, SiloUpdate)
     assert torch.equal(south.vector, vector(1.0) + 7)
+
+
+def test_a_silo_that_leaves_in_a_round_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "LOOK", 0.05)
+    grid = FakeGrid(all_nodes())
+
+    def leave(message: Message) -> RecordDict | None:
+        if message.metadata.message_type == "query":
+            return silo("west")(message)
+        del grid.nodes[13]
+        return None
+
+    grid.nodes[13] = leave
+    started = time.monotonic()
+    answers = told(play(engine_on(grid, patience=60)))
+    assert answers == {"north": "update", "south": "update", "west": "it has left in the middle of the round"}
+    assert time.monotonic() - started < 30
+
+
+def test_a_silo_that_is_not_what_the_plan_was_made_for_is_asked_for_nothing() -> None:
+    grid = FakeGrid(all_nodes())
+    engine = Flower(grid, {name: task() for name in NAMES}, 5, {"west": {"items": 11}, "north": {"items": 10}})
+    answers = told(play(engine))
+    assert answers["west"] == "it has items = 10, and the plan was made for 11"
+    assert answers["north"] == "update"
+    assert 13 not in grid.asked("train")

@@ -15,7 +15,7 @@ from wholegrain.privacy.units import Guarantee
 from wholegrain.runs.engines import EngineChoice, engine_for, serve_silos
 from wholegrain.runs.events import event_files
 from wholegrain.runs.progress import RoundDone, both
-from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, plan_federation, prepare
 from wholegrain.runs.spec import load
 from wholegrain.runs.store import RunFolder, require_free
 from wholegrain.runs.summary import plan_facts, run_facts
@@ -85,11 +85,15 @@ def resume(
 
 def plan(spec: SpecPath, changes: Changes = [], json: Json = False) -> None:  # noqa: B006
     """What a run would cost, before any training: noise, sampling, ε per unit, standing, rounds allowed."""
-    prepared = _prepare(spec, changes)
+    asked = load(spec, tuple(changes))
+    pricing = remembering(asked.privacy.accountant)
+    found = (
+        plan_federation(asked, asked.federation, pricing) if asked.federation else prepare(asked, pricing=pricing).plan
+    )
     if json:
-        show.as_json(plan_facts(prepared.plan))
+        show.as_json(plan_facts(found))
     else:
-        show.plan(prepared.plan)
+        show.plan(found)
 
 
 def _prepare(path: Path, changes: list[str]) -> Prepared:
@@ -139,7 +143,9 @@ def _report(finished: Run, folder: RunFolder) -> None:
     show.out.print(show.table("Scores (not private)", ("items of", "accuracy", "loss"), rows))
     promised: tuple[Guarantee, ...] = finished.plan.guarantees
     show.out.print(show.guarantees(promised))
+    played, planned = len(finished.rounds), finished.plan.horizon.rounds
+    count = f"{played} rounds" if played == planned else f"{played} of {planned} rounds (the budget is spent)"
     failed = sum(done.failed for done in finished.rounds)
     lost = f", {failed} of which failed" if failed else ""
-    show.out.print(f"Noise: {finished.noise}. {len(finished.rounds)} rounds{lost} in {finished.seconds:.1f} s.")
+    show.out.print(f"Noise: {finished.noise}. {count}{lost} in {finished.seconds:.1f} s.")
     show.out.print(f"Record: {folder.path}")

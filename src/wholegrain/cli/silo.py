@@ -18,7 +18,7 @@ def silo(
 ) -> None:
     """Answer a federation's server, as far as the charter and the ledger allow."""
     try:
-        from wholegrain.deploy.charter import load_charter
+        from wholegrain.deploy.charter import load_charter, require_files
         from wholegrain.deploy.client import hosted
         from wholegrain.deploy.host import standing_of
         from wholegrain.deploy.node import run_silo
@@ -29,9 +29,19 @@ def silo(
     if not check:
         run_silo(charter)
         return
+    if charter.link is not None:
+        require_files(charter.link)
     with hosted(charter) as host:
         facts = standing_of(host)
     if json:
         show.as_json(facts)
     else:
-        show.out.print(show.table(f"Silo '{charter.silo}'", ("", ""), list(facts.items())))
+        show.out.print(
+            show.table(
+                f"Silo '{charter.silo}'", ("what", "is"), [(name, _plain(value)) for name, value in facts.items()]
+            )
+        )
+
+
+def _plain(value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else value

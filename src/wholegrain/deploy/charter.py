@@ -84,6 +84,13 @@ class Charter(Section):
         )
 
 
+def require_files(link: LinkSpec) -> None:
+    """Refuse a link whose certificates or key are not where the charter says."""
+    for name, path in (("certificates", link.certificates), ("key", link.key)):
+        if path is not None and not Path(path).is_file():
+            raise SpecError(f"The charter's link.{name} names '{path}', which is no file.")
+
+
 def load_charter(path: Path) -> Charter:
     """Read a silo.toml; relative paths in it are taken from its folder."""
     tree = read_tree(path)

@@ -21,6 +21,9 @@ from wholegrain.runs.spec import BLANK
 
 FIRST_PORT = 9401
 MOST_PORT = 65535
+EPSILON = 4.0
+"""In both templates: a silo never loses more than the whole federation does, so that the server's plan fits."""
+
 HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 
 
@@ -105,9 +108,12 @@ name = "subject_dp"
 rate = 0.5
 
 [privacy]
-epsilon = 4.0      # for a subject who may be in all silos
+epsilon = {EPSILON}      # for a subject who may be in all silos
 delta = 1e-5
 noise = "secure"   # made in the silos
+
+[ledger]
+path = "ledger.sqlite"   # the server's own account of what it was given; a new `budget = "name"` begins anew
 
 [rounds]
 count = 10
@@ -142,7 +148,7 @@ classes = ["{BLANK}"]
 age = {{ low = "{BLANK}", high = "{BLANK}" }}
 
 [limit]
-epsilon = 2.0            # the most that one subject may ever lose by this silo's releases from this data
+epsilon = {EPSILON}            # the most that one subject may ever lose by this silo's releases from this data
 delta = 1e-5
 items_per_subject = "{BLANK}"
 smallest_noise = 1.0

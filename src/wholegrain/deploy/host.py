@@ -67,7 +67,10 @@ class Host:
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
         parts = split_dataset(dataset, spec)
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
-        return Host(charter, dataset, silo, held_out, ledger, accountant, fresh_noise)
+        host = Host(charter, dataset, silo, held_out, ledger, accountant, fresh_noise)
+        for model in charter.allow.models:
+            host._gradients_of(model.name, model.options)
+        return host
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
         """The update that the task asks for, or a refusal.
@@ -100,15 +103,28 @@ class Host:
         found = score(gradients.model, cross_entropy, vector, self.held_out)
         return {name: getattr(found, name) for name in allowed}
 
+    def require_budget(self) -> BudgetOpened:
+        """The budget of the charter, which must be the one that the ledger holds, if it holds one of that name."""
+        limit, ledger = self.charter.limit, self.charter.ledger
+        account = Account(data=ledger.data or self.dataset.name, budget=ledger.budget)
+        budget = BudgetOpened(account=account, unit=Unit(limit.unit), epsilon=limit.epsilon, delta=limit.delta)
+        if self.ledger.book.budgets.get(account, budget) != budget:
+            raise RefusalError(
+                "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
+            )
+        return budget
+
     def _gradients_for(self, task: SiloTask) -> BookKeeping:
         """The engine for a model that the charter names; no other model is even built."""
         allowed = [(model.name, model.options) for model in self.charter.allow.models]
         if (task.model, task.options) not in allowed:
             raise RefusalError("allow.models", f"the model '{task.model}' with these options is not agreed to")
-        key = f"{task.model} {task.options}"
+        return self._gradients_of(task.model, task.options)
+
+    def _gradients_of(self, name: str, options: Mapping[str, Any]) -> BookKeeping:
+        key = f"{name} {options}"
         if key not in self._gradients:
-            shape, classes = self.dataset.features, self.dataset.classes
-            model = models.build(task.model, shape, classes, self.charter.seed, task.options)
+            model = models.build(name, self.dataset.features, self.dataset.classes, self.charter.seed, options)
             memory = int(self.charter.compute.memory_gib * 2**30)
             self._gradients[key] = BookKeeping(model, cross_entropy, memory=memory)
         return self._gradients[key]
@@ -133,9 +149,13 @@ class Host:
         return row.with_noise(task.noise_multiplier)
 
     def _require_parameters(self, vector: Tensor, gradients: BookKeeping) -> None:
-        size = Layout.of(gradients.model).size
+        size, features, classes = Layout.of(gradients.model).size, self.dataset.features, self.dataset.classes
         if tuple(vector.shape) != (size,):
-            raise RefusalError("parameters", f"there are {vector.numel()} parameters, and the model has {size}")
+            raise RefusalError(
+                "parameters",
+                f"there are {vector.numel()} parameters, and the model has {size}, for {features} features and"
+                f" {classes} classes in this silo",
+            )
         if not bool(torch.isfinite(vector).all()):
             raise RefusalError("parameters", "the parameters are not all finite")
 
@@ -151,20 +171,14 @@ class Host:
         All that an update depends on but round, parameters and noise is in the run's name: whatever is asked otherwise
         under the same name is another run, and pays for itself.
         """
-        limit, ledger = self.charter.limit, self.charter.ledger
-        account = Account(data=ledger.data or self.dataset.name, budget=ledger.budget)
+        budget = self.require_budget()
+        account = budget.account
         agreed = TermsRecord.of(terms([(policy, self.silo.facts)], span=1))
         asked_for = "\n".join(each.model_dump_json(exclude={"round"}) for each in (account, agreed, task))
         name = f"{task.run}/{hashlib.sha256(asked_for.encode()).hexdigest()[:16]}"
         opening = RunOpened(
             run=name, account=account, spec=task.spec, policy=task.policy, noise=noise.name, terms=agreed
         )
-        budget = BudgetOpened(account=account, unit=Unit(limit.unit), epsilon=limit.epsilon, delta=limit.delta)
-        opened = self.ledger.book.budgets.get(account)
-        if opened is not None and opened != budget:
-            raise RefusalError(
-                "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
-            )
         asked = {self.charter.silo: task.steps}
         stream = noise.identity if noise.repeats else None
         try:
@@ -174,18 +188,27 @@ class Host:
 
 
 def facts_of(host: Host) -> dict[str, Any]:
-    """What the silo says of itself when it is asked: its name and public sizes."""
+    """What the silo says of itself when it is asked: its name, and the public facts that a plan is made from."""
     facts = host.silo.facts
-    return {"silo": facts.name, "items": facts.items, "subjects": facts.subjects}
+    return {
+        "silo": facts.name,
+        "items": facts.items,
+        "subjects": facts.subjects,
+        "items_per_subject": facts.items_per_subject,
+        "features": host.dataset.features,
+        "classes": host.dataset.classes,
+    }
 
 
 def standing_of(host: Host) -> dict[str, Any]:
     """Where the silo stands, for its operator."""
     limit, ledger = host.charter.limit, host.charter.ledger
-    account = Account(data=ledger.data or host.dataset.name, budget=ledger.budget)
+    account = host.require_budget().account
     spent = price(host.ledger.book.spent(account), Unit(limit.unit), host.accountant, limit.delta)
     facts = host.silo.facts
     return {
+        "features": host.dataset.features,
+        "classes": host.dataset.classes,
         "items": facts.items,
         "subjects": facts.subjects,
         "items_per_subject": facts.items_per_subject,

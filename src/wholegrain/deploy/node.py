@@ -40,7 +40,7 @@ from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from wholegrain.deploy.charter import Charter, LinkSpec
+from wholegrain.deploy.charter import Charter, LinkSpec, require_files
 from wholegrain.deploy.client import hosted, reply_to
 from wholegrain.deploy.host import Host
 from wholegrain.errors import RunError, SpecError
@@ -92,6 +92,7 @@ def run_silo(charter: Charter) -> None:
     """Answer the server's tasks until the process is stopped, by Ctrl-C or SIGTERM."""
     if charter.link is None:
         raise SpecError("The charter says nothing of the server: it needs the section [link].")
+    require_files(charter.link)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with hosted(charter) as host:
         log.warning("silo '%s' is ready", charter.silo)
@@ -101,10 +102,10 @@ def run_silo(charter: Charter) -> None:
             code = _answer_tasks(charter.link, host)
             ended = time.monotonic()
             connected = ended if ended - began >= SETTLED else connected
-            said = f"The SuperNode of silo '{charter.silo}' ended with exit code {code}."
+            said = f"The SuperNode of silo '{charter.silo}' ended with exit code {code}"
             if connected is None or ended - connected > GRACE:
-                raise RunError(said)
-            log.warning("%s It is started again.", said)
+                raise RunError(f"{said}; its log says why (a server turns away whose key is not registered with it).")
+            log.warning("%s; it is started again", said)
             time.sleep(AGAIN)
 
 

@@ -15,16 +15,16 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.wire import SiloTask
-from wholegrain.errors import RunError, SpecError
+from wholegrain.errors import RunError, SpecError, WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.models import catalog as models
-from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
+from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.memory import RememberingAccountant, default_store
 from wholegrain.runs.progress import RoundDone, SiloDone
-from wholegrain.runs.runner import Prepared, Run, Start, check_early, execute, guarded, plan_for, settings_of
-from wholegrain.runs.spec import FederationSpec, RunSpec, load
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, plan_federation, settings_of
+from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec, load
 from wholegrain.runs.store import RunFolder
 from wholegrain.silo.sources import noise_source
 
@@ -40,7 +40,12 @@ def main(grid: Grid, context: Context) -> None:
     spec, out = context.run_config.get("spec"), context.run_config.get("out")
     if not isinstance(spec, str) or not isinstance(out, str):
         raise SpecError("The app's configuration names no spec or no out: set both in its pyproject.toml.")
-    serve(load(Path(spec)), Path(out), grid)
+    try:
+        serve(load(Path(spec)), Path(out), grid)
+    except WholegrainError as error:
+        log.error("%s", error)
+        # Flower shows what led to an exception; of one that is meant for people, the sentence is enough.
+        raise error.with_traceback(None) from None
 
 
 def serve(spec: RunSpec, out: Path, grid: Grid) -> Run:
@@ -59,13 +64,9 @@ def serve(spec: RunSpec, out: Path, grid: Grid) -> Run:
 
 def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared:
     """A run without data: planned from the public facts of the silos."""
-    check_early(spec)
     federation = _federation(spec)
-    facts = tuple(SiloFacts(**silo.model_dump()) for silo in federation.silos)
     pricing = pricing or RememberingAccountant(accountant(spec.privacy.accountant), default_store())
-    plan = plan_for(spec, facts, pricing)
-    if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
-        raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
+    plan = plan_federation(spec, federation, pricing)
     features = math.prod(federation.shape)
     model = models.build(spec.model.name, features, federation.classes, spec.seed, spec.model.options)
     return Prepared(
@@ -99,7 +100,21 @@ def task_for(spec: RunSpec, policy: Policy, run: str) -> SiloTask:
 
 def _engine(prepared: Prepared, run: str, grid: Grid) -> Flower:
     tasks = {facts.name: task_for(prepared.spec, policy, run) for policy, facts in prepared.plan.rows}
-    return Flower(grid, tasks, _federation(prepared.spec).patience)
+    federation = _federation(prepared.spec)
+    return Flower(
+        grid, tasks, federation.patience, {silo.name: _expected(federation, silo) for silo in federation.silos}
+    )
+
+
+def _expected(federation: FederationSpec, silo: SiloFactsSpec) -> dict[str, int | None]:
+    """What a silo must say of itself, for the plan to be about it."""
+    return {
+        "items": silo.items,
+        "subjects": silo.subjects,
+        "items_per_subject": silo.items_per_subject,
+        "features": math.prod(federation.shape),
+        "classes": federation.classes,
+    }
 
 
 def _play(prepared: Prepared, folder: RunFolder, start: Start | None, engine: Flower) -> Run:
@@ -107,6 +122,8 @@ def _play(prepared: Prepared, folder: RunFolder, start: Start | None, engine: Fl
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
     missing = set(engine.tasks) - engine.wait_for(set(engine.tasks), engine.patience)
+    for silo, why in engine.misfits.items():
+        raise RunError(f"Silo '{silo}' is not what the spec says: {why}. Nothing was asked of any silo; mend the spec.")
     for silo in sorted(missing):
         log.warning("silo '%s' is not connected", silo)
     with guarded(prepared, folder.run, folder.path, create=False) as guard:

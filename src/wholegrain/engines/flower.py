@@ -21,12 +21,16 @@ log = logging.getLogger("wholegrain.server")
 PAUSE = 0.2
 """Seconds between two looks for answers."""
 
+LOOK = 2.0
+"""Seconds between two looks for nodes that have left."""
+
 INTRODUCTION = 30.0
 """Seconds in which a node has to say which silo it is; one that hangs must not cost every round its whole patience."""
 
 MOST_SAID = 300
 """Characters of a silo's own words that go on record."""
 
+LEFT = "it has left in the middle of the round"
 NOT_CONNECTED = "it is not connected"
 NOT_SENT = "the task could not be sent to it"
 SILENT = "it did not answer in time"
@@ -34,12 +38,19 @@ SILENT = "it did not answer in time"
 
 @dataclass(eq=False)
 class Flower:
-    """The engine of a server; `tasks` says what each silo is asked, but for the round."""
+    """The engine of a server.
+
+    `tasks` says what each silo is asked, but for the round; `expected`, what it must say of itself. One that says
+    otherwise is not asked for anything: a plan that was made for other facts promises nothing about it.
+    """
 
     grid: Grid
     tasks: Mapping[str, wire.SiloTask]
     patience: float
+    expected: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
+    misfits: dict[str, str] = field(default_factory=dict)
+    """Silos that said otherwise, and what."""
 
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Send the task out, and hand the answers on in the order of the cohort."""
@@ -47,14 +58,14 @@ class Flower:
         tried = {silo: self._send(silo, node, task) for silo, node in connected.items() if silo in task.silos}
         sent = {silo: message for silo, message in tried.items() if message is not None}
         found: dict[str, SiloUpdate | SiloFault] = {
-            silo: SiloFault(silo, NOT_SENT if silo in tried else NOT_CONNECTED)
+            silo: SiloFault(silo, NOT_SENT if silo in tried else self.misfits.get(silo, NOT_CONNECTED))
             for silo in task.silos
             if silo not in sent
         }
         waiting = iter(task.silos)
         due = next(waiting, None)
-        for silo, reply in self._replies(sent, self.patience):
-            found[silo] = _answer(silo, reply)
+        for silo, reply in self._replies(sent, self.patience, connected):
+            found[silo] = SiloFault(silo, LEFT) if reply is None else _answer(silo, reply)
             while due is not None and due in found:
                 yield found.pop(due)
                 due = next(waiting, None)
@@ -65,7 +76,7 @@ class Flower:
     def wait_for(self, silos: set[str], patience: float) -> set[str]:
         """The silos that are connected, once all of these are or the patience is at its end."""
         end = time.monotonic() + patience
-        while not silos <= (found := set(self._connected(silos))) and time.monotonic() < end:
+        while not silos <= (found := set(self._connected(silos))) | set(self.misfits) and time.monotonic() < end:
             time.sleep(PAUSE)
         return found
 
@@ -76,18 +87,25 @@ class Flower:
         if unknown and not wanted <= {self.nodes[node] for node in online if node in self.nodes}:
             asked = {name: self._push(node, MessageType.QUERY, RecordDict(), "") for name, node in unknown.items()}
             sent = {name: message for name, message in asked.items() if message is not None}
-            for name, reply in self._replies(sent, min(self.patience, INTRODUCTION)):
-                self._introduce(unknown[name], reply)
+            for name, reply in self._replies(sent, min(self.patience, INTRODUCTION), unknown):
+                if reply is not None:
+                    self._introduce(unknown[name], reply)
         return {self.nodes[node]: node for node in online if node in self.nodes}
 
     def _introduce(self, node: int, reply: Message) -> None:
         try:
-            name = str(wire.read_answer(reply).get("silo", ""))
+            facts = wire.read_answer(reply)
         except RefusalError as error:
             why = _said(reply.error.reason if reply.has_error() else error)
             log.warning("node %d does not say which silo it is: %s", node, why)
             return
-        if name in self.tasks:
+        name = str(facts.get("silo", ""))
+        misfit = _misfit(facts, self.expected.get(name, {}))
+        if misfit:
+            self.misfits[name] = misfit
+            log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
+        elif name in self.tasks:
+            self.misfits.pop(name, None)
             # A silo that comes back may be a new node; the newest one speaks for it.
             self.nodes = {known: silo for known, silo in self.nodes.items() if silo != name} | {node: name}
 
@@ -100,17 +118,37 @@ class Flower:
         message = Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=self.patience)
         return next(iter(self.grid.push_messages([message])), None) or None
 
-    def _replies(self, sent: Mapping[str, str], patience: float) -> Iterator[tuple[str, Message]]:
-        """Replies as they come, by whom they were asked of, until all are there or the patience is at its end."""
+    def _replies(
+        self, sent: Mapping[str, str], patience: float, nodes: Mapping[str, int]
+    ) -> Iterator[tuple[str, Message | None]]:
+        """Replies as they come, by whom they were asked of, until all are there or the patience is at its end.
+
+        None is the reply of a node that was seen to be gone: it would not answer when it is back, either.
+        """
         waiting = {message: name for name, message in sent.items()}
-        end = time.monotonic() + patience
-        while waiting and time.monotonic() < end:
+        now = time.monotonic()
+        end, next_look = now + patience, now + LOOK
+        while waiting and (now := time.monotonic()) < end:
             for reply in self.grid.pull_messages(list(waiting)):
                 name = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if name is not None:
                     yield name, reply
+            if waiting and now >= next_look:
+                next_look, online = now + LOOK, set(self.grid.get_node_ids())
+                for message, name in list(waiting.items()):
+                    if nodes[name] not in online:
+                        del waiting[message]
+                        yield name, None
             if waiting:
                 time.sleep(PAUSE)
+
+
+def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | None]) -> str:
+    """In what a silo is not as expected; empty where it is."""
+    for name, value in expected.items():
+        if name in facts and facts[name] != value:
+            return f"it has {name} = {_said(facts[name])}, and the plan was made for {value}"
+    return ""
 
 
 def _answer(silo: str, reply: Message) -> SiloUpdate | SiloFault:

@@ -141,10 +141,12 @@ def _lines(
     if len(runs) > 1:
         encoding["color"] = _by_run(runs, _legend(**strokes))
     if len(parts) > 1:
-        # Above the chart where the runs are below it: side by side they would not fit a phone.
-        legend = _legend(**strokes, orient="top", symbolStrokeColor="#888888") if len(runs) > 1 else _legend(**strokes)
-        encoding["strokeDash"] = alt.StrokeDash("part:N", legend=legend)
-        encoding.setdefault("color", alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=legend))
+        if len(runs) > 1:
+            # Above the chart: beside the runs it would not fit a phone.
+            above = _legend(**strokes, orient="top", symbolStrokeColor="#888888", columns=1)
+            encoding["strokeDash"] = alt.StrokeDash("part:N", legend=above)
+        else:
+            encoding["color"] = alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend(**strokes))
     # Points in a layer of their own: as part of the lines they would take the strokes from the legend.
     base = alt.Chart(_data(columns, rows))
     lines = base.mark_line(color=COLOURS[0]).encode(**encoding)

@@ -55,7 +55,8 @@ def _badges(runs: list[RunRecord]) -> str:
         return ""
     run = runs[0]
     standing = run.promised["standing"]
-    found = [f'<span class="badge {standing.lower()}">{standing}</span>']
+    look = "simulation" if run.simulation else standing.lower()
+    found = [f'<span class="badge {look}">{standing}</span>']
     if run.claimed is not None:
         found.append('<span class="badge claimed">CLAIMED beside it</span>')
     if run.simulation:

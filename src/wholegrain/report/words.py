@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from wholegrain.report.reading import Facts, RunRecord
 
 WHO = {
-    "subject": "one person, with all of that person's records in every silo",
-    "item": "one record",
-    "silo": "one silo with all its records",
+    "subject": "any one person, with all of that person's records in every silo,",
+    "item": "any one record",
+    "silo": "any one silo, with all its records,",
 }
 
 TRUST = (
-    "each silo adds its noise before anything leaves it; whoever sees the updates, the server too, need not be trusted"
+    "each silo is trusted with its own data, and to add its noise before anything leaves it; whoever sees the updates,"
+    " the server too, need not be trusted"
 )
 NOT_COVERED = (
     "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
-    " how the settings of this run were chosen"
+    " how the settings of this run were chosen; what is true of a person because it is true of people like them; what"
+    " other runs on the same data released, unless one account pays for all"
 )
 
 
@@ -30,15 +32,25 @@ def promise(run: RunRecord) -> str:
     found = run.promised
     who = WHO[found["unit"]]
     if found["standing"] != "PROVED":
-        return f"Nothing is promised to {who}: {found['because']}."
-    odds = math.exp(found["epsilon"])
-    what = "Everything that this run released – every silo's update of every round, and the final model –"
+        return f"Nothing is promised to {who.rstrip(',')}: {found['because']}."
     hides = "would hide" if run.simulation else "hides"
+    times = f"{_plain(math.exp(found['epsilon']))} times (e to the power of ε = {number(found['epsilon'])})"
     return (
-        f"{what} {hides} whether {who} took part at all: seeing it changes the odds of that by a factor of at most"
-        f" {_plain(odds)} (e to the power of ε = {number(found['epsilon'])}), except with a probability of about"
-        f" δ = {found['delta']:g}."
+        f"{_caveat(run)}Everything that this run releases – every silo's update of every round, and the final model –"
+        f" {hides} whether {who} took part at all. Whatever anybody concludes from it, that conclusion is at most"
+        f" {times} as likely as it would be without them, plus at most δ = {found['delta']:g}, and the same the other"
+        " way round."
     )
+
+
+def _caveat(run: RunRecord) -> str:
+    """What whoever signs must read first."""
+    simulated = (
+        "This run is a simulation and protects nobody: whoever knows its seed can take the noise away again. What"
+        " follows is what the same run would promise with secure noise. "
+    )
+    unfinished = f"This run is not at its end; this is its plan for all {run.plan['rounds']} rounds. "
+    return (simulated if run.simulation else "") + ("" if run.finished else unfinished)
 
 
 def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
@@ -60,7 +72,7 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
 
 def _standing(found: Facts) -> str:
     return {
-        "PROVED": "the priced event dominates what ran",
+        "PROVED": "a bound on every attack, whatever the attacker knows, that follows from how noise is added",
         "CLAIMED": "the paper says so",
         "NONE": "nothing can be proved",
     }[found["standing"]]
@@ -69,6 +81,8 @@ def _standing(found: Facts) -> str:
 def _noise(run: RunRecord) -> str:
     if run.simulation:
         return "seeded: a simulation; whoever knows the seed can take the noise away again, so this run protects nobody"
+    if run.spec.federation is not None:
+        return "secure, as each silo's own charter and ledger say: the server cannot see what noise a silo has added"
     return "secure: from the operating system's generator, on a public grid"
 
 
@@ -77,7 +91,8 @@ def _assumptions(run: RunRecord) -> str:
     most = (
         "no public bound on a person's records" if None in bounds else f"at most {_range(bounds)} records of a person"
     )
-    return f"{most} in a silo; a person in at most {run.plan['span']} silos; sizes of silos are public"
+    span = f"a person in at most {run.plan['span']} silos"
+    return f"{most} in a silo; {span}; the same person has the same id in a silo's records; sizes of silos are public"
 
 
 def _range(values: set[int]) -> str:

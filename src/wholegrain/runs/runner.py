@@ -3,6 +3,7 @@ budget).
 """
 
 import contextlib
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +18,10 @@ from wholegrain import _check
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
-from wholegrain.errors import ModelError, SpecError
+from wholegrain.errors import BudgetError, ModelError, SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine
-from wholegrain.federation.rounds import Averaged, State, rounds
+from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
 from wholegrain.gradients.choice import mixes_items
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten, load
@@ -32,7 +33,7 @@ from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
-from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy import FixedNoise, SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
@@ -41,10 +42,12 @@ from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.signal import noise_distance
-from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec import FederationSpec, RunSpec
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
+
+log = logging.getLogger("wholegrain.runs")
 
 MOST_LEARNING_RATE = 1e6
 MOST_GIB = 2.0**30  # as good as no limit
@@ -164,6 +167,15 @@ def prepare(
     return prepared
 
 
+def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
+    """The plan of a server, which holds no data, from what its silos have published."""
+    check_early(spec)
+    plan = plan_for(spec, tuple(SiloFacts(**silo.model_dump()) for silo in federation.silos), pricing)
+    if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
+        raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
+    return plan
+
+
 def plan_for(
     spec: RunSpec,
     silos: tuple[SiloFacts, ...],
@@ -250,7 +262,7 @@ def execute(
     state, done = start.state, list(start.done)
     carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)
     learning_rate, size = prepared.spec.rounds.learning_rate, state.vector.numel()
-    for played in rounds(state, prepared.plan.horizon, carrier, guard, averaged):
+    for played in _affordable(rounds(state, prepared.plan.horizon, carrier, guard, averaged), done):
         state = played.state
         done.append(
             RoundDone(
@@ -277,6 +289,19 @@ def execute(
         noise=prepared.noise.name,
         seconds=sum(each.seconds for each in done),
     )
+
+
+def _affordable(played: Iterator[RoundRecord], done: list[RoundDone]) -> Iterator[RoundRecord]:
+    """Rounds, until the budget cannot pay for the next one: what was paid for and played makes a model, too.
+
+    A plan fits its budget, but with secure noise a round that was interrupted is paid for twice.
+    """
+    try:
+        yield from played
+    except BudgetError as error:
+        if not done:
+            raise
+        log.warning("%s The run ends after the rounds that were played.", error)
 
 
 def in_process(prepared: Prepared) -> InProcess:

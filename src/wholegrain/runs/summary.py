@@ -116,6 +116,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         "guarantees": [guarantee_facts(guarantee) for guarantee in run.plan.guarantees],
         "noise": run.noise,
         "rounds": len(run.rounds),
+        "rounds_planned": run.plan.horizon.rounds,
         "failed_rounds": sum(done.failed for done in run.rounds),
         "seconds": round(run.seconds, 3),
         "scores (not private)": _scores(run.rounds[-1]),
