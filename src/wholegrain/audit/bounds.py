@@ -6,7 +6,7 @@ Two experiments are understood, both on secret fair coins that say which canarie
                  [Steinke, Nasr and Jagielski 2023, Theorem 5.2]
     trials       independent trials of one canary each: exact binomial intervals on both error rates
 
-`significance` is the probability, over coins and noise, that a bound is above the true ε: 0.05 for a confidence of 95 %.
+`significance` is the probability, over coins and noise, that a bound lies above the true ε: 0.05 for 95 % confidence.
 It is a bound for what is asked once; who asks several times divides the significance among the questions.
 """
 
