@@ -102,7 +102,9 @@ class Sheet:
         strength = float(np.sqrt(np.mean(unused**2))) or 1.0  # where there is no noise at all
         self._check(unused, policy)
         if home is not None:
-            self._strengths[home].append(np.log(strength))
+            # Not in clip norms: where a divisor is not what it says, this is what silos have in common.
+            divisor = policy.divisor.value if isinstance(policy.divisor, PublicDivisor) else 1.0
+            self._strengths[home].append(np.log(strength / divisor))
             law = known_law(policy, silo, self._design.unit, self._steps)
             self._score(slice(home, block.canaries, len(self._design.homes)), values, strength, law)
 
