@@ -138,8 +138,7 @@ class Design:
         if self.company is not Company.MADE_UP:
             return np.zeros(0, np.int64)
         if isinstance(policy.sampling, FixedItems):
-            room = self._room(silo)
-            return np.append(np.full(room // bound, bound), np.full(room % bound, 1)).astype(np.int64)
+            return np.ones(self._room(silo), np.int64)
         if policy.clip.per is ClipPer.BATCH:
             misses = np.log1p(-min(policy.sampling.rate, 1 - 1e-9))
             return np.ones(int(np.ceil(np.log(RARELY) / misses)), np.int64)
