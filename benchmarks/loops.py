@@ -1,6 +1,6 @@
 """Rounds, the steps within them, and plain steps on the very same batches."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +12,13 @@ from settings import LEARNING_RATE
 from silos import Federated, Ready
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.federation.aggregation import Averaging, weights
-from wholegrain.federation.messages import Engine, RoundTask, SiloUpdate
-from wholegrain.federation.rounds import RoundRecord, State, rounds
+from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
+from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
 from wholegrain.gradients.parameters import flatten
+from wholegrain.policies.plan import Plan
 from wholegrain.privacy.guard import Guard
-from wholegrain.privacy.ledger import MemoryLedger
+from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
 from wholegrain.silo import training as training_module
 from wholegrain.silo.step import release
 
@@ -55,12 +57,24 @@ class TimedEngine:
     engine: Engine
     watch: Stopwatch
 
-    def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
-        """The engine's updates."""
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        """The engine's answers."""
         updates = self.engine.run(task)
         following = self.watch.timed(lambda: next(updates, None))
         while (update := following()) is not None:
             yield update
+
+
+@dataclass
+class TimedGuard:
+    """A guard whose time, the ledger's included, is told apart."""
+
+    guard: Guard
+    watch: Stopwatch
+
+    def __post_init__(self) -> None:
+        self.reserve = self.watch.timed(self.guard.reserve)
+        self.confirm = self.watch.timed(self.guard.confirm)
 
 
 @dataclass(frozen=True)
@@ -76,14 +90,24 @@ class Parts:
 
 def play(federated: Federated) -> Iterator[RoundRecord]:
     """wholegrain's rounds, as a run plays them."""
-    return _play(federated, InProcess(federated.silos, federated.plan, federated.trainer), federated.plan.epsilon)
+    engine = InProcess(federated.silos, federated.plan, federated.trainer)
+    return _play(federated, engine, open_guard(federated.plan, federated.trainer.noise.identity))
 
 
-def _play(federated: Federated, engine: Engine, price: Callable[[Mapping[str, int]], float]) -> Iterator[RoundRecord]:
-    plan = federated.plan
-    guard = Guard(MemoryLedger(), price, plan.budget)
+def _play(federated: Federated, engine: Engine, guard: Any) -> Iterator[RoundRecord]:
     shares = weights([silo.facts for silo in federated.silos.values()], Averaging.PLAIN)
-    return rounds(State(0, flatten(federated.model)), plan.horizon, engine, guard, shares)
+    return rounds(State(0, flatten(federated.model)), federated.plan.horizon, engine, guard, Averaged(shares))
+
+
+def open_guard(plan: Plan, stream: str) -> Guard:
+    """The guard of a run that keeps nothing."""
+    account = Account(data="benchmark")
+    opening = RunOpened(
+        run="benchmark", account=account, spec="", policy=plan.policy, noise=stream, terms=TermsRecord.of(plan.terms)
+    )
+    limit = None if plan.budget is None else plan.budget.epsilon
+    budget = BudgetOpened(account=account, unit=plan.unit, epsilon=limit, delta=plan.delta)
+    return Guard.open(Ledger.in_memory(), opening, budget, plan.horizon.releases(), stream, plan.accountant)
 
 
 def measure(federated: Federated, clock: Clock) -> Iterator[Parts]:
@@ -95,7 +119,8 @@ def measure(federated: Federated, clock: Clock) -> Iterator[Parts]:
     trainer = replace(federated.trainer, clipped_sum=steps.timed(federated.trainer.clipped_sum))
     training_module.release = steps.timed(release)
     engine = TimedEngine(InProcess(federated.silos, federated.plan, trainer), training)
-    loop = _play(federated, engine, pricing.timed(federated.plan.epsilon))
+    guard = open_guard(federated.plan, trainer.noise.identity)
+    loop = _play(federated, engine, TimedGuard(guard, pricing))
     plain = Plain(federated.setting.build())
     vector = flatten(federated.model)
     move = vector.clone().zero_()

@@ -185,7 +185,7 @@ def overhead_table(found: dict[str, Any], markdown: bool) -> str:
     titles = {
         "all": "everything but the steps",
         "training": "of it, the silo's loop: drawing and gathering batches",
-        "pricing": "of it, pricing the round",
+        "pricing": "of it, pricing the round and keeping the ledger",
         "averaging": "of it, averaging and the rest",
     }
     rows = [[title, f"{100 * found[name]['median']:.1f} %", _percents(found[name])] for name, title in titles.items()]

@@ -84,7 +84,6 @@ class Federated:
             clipped_sum=BookKeeping(self.model, cross_entropy),
             noise=SeededNoise(SEED),
             learning_rate=LEARNING_RATE,
-            seed=SEED,
         )
 
     def ready(self, round: int) -> Iterator[Ready]:
@@ -95,7 +94,7 @@ class Federated:
 
 def ready(silo: Silo, policy: Policy, round: int, steps: int) -> Iterator[Ready]:
     """A silo's batches of one round."""
-    draws = generator(SEED, Purpose.SAMPLING, round, silo.facts.name)
+    draws = SeededNoise(SEED).coins(round, silo.facts.name)
     for _ in range(steps):
         batch = policy.sampling.draw(silo.data.roster, draws)
         inputs, targets = values(silo.inputs[batch.items]), silo.targets[batch.items]

@@ -1,4 +1,4 @@
-"""What every test relies on: one thread, a cache of its own, and hypothesis without a clock."""
+"""What every test relies on: one thread, a cache and a ledger of its own, and hypothesis without a clock."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +17,12 @@ def no_cache_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """For what is made once for many tests, before any of them has a cache of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WHOLEGRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("WHOLEGRAIN_STATE", str(tmp_path_factory.mktemp("state")))
         yield
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the command line's stored answers away from the user's own."""
+    """Keep the command line's stored answers, and what it spends, away from the user's own."""
     monkeypatch.setenv("WHOLEGRAIN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))

@@ -67,4 +67,9 @@ def reason(error: BaseException) -> str:
 
 def _finite(value: object) -> bool:
     """Whether this is a number at all, and a finite one; options of a spec come untyped."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float
+        return False

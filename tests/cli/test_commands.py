@@ -19,9 +19,15 @@ def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) 
     assert "not private" in outcome.out
     assert "simulation" in outcome.out
     assert sorted(path.name for path in out.iterdir()) == [
+        "checkpoints",
+        "data.json",
+        "ledger.sqlite",
+        "ledger.sqlite.heads",
+        "lock",
         "model.safetensors",
         "plan.json",
         "rounds.jsonl",
+        "run.json",
         "spec.json",
         "summary.json",
     ]

@@ -59,7 +59,6 @@ def trainer() -> Trainer:
         clipped_sum=BookKeeping(build("mlp", 3, 2, seed=0, options={"hidden": (4,)}), cross_entropy),
         noise=SeededNoise(1),
         learning_rate=0.3,
-        seed=1,
     )
 
 

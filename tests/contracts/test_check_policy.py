@@ -116,9 +116,9 @@ def test_noise_and_divisor_are_the_same_for_every_batch(name: str) -> None:
     policy = row(name)
     drawn = [*batches(policy, 50), EMPTY]
     assert len({len(batch.items) for batch in drawn}) > 3
-    assert len({policy.noise_std_for(batch) for batch in drawn}) == 1
+    assert len({policy.noise_multiplier_for(batch) for batch in drawn}) == 1
     assert len({policy.divisor.divisor_for(batch) for batch in drawn}) == 1
-    assert policy.noise_std_for(EMPTY) == (0.0 if name == "fedavg" else SIGMA * CLIP_NORM)
+    assert policy.noise_multiplier_for(EMPTY) == (0.0 if name == "fedavg" else SIGMA)
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,16 @@ class Ramp:
     """Noise that is known: std times 1, 2, 3, …"""
 
     name: str = "ramp"
+    identity: str = "ramp"
 
     def stream(self, round: int, silo: str) -> "Ramp":
         return self
 
-    def add_to(self, total: Tensor, std: float) -> None:
-        total.add_(std * torch.arange(1, len(total) + 1, dtype=total.dtype))
+    def coins(self, round: int, silo: str) -> np.random.Generator:
+        return np.random.default_rng(0)
+
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+        total.add_(multiplier * clip_norm * torch.arange(1, len(total) + 1, dtype=total.dtype))
 
 
 @every_row
@@ -150,7 +154,6 @@ def test_an_empty_batch_still_adds_noise(name: str) -> None:
         clipped_sum=partial(vectorised.clipped_sum, model, cross_entropy),
         noise=Ramp(),
         learning_rate=0.5,
-        seed=0,
     )
     start = flatten(model)
     moved = trainer.train(Silo(FACTS, data()), replace(policy, sampling=Nobody()), start, round=0, steps=1)

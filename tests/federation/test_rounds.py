@@ -1,9 +1,14 @@
-"""The one loop: reserved before trained, refused before asked, and resumed as if it had never stopped."""
+"""The one loop: reserved before trained, refused before asked, and resumed as if it had never stopped.
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+Whoever fails in it has paid, is left out of the mean, and is on record.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from accounts import confirmed, equal_terms, open_guard, spent
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
-from wholegrain.errors import BudgetError, RunError
-from wholegrain.federation.messages import RoundTask, SiloUpdate
-from wholegrain.federation.rounds import RoundRecord, State, rounds
+from wholegrain.errors import BudgetError, LedgerError, RunError
+from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
 from wholegrain.gradients import vectorised
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
@@ -25,110 +31,330 @@ from wholegrain.policies.catalog import CATALOG, Settings
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.guard import Guard
-from wholegrain.privacy.ledger import Entry, MemoryLedger
-from wholegrain.privacy.units import Budget
+from wholegrain.privacy.ledger import Ledger
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 
 SILOS = ("a", "b", "c")
 HORIZON = Horizon(silos=SILOS, rounds=4, steps=5)
-PLAIN = dict.fromkeys(SILOS, 1.0)
+PLAIN = Averaged(dict.fromkeys(SILOS, 1.0))
+TERMS = equal_terms(SILOS)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an engine was asked, and what the ledger held at that moment."""
+
+    round: int
+    silos: tuple[str, ...]
+    steps: int
+    reserved: Mapping[str, int]
+    released: Mapping[str, int]
 
 
 @dataclass
 class Recording:
-    """An engine and a ledger that write down, in one list, when they are called; every silo adds 1."""
+    """An engine that notes what it is asked and what is paid for by then; every silo adds 1."""
 
-    calls: list[tuple[str, Any]] = field(default_factory=list)
+    guard: Guard
+    asked: list[Asked] = field(default_factory=list)
     fails_in: int | None = None
-    account: MemoryLedger = field(default_factory=MemoryLedger)
 
     def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
-        self.calls.append(("train", (task.round, task.silos, task.steps)))
+        paid = dict(spent(self.guard)), dict(confirmed(self.guard))
+        self.asked.append(Asked(task.round, task.silos, task.steps, *paid))
         for name in task.silos:
             if task.round == self.fails_in and name == task.silos[-1]:
                 raise OSError("the line is dead")
             yield SiloUpdate(name, task.vector + 1)
 
-    def reserve(self, entries: tuple[Entry, ...]) -> None:
-        self.calls.append(("reserve", entries))
-        self.account.reserve(entries)
 
-    def releases(self) -> Mapping[str, int]:
-        return self.account.releases()
+def recording(epsilon: float | None = None, **changes: int) -> Recording:
+    """An engine beside a guard of its own."""
+    return Recording(open_guard(epsilon, terms=TERMS), **changes)
 
 
-def play(recording: Recording, guard: Guard, horizon: Horizon = HORIZON, start: int = 0) -> list[RoundRecord]:
-    return list(rounds(State(start, torch.zeros(2)), horizon, recording, guard, PLAIN))
+def play(engine: Recording, horizon: Horizon = HORIZON, start: int = 0) -> list[RoundRecord]:
+    return list(rounds(State(start, torch.zeros(2)), horizon, engine, engine.guard, PLAIN))
 
 
-def total_steps(releases: Mapping[str, int]) -> float:
-    return float(sum(releases.values()))
+def each(steps: int, silos: tuple[str, ...] = SILOS) -> dict[str, int]:
+    return dict.fromkeys(silos, steps) if steps else {}
 
 
 def test_each_round_is_reserved_and_then_trained() -> None:
-    recording = Recording()
-    records = play(recording, Guard(recording, total_steps, None))
-    expected: list[tuple[str, Any]] = []
-    for number in range(4):
-        expected.append(("reserve", tuple(Entry(number, silo, 5) for silo in SILOS)))
-        expected.append(("train", (number, SILOS, 5)))
-    assert recording.calls == expected
+    engine = recording()
+    records = play(engine)
+    assert engine.asked == [Asked(n, SILOS, 5, each(5 * n + 5), each(5 * n)) for n in range(4)]
     assert [record.state.round for record in records] == [1, 2, 3, 4]
     assert [record.state.vector.tolist() for record in records] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
     assert [record.epsilon for record in records] == [15, 30, 45, 60]
     assert all(record.cohort == SILOS for record in records)
+    assert not any(record.failed or record.faults for record in records)
+    assert spent(engine.guard) == confirmed(engine.guard) == HORIZON.releases()
+
+
+def test_what_a_round_costs_is_on_disk_before_any_silo_is_asked(tmp_path: Path) -> None:
+    """Whoever opens the file while silos train finds the round paid for: so does the run after a crash."""
+    found = []
+
+    class Looking(Recording):
+        def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
+            with Ledger.open(tmp_path / "ledger", create=False) as afresh:
+                found.append(dict(afresh.book.runs["first"].reserved))
+            yield from super().run(task)
+
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        play(Looking(open_guard(ledger=ledger, terms=TERMS)))
+    assert found == [each(5), each(10), each(15), each(20)]
 
 
 def test_cohorts_are_what_the_horizon_says() -> None:
-    recording, horizon = Recording(), Horizon(silos=SILOS, rounds=6, steps=2, cohort_size=2, seed=3)
-    records = play(recording, Guard(recording, total_steps, None), horizon)
+    engine, horizon = recording(), Horizon(silos=SILOS, rounds=6, steps=2, cohort_size=2, seed=3)
+    records = play(engine, horizon)
     assert [record.cohort for record in records] == [horizon.cohort(number) for number in range(6)]
-    assert recording.releases() == horizon.releases()
+    assert [asked.silos for asked in engine.asked] == [record.cohort for record in records]
+    assert spent(engine.guard) == confirmed(engine.guard) == horizon.releases()
 
 
 def test_a_refused_round_asks_no_silo() -> None:
-    recording = Recording()
-    guard = Guard(recording, total_steps, Budget(epsilon=30.0, delta=1e-5))
-    playing = rounds(State(0, torch.zeros(2)), HORIZON, recording, guard, PLAIN)
+    engine = recording(epsilon=30.0)
+    playing = rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, PLAIN)
     assert [next(playing).epsilon, next(playing).epsilon] == [15, 30]
     with pytest.raises(BudgetError, match="Round 2"):
         next(playing)
-    assert [kind for kind, _ in recording.calls] == ["reserve", "train"] * 2
-    assert total_steps(recording.releases()) == 30
+    assert len(engine.asked) == 2
+    assert spent(engine.guard) == each(10)
 
 
 def test_a_ledger_that_cannot_be_written_lets_nothing_train() -> None:
-    class Full(Recording):
-        def reserve(self, entries: tuple[Entry, ...]) -> None:
-            raise RunError("the disk is full")
-
-    recording = Full()
-    with pytest.raises(RunError, match="disk is full"):
-        play(recording, Guard(recording, total_steps, None))
-    assert recording.calls == []
+    engine = recording()
+    engine.guard.ledger._database.execute("PRAGMA query_only = ON")
+    with pytest.raises(LedgerError, match="attempt to write a readonly database"):
+        play(engine)
+    assert engine.asked == []
 
 
-def test_a_round_that_fails_stays_spent() -> None:
-    recording = Recording(fails_in=1)
+def test_a_round_that_dies_with_its_engine_stays_spent() -> None:
+    engine = recording(fails_in=1)
     with pytest.raises(OSError, match="line is dead"):
-        play(recording, Guard(recording, total_steps, None))
-    assert total_steps(recording.releases()) == 30
-    assert recording.calls[-1][0] == "train"
+        play(engine)
+    assert spent(engine.guard) == each(10)
+    assert confirmed(engine.guard) == each(5)
+    assert len(engine.asked) == 2
 
 
 def test_a_round_starts_only_when_it_is_asked_for() -> None:
-    recording = Recording()
-    playing = rounds(State(0, torch.zeros(2)), HORIZON, recording, Guard(recording, total_steps, None), PLAIN)
-    assert recording.calls == []
+    engine = recording()
+    playing = rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, PLAIN)
+    assert spent(engine.guard) == Counter()
     next(playing)
-    assert len(recording.calls) == 2
+    assert len(engine.asked) == 1
+    assert spent(engine.guard) == each(5)
 
 
 def test_a_finished_run_has_no_more_rounds() -> None:
-    recording = Recording()
-    assert play(recording, Guard(recording, total_steps, None), start=4) == []
-    assert recording.calls == []
+    engine = recording()
+    assert play(engine, start=4) == []
+    assert engine.asked == []
+    assert spent(engine.guard) == Counter()
+
+
+# Silos that fail. Every one of them has paid; what did not arrive was not released.
+
+
+FAULTS: dict[str, tuple[Callable[[str, Tensor], SiloUpdate | SiloFault], str, bool]] = {
+    # what the silo answers, how it is told, and whether something has left the silo
+    "fails": (lambda silo, vector: SiloFault(silo, "out of memory"), "out of memory", False),
+    "not a number": (lambda silo, vector: SiloUpdate(silo, vector * math.nan), "not all finite", True),
+    "infinite": (lambda silo, vector: SiloUpdate(silo, vector - math.inf), "not all finite", True),
+    "shape": (lambda silo, vector: SiloUpdate(silo, vector[:1]), "the shape [1], not [2]", True),
+}
+every_fault = pytest.mark.parametrize(("answer", "reason", "arrives"), FAULTS.values(), ids=FAULTS.keys())
+
+
+@dataclass
+class Failing(Recording):
+    """The silo of each name answers otherwise in the rounds that are given; all others add 1."""
+
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault] = FAULTS["fails"][0]
+    fails: Mapping[str, Container[int]] = field(default_factory=dict)
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        for update in super().run(task):
+            wrong = task.round in self.fails.get(update.silo, ())
+            yield self.answer(update.silo, task.vector) if wrong else update
+
+
+def failing(
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault], epsilon: float | None = None, **fails: Container[int]
+) -> Failing:
+    return Failing(open_guard(epsilon, terms=TERMS), answer=answer, fails=fails)
+
+
+@every_fault
+def test_a_silo_that_gives_nothing_usable_is_left_out_recorded_and_has_paid(
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault], reason: str, arrives: bool
+) -> None:
+    engine = failing(answer, b={1})
+    records = play(engine)
+    assert [len(record.faults) for record in records] == [0, 1, 0, 0]
+    (fault,) = records[1].faults
+    assert fault.silo == "b"
+    assert reason in fault.reason
+    assert not any(record.failed for record in records)
+    assert [record.state.vector.tolist() for record in records] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
+    assert [record.epsilon for record in records] == [15, 30, 45, 60]
+    assert spent(engine.guard) == each(20)
+    assert confirmed(engine.guard) == each(20) | {"b": 20 if arrives else 15}
+
+
+def test_the_mean_is_that_of_the_others_by_their_weights() -> None:
+    """1·1 and 3·9 over 4; the silo of weight 100 does not count."""
+
+    class Different(Recording):
+        def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+            yield SiloUpdate("a", torch.tensor([1.0, 1.0]))
+            yield SiloFault("b", "gone")
+            yield SiloUpdate("c", torch.tensor([9.0, 9.0]))
+
+    engine = Different(open_guard(terms=TERMS))
+    by_weight = Averaged({"a": 1.0, "b": 100.0, "c": 3.0})
+    (record,) = rounds(State(3, torch.zeros(2)), HORIZON, engine, engine.guard, by_weight)
+    assert record.state.vector.tolist() == [7.0, 7.0]
+    assert not record.failed
+
+
+@every_fault
+@pytest.mark.parametrize(("fewest", "failed"), [(1, False), (2, True), (3, True)])
+def test_a_round_with_too_few_fails_stays_where_it_was_and_the_run_goes_on(
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault], reason: str, arrives: bool, fewest: int, failed: bool
+) -> None:
+    """Two silos fail in round 1: one usable update is left."""
+    engine = failing(answer, a={1}, b={1})
+    averaged = Averaged(PLAIN.weights, fewest)
+    records = list(rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, averaged))
+    assert [record.failed for record in records] == [False, failed, False, False]
+    assert [fault.silo for fault in records[1].faults] == ["a", "b"]
+    assert [record.state.round for record in records] == [1, 2, 3, 4]
+    values = [1.0, 1.0, 2.0, 3.0] if failed else [1.0, 2.0, 3.0, 4.0]
+    assert [record.state.vector.tolist() for record in records] == [[n, n] for n in values]
+    # A failed round is paid for like any other, and whatever arrived is released, used or not.
+    assert [record.epsilon for record in records] == [15, 30, 45, 60]
+    assert spent(engine.guard) == each(20)
+    here = 20 if arrives else 15
+    assert confirmed(engine.guard) == {"a": here, "b": here, "c": 20}
+
+
+def test_a_round_in_which_nobody_answers_fails_even_if_none_was_needed() -> None:
+    engine = failing(FAULTS["fails"][0], a={0}, b={0}, c={0})
+    averaged = Averaged(PLAIN.weights, fewest=0)
+    first = next(rounds(State(0, torch.ones(2)), HORIZON, engine, engine.guard, averaged))
+    assert first.failed
+    assert first.state.vector.tolist() == [1.0, 1.0]
+    assert (spent(engine.guard), confirmed(engine.guard)) == (each(5), {})
+
+
+def test_an_engine_that_answers_for_nobody_makes_a_failed_round() -> None:
+    class Silent(Recording):
+        def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+            return iter(())
+
+    engine = Silent(open_guard(terms=TERMS))
+    first = next(rounds(State(0, torch.ones(2)), HORIZON, engine, engine.guard, PLAIN))
+    assert first.failed
+    assert first.faults == ()
+    assert (spent(engine.guard), confirmed(engine.guard)) == (each(5), {})
+
+
+@dataclass
+class Uninvited(Recording):
+    """An engine that brings one answer more than was asked for."""
+
+    extra: str = "a"
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        yield from super().run(task)
+        yield SiloUpdate(self.extra, task.vector + 100)
+
+
+@pytest.mark.parametrize("silo", ["a", "c"], ids=["twice", "not of the cohort"])
+def test_an_answer_that_was_not_asked_for_is_not_used(silo: str) -> None:
+    """A late one, say, of another round: it is not paid for in this one."""
+    horizon = Horizon(silos=SILOS, rounds=1, steps=5, cohort_size=2, seed=0)
+    assert horizon.cohort(0) == ("a", "b")
+    (record,) = play(Uninvited(open_guard(terms=TERMS), extra=silo), horizon)
+    assert record.state.vector.tolist() == [1.0, 1.0]
+
+
+LONG = Horizon(silos=SILOS, rounds=9, steps=5)
+
+
+@every_fault
+@pytest.mark.parametrize("since", [0, 2])
+def test_three_failed_rounds_in_a_row_end_the_run(
+    answer: Callable[[str, Tensor], SiloUpdate | SiloFault], reason: str, arrives: bool, since: int
+) -> None:
+    always = range(since, 9)
+    engine = failing(answer, a=always, b=always, c=always)
+    playing = rounds(State(0, torch.zeros(2)), LONG, engine, engine.guard, PLAIN)
+    records = [next(playing) for _ in range(since + 3)]
+    assert [record.failed for record in records] == [False] * since + [True] * 3
+    with pytest.raises(RunError, match=f"Rounds {since} to {since + 2} failed one after the other") as end:
+        next(playing)
+    assert "silo 'a' failed: " in str(end.value)
+    assert reason in str(end.value)
+    assert len(engine.asked) == since + 3
+    assert spent(engine.guard) == each(5 * (since + 3))
+    assert confirmed(engine.guard) == each(5 * (since + 3 if arrives else since))
+
+
+def test_failed_rounds_that_are_not_in_a_row_do_not_end_the_run() -> None:
+    often = {0, 1, 3, 4, 6, 7}
+    engine = failing(FAULTS["fails"][0], a=often, b=often, c=often)
+    records = play(engine, LONG)
+    assert [record.failed for record in records] == [True, True, False] * 3
+    assert records[-1].state.vector.tolist() == [3.0, 3.0]
+    assert spent(engine.guard) == each(5 * 9)
+    assert confirmed(engine.guard) == each(5 * 3)
+
+
+def test_a_run_whose_last_rounds_fail_still_comes_to_its_end() -> None:
+    late = {2, 3}
+    engine = failing(FAULTS["fails"][0], a=late, b=late, c=late)
+    assert [record.failed for record in play(engine)] == [False, False, True, True]
+
+
+def test_a_failed_round_tried_again_from_the_same_parameters_is_another_round() -> None:
+    """The parameters stay, but the next round has noise of its own: it is paid for by itself."""
+    engine = failing(FAULTS["fails"][0], epsilon=30.0, a={0}, b={0}, c={0})
+    playing = rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, PLAIN)
+    assert [next(playing).epsilon, next(playing).epsilon] == [15, 30]
+    with pytest.raises(BudgetError, match="Round 2"):
+        next(playing)
+
+
+def test_faults_in_cohorts_are_paid_by_the_cohort_alone() -> None:
+    horizon = Horizon(silos=SILOS, rounds=6, steps=2, cohort_size=2, seed=3)
+    engine = failing(FAULTS["fails"][0], a=range(6))
+    records = play(engine, horizon)
+    assert [[fault.silo for fault in record.faults] for record in records] == [
+        ["a"] if "a" in record.cohort else [] for record in records
+    ]
+    assert spent(engine.guard) == horizon.releases()
+    assert confirmed(engine.guard) == {silo: n for silo, n in horizon.releases().items() if silo != "a"}
+
+
+def test_an_interrupted_round_is_paid_and_not_released() -> None:
+    class Interrupted(Recording):
+        def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+            yield SiloUpdate("a", task.vector + 1)
+            raise KeyboardInterrupt
+
+    engine = Interrupted(open_guard(terms=TERMS))
+    with pytest.raises(KeyboardInterrupt):
+        play(engine)
+    assert (spent(engine.guard), confirmed(engine.guard)) == (each(5), {})
 
 
 # Resuming, with real silos and real noise.
@@ -165,7 +391,6 @@ def engine(gradients: str = "book-keeping") -> tuple[InProcess, Tensor]:
         clipped_sum=GRADIENTS[gradients](model, cross_entropy),
         noise=SeededNoise(5),
         learning_rate=0.5,
-        seed=5,
     )
     return InProcess(silos, Rows(rows), trainer), flatten(model)
 
@@ -176,10 +401,10 @@ def engine(gradients: str = "book-keeping") -> tuple[InProcess, Tensor]:
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(stopped_after: int, cohort: int | None, gradients: str) -> None:
     horizon = Horizon(silos=SILOS, rounds=6, steps=3, cohort_size=cohort, seed=9)
     carrier, start = engine(gradients)
-    unbroken = list(rounds(State(0, start), horizon, carrier, Guard(MemoryLedger(), total_steps, None), PLAIN))
+    unbroken = list(rounds(State(0, start), horizon, carrier, open_guard(terms=TERMS), PLAIN))
     saved = unbroken[stopped_after - 1].state
     afresh, _ = engine(gradients)
-    resumed = list(rounds(saved, horizon, afresh, Guard(MemoryLedger(), total_steps, None), PLAIN))
+    resumed = list(rounds(saved, horizon, afresh, open_guard(terms=TERMS), PLAIN))
     assert [record.state.round for record in resumed] == list(range(stopped_after + 1, 7))
     for record, before in zip(resumed, unbroken[stopped_after:], strict=True):
         assert torch.equal(record.state.vector, before.state.vector)
@@ -190,9 +415,28 @@ def test_later_rounds_leave_earlier_states_alone() -> None:
     carrier, start = engine()
     kept = start.clone()
     copies, states = [], []
-    for record in rounds(State(0, start), HORIZON, carrier, Guard(MemoryLedger(), total_steps, None), PLAIN):
+    for record in rounds(State(0, start), HORIZON, carrier, open_guard(terms=TERMS), PLAIN):
         states.append(record.state.vector)
         copies.append(record.state.vector.clone())
     assert torch.equal(start, kept)
     assert all(torch.equal(state, copy) for state, copy in zip(states, copies, strict=True))
     assert not torch.equal(states[0], states[1])
+
+
+# Silos that fail, in the engine that a run uses.
+
+
+def test_a_silo_that_raises_is_a_fault_and_the_others_train_as_ever() -> None:
+    carrier, start = engine()
+    broken = Silo(carrier.silos["b"].facts, replace(carrier.silos["b"].data, targets=np.full(40, 7)))
+    limping = replace(carrier, silos={**carrier.silos, "b": broken})
+    guard = open_guard(terms=TERMS)
+    (record,) = rounds(State(3, start), HORIZON, limping, guard, PLAIN)
+    (fault,) = record.faults
+    assert fault.silo == "b"
+    assert fault.reason == "RuntimeError"  # and not what it says: that may name private values
+    alone = replace(HORIZON, silos=("a", "c"))
+    (expected,) = rounds(State(3, start), alone, carrier, open_guard(terms=TERMS), PLAIN)
+    assert torch.equal(record.state.vector, expected.state.vector)
+    assert spent(guard) == each(5)
+    assert confirmed(guard) == each(5, ("a", "c"))

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from accounts import equal_terms, open_guard
 from wholegrain._random import Purpose, generator
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import SpecError
 from wholegrain.federation.aggregation import Averaging, weights
-from wholegrain.federation.rounds import State, rounds
+from wholegrain.federation.rounds import Averaged, State, rounds
 from wholegrain.gradients import vectorised
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.catalog import build
@@ -35,8 +36,6 @@ from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.privacy.accountants import Accountant, RdpAccountant
-from wholegrain.privacy.guard import Guard
-from wholegrain.privacy.ledger import MemoryLedger
 from wholegrain.privacy.units import Budget, Standing
 from wholegrain.silo.training import Silo, Trainer
 
@@ -203,6 +202,7 @@ class Scripted:
     size: float
     scales: dict[tuple[int, str, int], float] = field(default_factory=dict)
     name: str = "scripted"
+    identity: str = "scripted"
 
     def unit(self, length: int, keys: tuple[int, str, int]) -> Vector:
         r, silo, t = keys
@@ -211,6 +211,9 @@ class Scripted:
     def stream(self, round: int, silo: str) -> "ScriptedStream":
         assert (round, silo, 0) not in self.scales, "a stream asked for twice with the same keys"
         return ScriptedStream(self, round, silo)
+
+    def coins(self, round: int, silo: str) -> np.random.Generator:
+        return generator(SEED, Purpose.SAMPLING, round, silo)
 
 
 @dataclass
@@ -222,8 +225,8 @@ class ScriptedStream:
     silo: str
     step: int = 0
 
-    def add_to(self, total: Tensor, std: float) -> None:
-        keys = (self.round, self.silo, self.step)
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+        keys, std = (self.round, self.silo, self.step), multiplier * clip_norm
         self.script.scales[keys] = std
         total.add_(torch.from_numpy(self.script.unit(len(total), keys)), alpha=std)
         self.step += 1
@@ -271,7 +274,6 @@ def trainer_with(noise: Scripted) -> Trainer:
         clipped_sum=partial(vectorised.clipped_sum, model(), cross_entropy),
         noise=noise,
         learning_rate=RATE,
-        seed=SEED,
     )
 
 
@@ -296,8 +298,8 @@ def test_the_server_loop_follows_the_pseudocode(name: str, size: float, cohort: 
     trainer = trainer_with(noise)
     engine = InProcess(silos_of(plan), plan, trainer)
     theta = flatten(model()).numpy()
-    guard = Guard(MemoryLedger(), lambda releases: 0.0, None)
-    plain = weights([facts for _, facts in plan.rows], Averaging.PLAIN)
+    guard = open_guard(terms=equal_terms(DATA))
+    plain = Averaged(weights([facts for _, facts in plan.rows], Averaging.PLAIN))
     records = list(rounds(State(0, flatten(model())), plan.horizon, engine, guard, plain))
     assert records
     for r, record in enumerate(records):

@@ -347,11 +347,15 @@ class Silent:
     """A noise source without noise."""
 
     name: str = "none"
+    identity: str = "none"
 
     def stream(self, round: int, silo: str) -> "Silent":
         return self
 
-    def add_to(self, total: Tensor, std: float) -> None:
+    def coins(self, round: int, silo: str) -> np.random.Generator:
+        return np.random.default_rng(0)
+
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
         pass
 
 
@@ -369,7 +373,6 @@ def train_one_step(
         clipped_sum=gradients(model, cross_entropy),
         noise=Silent(),
         learning_rate=rate,
-        seed=0,
     )
     facts = SiloFacts(name="silo", items=data.items, subjects=data.subject_count)
     scripted = replace(policy, sampling=Scripted(tuple(items.tolist())))

@@ -144,7 +144,7 @@ class TestScaleOfTheNoise:
 
     @classmethod
     def scale(cls, policy, batch):
-        return policy.noise_std_for(batch) / policy.divisor.divisor_for(batch)
+        return policy.noise_multiplier_for(batch) * policy.clip.norm / policy.divisor.divisor_for(batch)
 
     def recognised(self, policy, threshold):
         """Share of releases whose batch is told by which side of the threshold they fall on."""

@@ -72,6 +72,6 @@ def test_stamp_changes_with_every_round(proved: Path, tmp_path: Path) -> None:
     assert stamp([proved]) == stamp([proved])
 
 
-@pytest.mark.parametrize("live", [True, False])
-def test_only_a_live_page_asks_its_server(proved: Path, live: bool) -> None:
-    assert ('<html lang="en" data-live>' in page(read_runs([proved]), live=live)) is live
+@pytest.mark.parametrize("live", ["a stamp", None])
+def test_only_a_live_page_asks_its_server(proved: Path, live: str | None) -> None:
+    assert ('<html lang="en" data-live="a stamp">' in page(read_runs([proved]), live=live)) is bool(live)

@@ -6,7 +6,7 @@ import pytest
 import wholegrain as wg
 from wholegrain.errors import DataError, SpecError
 from wholegrain.runs.datasets import Parts, split_dataset
-from wholegrain.runs.runner import execute, prepare
+from wholegrain.runs.runner import execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
 
 RANDOM = np.random.default_rng(0)
@@ -71,7 +71,9 @@ def test_an_own_test_part_can_be_left_unscored_but_not_be_added_to() -> None:
 
 
 def test_a_run_scores_the_own_test_part() -> None:
-    run = execute(prepare(spec(), dataset=WITH_TEST))
+    prepared = prepare(spec(), dataset=WITH_TEST)
+    with guarded(prepared, "a run") as guard:
+        run = execute(prepared, guard)
     assert list(run.scores) == ["test"]
     assert run.accuracy == run.scores["test"].accuracy
     assert split_dataset(WITH_TEST, RunSpec.of(run.spec.model_dump(mode="json"))).held_out["test"] is WITH_TEST.test

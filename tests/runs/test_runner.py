@@ -9,7 +9,7 @@ import wholegrain as wg
 from wholegrain.errors import ModelError
 from wholegrain.policies.catalog import CATALOG
 from wholegrain.runs.datasets import split_dataset
-from wholegrain.runs.runner import execute, prepare
+from wholegrain.runs.runner import Prepared, Run, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
 
 DATA = wg.clinics(patients=120, clinics=3, span=2, visits=5)
@@ -25,9 +25,14 @@ def spec(name: str, **sections: object) -> RunSpec:
     return RunSpec.of(tree)
 
 
+def finish(prepared: Prepared) -> Run:
+    with guarded(prepared, "a run") as guard:
+        return execute(prepared, guard)
+
+
 @pytest.mark.parametrize("policy", CATALOG)
 def test_every_policy_runs_within_its_budget(policy: str) -> None:
-    run = execute(prepare(spec(policy), dataset=DATA))
+    run = finish(prepare(spec(policy), dataset=DATA))
     spent = [done.epsilon for done in run.rounds]
     assert spent == sorted(spent)
     assert spent[-1] == run.guarantee.epsilon
@@ -40,7 +45,7 @@ def test_every_policy_runs_within_its_budget(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "fedavg"])
 def test_every_printed_policy_runs(policy: str) -> None:
     printed = {"name": policy, "batch_size": 16, "as_printed": True, "clip_norm": 0.1}
-    run = execute(prepare(spec(policy, policy=printed, rounds={"count": 4, "steps": 2}), dataset=DATA))
+    run = finish(prepare(spec(policy, policy=printed, rounds={"count": 4, "steps": 2}), dataset=DATA))
     claimed = run.plan.claimed
     assert (claimed is None) == (policy == "fedavg")
     assert claimed is None or claimed.epsilon == 4.0
@@ -48,7 +53,7 @@ def test_every_printed_policy_runs(policy: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_model() -> None:
-    vectors = [execute(prepare(spec("subject_dp", seed=s), dataset=DATA)).vector for s in (1, 1, 2)]
+    vectors = [finish(prepare(spec("subject_dp", seed=s), dataset=DATA)).vector for s in (1, 1, 2)]
     assert torch.equal(vectors[0], vectors[1])
     assert not torch.equal(vectors[0], vectors[2])
 
@@ -66,7 +71,7 @@ def test_held_out_subjects_are_never_trained_on() -> None:
 
 
 def test_train_validation_and_test_are_scored_every_round() -> None:
-    run = execute(prepare(spec("fedavg", evaluation={"validation": 0.2, "train": True}), dataset=DATA))
+    run = finish(prepare(spec("fedavg", evaluation={"validation": 0.2, "train": True}), dataset=DATA))
     for done in run.rounds:
         assert {"test", "validation", "train/clinic-0", "train/clinic-1", "train/clinic-2"} == set(done.scores)
 

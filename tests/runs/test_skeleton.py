@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wholegrain.data.columns import Column, Kind
 from wholegrain.errors import SpecError
-from wholegrain.runs.runner import execute, prepare
+from wholegrain.runs.runner import execute, guarded, prepare
 from wholegrain.runs.skeleton import Roles, assign, skeleton, write_skeleton
 from wholegrain.runs.spec import BLANK, load
 
@@ -102,7 +102,9 @@ def test_from_a_table_to_a_trained_model(table: Path, tmp_path: Path, silo: str 
     if silo is None:
         text = text.replace('week = { categories = ["f", "m"] }', 'week = { categories = ["n", "s"] }')
     spec.write_text(text, encoding="utf-8")
-    run = execute(prepare(load(spec, ("rounds.count=2", "privacy.delta=1e-3"))))
+    prepared = prepare(load(spec, ("rounds.count=2", "privacy.delta=1e-3")))
+    with guarded(prepared, "a run") as guard:
+        run = execute(prepared, guard)
     assert run.guarantee.epsilon <= 4
     assert len(run.plan.rows) == (2 if silo else 3)
 

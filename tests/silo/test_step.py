@@ -21,11 +21,11 @@ class Ones:
     """A stream of noise whose every value is one standard deviation."""
 
     def __init__(self) -> None:
-        self.asked: list[float] = []
+        self.asked: list[tuple[float, float]] = []
 
-    def add_to(self, total: Tensor, std: float) -> None:
-        self.asked.append(std)
-        total.add_(std)
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+        self.asked.append((multiplier, clip_norm))
+        total.add_(multiplier * clip_norm)
 
 
 def total() -> Tensor:
@@ -48,7 +48,7 @@ def test_noise_and_divisor_of_a_public_row_are_the_same_for_any_batch(batch: Bat
     stream = Ones()
     released = release(total(), batch, policy(), stream)
     assert released.tolist() == [(4 + 1.5) / 8, (-2 + 1.5) / 8, 1.5 / 8]
-    assert stream.asked == [1.5]
+    assert stream.asked == [(3.0, 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_release_takes_the_next_part_of_its_stream() -> None:
     assert not torch.equal(first, second)
     for released in (first, second):
         expected = total()
-        again.add_to(expected, 1.5)
+        again.add_to(expected, 3.0, 0.5)
         assert torch.equal(released, expected / 8)
 
 

@@ -38,8 +38,12 @@ ROW = CATALOG["subject_dp"].row(SETTINGS, silo().facts).with_noise(0.7)
 class Listening:
     """Seeded noise that remembers which streams were opened and what each was asked."""
 
-    asked: dict[tuple[int, str], list[float]] = field(default_factory=dict)
+    asked: dict[tuple[int, str], list[tuple[float, float]]] = field(default_factory=dict)
     name: str = "listening"
+    identity: str = "listening"
+
+    def coins(self, round: int, silo: str) -> np.random.Generator:
+        return SeededNoise(4).coins(round, silo)
 
     def stream(self, round: int, silo: str) -> NoiseStream:
         assert (round, silo) not in self.asked, "a stream opened twice gives its noise twice"
@@ -52,11 +56,27 @@ class Overheard:
     """A stream that notes each scale it is asked for."""
 
     stream: NoiseStream
-    scales: list[float]
+    scales: list[tuple[float, float]]
 
-    def add_to(self, total: Tensor, std: float) -> None:
-        self.scales.append(std)
-        self.stream.add_to(total, std)
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+        self.scales.append((multiplier, clip_norm))
+        self.stream.add_to(total, multiplier, clip_norm)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Noise of one seed and coins of another."""
+
+    noise: int
+    tossed: int
+    name: str = "split"
+    identity: str = "split"
+
+    def stream(self, round: int, silo: str) -> NoiseStream:
+        return SeededNoise(self.noise).stream(round, silo)
+
+    def coins(self, round: int, silo: str) -> np.random.Generator:
+        return SeededNoise(self.tossed).coins(round, silo)
 
 
 def model() -> nn.Module:
@@ -87,7 +107,6 @@ def trainer(**changes) -> Trainer:
         clipped_sum=partial(vectorised.clipped_sum, model(), cross_entropy),
         noise=SeededNoise(4),
         learning_rate=0.2,
-        seed=4,
     )
     return replace(whole, **changes)
 
@@ -102,7 +121,7 @@ def test_training_is_the_step_repeated(gradients: Callable[[nn.Module], ClippedS
         groups = torch.from_numpy(batch.groups)
         inputs, targets = place.inputs[items], place.targets[items]
         total = reference.clipped_sum(model(), cross_entropy, expected, inputs, targets, groups, ROW.clip).total
-        noise.add_to(total, 0.7 * 0.5)
+        noise.add_to(total, 0.7, 0.5)
         expected = expected - 0.2 * total / ROW.divisor.value
     trained = trainer(clipped_sum=gradients(model())).train(place, ROW, VECTOR, round=2, steps=6)
     torch.testing.assert_close(trained, expected, rtol=1e-9, atol=1e-9)
@@ -114,8 +133,8 @@ def test_each_step_asks_once_for_noise_from_the_one_stream_of_its_silo_and_round
     row = CATALOG[name].row(SETTINGS, silo().facts)
     row = row if row.noise else row.with_noise(0.7)
     trainer(noise=source).train(silo(), row, VECTOR, round=3, steps=5)
-    std = 0.0 if name == "fedavg" else 0.7 * 0.5
-    assert source.asked == {(3, "north"): [std] * 5}
+    multiplier = 0.0 if name == "fedavg" else 0.7
+    assert source.asked == {(3, "north"): [(multiplier, 0.5)] * 5}
 
 
 def test_more_steps_begin_as_fewer_do() -> None:
@@ -163,8 +182,8 @@ def test_rounds_silos_and_seeds_draw_and_blur_differently() -> None:
         trainer().train(silo(), ROW, VECTOR, round=0, steps=2),
         trainer().train(silo(), ROW, VECTOR, round=1, steps=2),
         trainer().train(silo("south"), ROW, VECTOR, round=0, steps=2),
-        trainer(seed=5).train(silo(), ROW, VECTOR, round=0, steps=2),
-        trainer(noise=SeededNoise(5)).train(silo(), ROW, VECTOR, round=0, steps=2),
+        trainer(noise=Split(noise=4, tossed=5)).train(silo(), ROW, VECTOR, round=0, steps=2),
+        trainer(noise=Split(noise=5, tossed=4)).train(silo(), ROW, VECTOR, round=0, steps=2),
     ]
     assert len({tuple(result.tolist()) for result in results}) == len(results)
 
@@ -172,7 +191,7 @@ def test_rounds_silos_and_seeds_draw_and_blur_differently() -> None:
 def test_noise_does_not_decide_what_is_drawn() -> None:
     """Batches and noise come from streams of their own: other noise, the same batch in every step."""
     seen: list[tuple[Tensor, Tensor]] = []
-    for source in (SeededNoise(4), SeededNoise(99)):
+    for source in (SeededNoise(4), Split(noise=99, tossed=4)):
         trainer(noise=source, clipped_sum=watching(seen)).train(silo(), ROW, VECTOR, round=0, steps=2)
     inputs = [drawn for _, drawn in seen]
     assert torch.equal(inputs[0], inputs[2])

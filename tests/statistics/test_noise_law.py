@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from wholegrain._random import Purpose, derive
+from wholegrain._random import Purpose, derive, generator
 from wholegrain.silo import noise as noise_module
 from wholegrain.silo.noise import BLOCK, HEAD, WORDS, NoiseStream, SeededNoise
 
@@ -28,9 +28,9 @@ every_size = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
 
 
 def part(stream: NoiseStream, size: int, std: float = 1.0, dtype: torch.dtype = torch.float32) -> Values:
-    """The next values of a stream."""
+    """The next values of a stream; half of twice a number is that number, to the last bit."""
     total = torch.zeros(size, dtype=dtype)
-    stream.add_to(total, std)
+    stream.add_to(total, 2 * std, 0.5)
     return total.double().numpy()
 
 
@@ -71,6 +71,13 @@ def check_uncorrelated(rows: Values) -> None:
 def test_noise_is_normal_with_its_stated_scale(size: int, count: int, std: float, dtype: torch.dtype) -> None:
     stream = SeededNoise(0).stream(3, "north")
     check_normal(np.array([part(stream, size, std, dtype) for _ in range(count)]) / std)
+
+
+@pytest.mark.parametrize(("multiplier", "clip_norm"), [(0.7, 0.5), (1e-3, 40.0), (250.0, 1e-2)])
+def test_the_scale_is_multiplier_times_clip_norm(multiplier: float, clip_norm: float) -> None:
+    values = torch.zeros(50_000, dtype=torch.float64)
+    SeededNoise(0).stream(3, "north").add_to(values, multiplier, clip_norm)
+    check_normal(values.numpy() / (multiplier * clip_norm))
 
 
 def test_a_scale_holds_for_the_values_that_it_is_asked_with() -> None:
@@ -141,14 +148,14 @@ def test_every_value_gets_its_noise(size: int) -> None:
 def test_noise_is_added_to_what_is_there(size: int) -> None:
     total = torch.linspace(-3.0, 5.0, size)
     expected = total + torch.from_numpy(first(size)).float()
-    SeededNoise(0).stream(3, "north").add_to(total, 1.0)
+    SeededNoise(0).stream(3, "north").add_to(total, 1.0, 1.0)
     assert torch.equal(total, expected)
 
 
 @every_size
 def test_a_slice_of_a_larger_vector_is_all_that_is_changed(size: int) -> None:
     larger = torch.zeros(size + 9)
-    SeededNoise(0).stream(3, "north").add_to(larger[4 : 4 + size], 1.0)
+    SeededNoise(0).stream(3, "north").add_to(larger[4 : 4 + size], 1.0, 1.0)
     assert torch.equal(larger[4 : 4 + size], torch.from_numpy(first(size)).float())
     assert not larger[:4].any()
     assert not larger[4 + size :].any()
@@ -265,7 +272,7 @@ def test_a_stream_is_the_twister_of_words_drawn_from_its_seed(seed: int) -> None
 def test_no_noise_changes_nothing(size: int) -> None:
     total = torch.linspace(-1.0, 1.0, size, dtype=torch.float64)
     kept = total.clone()
-    SeededNoise(0).stream(3, "north").add_to(total, 0.0)
+    SeededNoise(0).stream(3, "north").add_to(total, 0.0, 1.0)
     assert torch.equal(total, kept)
 
 
@@ -273,10 +280,24 @@ def test_no_noise_changes_nothing(size: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_noise_has_the_precision_of_its_vector(size: int, dtype: torch.dtype) -> None:
     total = torch.zeros(size, dtype=dtype)
-    SeededNoise(0).stream(3, "north").add_to(total, 1.0)
+    SeededNoise(0).stream(3, "north").add_to(total, 1.0, 1.0)
     assert total.dtype is dtype
     rounded = total == total.float().to(dtype)
     assert bool(rounded.all()) is (dtype is torch.float32)
+
+
+def test_coins_are_a_stream_of_their_own_by_seed_round_and_silo() -> None:
+    """Not that of the noise, and the same again for the same keys."""
+    keys = [(0, 3, "north"), (1, 3, "north"), (0, 4, "north"), (0, 3, "south")]
+    tossed = [SeededNoise(seed).coins(round, silo).random(5).tolist() for seed, round, silo in keys]
+    assert len({tuple(coins) for coins in tossed}) == len(keys)
+    assert tossed[0] == generator(0, Purpose.SAMPLING, 3, "north").random(5).tolist()
+    assert tossed[0] != generator(0, Purpose.NOISE, 3, "north").random(5).tolist()
+
+
+def test_the_identity_tells_seeds_apart_and_nothing_else() -> None:
+    """A ledger takes releases of one identity for the same, which they are."""
+    assert SeededNoise(0).identity == SeededNoise(0).identity != SeededNoise(1).identity
 
 
 def test_seeded_noise_says_that_it_is_for_simulation() -> None:

@@ -61,7 +61,8 @@ def main() -> None:
     try:
         app()
     except WholegrainError as error:
-        show.err.print(f"error: {error}", markup=False, soft_wrap=True)
+        # A name out of a spec may hold line breaks; whoever reads the error wants one line.
+        show.err.print(f"error: {' '.join(str(error).splitlines())}", markup=False, soft_wrap=True)
         sys.exit(2)
     except Exception as error:  # a fault of ours: still one line, with the way to the rest
         if os.environ.get("WHOLEGRAIN_DEBUG"):

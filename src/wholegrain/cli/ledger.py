@@ -1,5 +1,6 @@
 """`ledger show` and `ledger verify`: what was spent, and whether the account can be believed."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,15 +57,16 @@ def verify(
 
 def _find(place: Path) -> Path:
     """The ledger that is meant: the file, the one in the folder, or the one that the folder's run wrote in."""
-    if place.is_dir() and not (place / LEDGER).exists() and (place / "spec.json").exists():
+    if not os.path.isdir(place):
+        return place
+    if not (place / LEDGER).exists() and (place / "spec.json").exists():
         return ledger_path(load(place / "spec.json"), place) or place / LEDGER
-    return place / LEDGER if place.is_dir() else place
+    return place / LEDGER
 
 
 def _require_head(ledger: Ledger, head: str, path: Path) -> None:
-    number, _, digest = head.rpartition(" ")
-    numbers = [int(number)] if number.isdecimal() else range(1, ledger.head.number + 1)
-    if not any(ledger.hash_of(each) == digest for each in numbers):
+    hashes = ((number, ledger.hash_of(number)) for number in range(1, ledger.head.number + 1))
+    if not any(head in (digest, f"{number} {digest}") for number, digest in hashes):
         raise LedgerError(f"The ledger '{path}' does not hold the head {head}: entries were cut off or replaced.")
 
 

@@ -7,10 +7,10 @@ import typer
 
 from wholegrain import _check
 from wholegrain.cli import show
-from wholegrain.errors import SpecError
+from wholegrain.errors import AccountingError, SpecError
 from wholegrain.policies import as_printed
 from wholegrain.policies.catalog import Settings, find
-from wholegrain.policies.guarantees import Row, federation_epsilon, obstacles
+from wholegrain.policies.guarantees import Row, federation_epsilon, missing_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
@@ -86,6 +86,9 @@ class Question:
         rows = self.rows(noise)
         if obstacles(rows[0][0], unit):
             return None
+        if missing_bound(rows, unit):
+            why = "without --items-per-subject (items_per_subject, K) nothing can be promised to a subject"
+            raise AccountingError(f"{self.policy}: {why}.")
         releases = self.horizon.releases()
         return federation_epsilon(list(rows), releases, unit, self.silos, pricing, self.delta)
 

@@ -15,6 +15,8 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 
+MOST_NUMBERS = 10**9  # values in one array, beyond which no machine that we know holds it
+
 
 def clinics(
     *,
@@ -36,6 +38,8 @@ def clinics(
     _check.count("visits", visits)
     if _check.count("span", span) > clinics:
         raise SpecError(f"span = {span} is more than the {clinics} clinics there are.")
+    if patients * max(clinics, visits * features) > MOST_NUMBERS:
+        raise SpecError(f"{patients} patients with so many visits, features or clinics do not fit in memory.")
     draws = generator(seed, Purpose.SYNTHETIC, "clinics")
     counts = 1 + draws.binomial(visits - 1, 0.4, patients)
     subjects = np.repeat(np.arange(patients), counts)

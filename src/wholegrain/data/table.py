@@ -5,6 +5,7 @@ was not declared, or a missing value where none was allowed, is refused with the
 """
 
 import math
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +147,7 @@ def encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
 
 def read(path: Path, names: Collection[str]) -> pl.DataFrame:
     """A CSV or Parquet file; columns of names are read as text, so that '007' and '7' stay two people."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # which, unlike the path's own method, takes any name
         raise DataError(f"There is no file '{path}'.")
     _check.known("table format", path.suffix.lower(), [".csv", ".parquet"])
     try:

@@ -56,7 +56,8 @@ class Authority:
     def server(self, hosts: tuple[str, ...]) -> Identity:
         """A certificate for a server that is reached under these names or addresses."""
         key = ec.generate_private_key(ec.SECP384R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+        # A common name has 64 letters at most; who is meant stands in the alternative names.
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
         builder = _builder(subject, self.certificate.subject, key.public_key())
         names = x509.SubjectAlternativeName([_name(host) for host in hosts])
         builder = builder.add_extension(names, critical=False)

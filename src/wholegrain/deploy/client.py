@@ -38,7 +38,7 @@ def hosted(charter: Charter) -> Iterator[Host]:
     assert charter.ledger.path is not None
     pricing = RememberingAccountant(accountant(charter.limit.accountant), default_store())
     with open_ledger(Path(charter.ledger.path)) as ledger:
-        yield Host.open(charter, ledger, pricing, noise_source(charter.limit.noise, charter.seed))
+        yield Host.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
 
 
 def reply_to(message: Message, host: Host) -> Message:
@@ -74,8 +74,9 @@ def _told(error: WholegrainError) -> str:
 
 
 def _note(charter: Charter, message: Message, why: str) -> None:
-    """Log a refusal, and append it to a file beside the ledger."""
-    log.warning("refused: %s", why)
+    """Log a refusal, and append it to a file beside the ledger; where that fails, the log must do."""
+    # The words may be the server's: no line of its own in the log, and nothing that a terminal would obey.
+    log.warning("refused: %s", "".join(letter if letter.isprintable() else " " for letter in why))
     assert charter.ledger.path is not None
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -84,8 +85,12 @@ def _note(charter: Charter, message: Message, why: str) -> None:
         "round": message.metadata.group_id,
         "refused": why,
     }
-    with Path(charter.ledger.path).with_name("refusals.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    path = Path(charter.ledger.path).with_name("refusals.jsonl")
+    try:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    except OSError as error:
+        log.warning("'%s' cannot be written: %s", path, error.strerror)
 
 
 app = ClientApp()
@@ -95,6 +100,9 @@ app = ClientApp()
 @app.train()
 @app.evaluate()
 def _answer(message: Message, context: Context) -> Message:
-    charter = load_charter(Path(str(context.node_config["charter"])))
-    with hosted(charter) as host:
-        return reply_to(message, host)
+    try:
+        with hosted(load_charter(Path(str(context.node_config["charter"])))) as host:
+            return reply_to(message, host)
+    except Exception:  # Flower would tell the server what it says, and it may say what is in the data
+        log.exception("the silo cannot be opened")
+        return Message(wire.packed_answer({"refused": FAILED}), reply_to=message)

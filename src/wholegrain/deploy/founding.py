@@ -7,7 +7,10 @@ A silo's folder is all that its operator needs; the server's holds public keys o
 know (data, columns, bounds) is a blank that must be filled in.
 """
 
+import ipaddress
+import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from wholegrain.runs.spec import BLANK
 
 FIRST_PORT = 9401
 MOST_PORT = 65535
+HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,18 @@ class Founding:
                 raise SpecError(f"'{silo}' cannot be a silo's name here: letters, digits, - and _, and not 'server'.")
         if _check.count("port", self.port) > MOST_PORT:
             raise SpecError(f"{self.port} is no port: there are {MOST_PORT} of them.")
+        if not HOST_NAME.fullmatch(self.host) and not _is_address(self.host):
+            raise SpecError(f"'{self.host}' is neither a host's name nor an address.")
+
+    @property
+    def address(self) -> str:
+        """Where silos reach the server."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def found(founding: Founding, folder: Path) -> None:
     """Write everything into a new folder."""
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"'{folder}' already exists and is not empty; choose another folder.")
     authority = Authority.new("wholegrain federation")
     try:
@@ -144,7 +155,7 @@ models = [{{ name = "logistic" }}]
 scores = []              # "accuracy", "loss": not private; by default none leaves the silo
 
 [link]
-address = "{founding.host}:{founding.port}"
+address = "{founding.address}"
 certificates = "ca.crt"
 key = "key"
 port = {port}              # on this machine only, between the silo's own two processes
@@ -167,8 +178,8 @@ serverapp = "wholegrain.deploy.server:app"
 clientapp = "wholegrain.deploy.client:app"
 
 [tool.flwr.app.config]
-spec = "{folder.resolve() / "spec.toml"}"
-out = "{folder.resolve() / "run"}"
+spec = {_quoted(folder / "spec.toml")}
+out = {_quoted(folder / "run")}
 """
 
 
@@ -178,5 +189,18 @@ default = "federation"
 
 [superlink.federation]
 address = "127.0.0.1:{founding.port}"
-root-certificates = "{folder.resolve() / "ca.crt"}"
+root-certificates = {_quoted(folder / "ca.crt")}
 """
+
+
+def _quoted(path: Path) -> str:
+    """A path as TOML writes it, which is how JSON does."""
+    return json.dumps(str(path.resolve()), ensure_ascii=False)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -6,7 +6,7 @@ ledger does not move. What leaves the silo is the noisy update, and scores only 
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,11 +51,14 @@ class Host:
     held_out: SubjectData | None
     ledger: Ledger
     accountant: Accountant
-    noise: NoiseSource
+    fresh_noise: Callable[[], NoiseSource]
+    """A source for every task: secure noise then has an identity for every release, and each of them is paid for."""
     _gradients: dict[str, BookKeeping] = field(default_factory=dict)
 
     @staticmethod
-    def open(charter: Charter, ledger: Ledger, accountant: Accountant, noise: NoiseSource) -> "Host":
+    def open(
+        charter: Charter, ledger: Ledger, accountant: Accountant, fresh_noise: Callable[[], NoiseSource]
+    ) -> "Host":
         """Read the data and hold it to K; whatever is wrong with it is said now, not in a round."""
         for policy in charter.allow.policies:
             _check.known("policy", policy, CATALOG)
@@ -63,23 +66,26 @@ class Host:
         dataset = load_dataset(spec)
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
         parts = split_dataset(dataset, spec)
-        return Host(charter, dataset, parts.silos[charter.silo], parts.held_out.get("test"), ledger, accountant, noise)
+        silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
+        return Host(charter, dataset, silo, held_out, ledger, accountant, fresh_noise)
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
         """The update that the task asks for, or a refusal.
 
         Guarantee: what is returned is paid for in the ledger, within the charter's ε and δ, before any item is read.
+        Only the very same numbers are given twice for one price: the same task with the same seeded noise.
         """
         gradients = self._gradients_for(task)
         policy = self._policy_for(task)
         self._require_parameters(vector, gradients)
         self._require_fit(task, gradients, policy)
-        guard = self._guard(task, policy)
+        noise = self.fresh_noise()
+        guard = self._guard(task, policy, noise)
         try:
             reservation = guard.reserve(task.round, {self.charter.silo: task.steps}, digest(vector))
         except BudgetError as error:
             raise RefusalError("limit.epsilon", str(error)) from error
-        trainer = Trainer(clipped_sum=gradients, noise=self.noise, learning_rate=task.learning_rate)
+        trainer = Trainer(clipped_sum=gradients, noise=noise, learning_rate=task.learning_rate)
         update = trainer.train(self.silo, policy, vector, task.round, task.steps)
         guard.confirm(reservation, [self.charter.silo])
         return update
@@ -139,14 +145,19 @@ class Host:
         except WholegrainError as error:
             raise RefusalError("allow.models", str(error)) from error
 
-    def _guard(self, task: SiloTask, policy: Policy) -> Guard:
-        """The guard of a run as this silo sees it: other terms, said under the same name, are another run."""
+    def _guard(self, task: SiloTask, policy: Policy, noise: NoiseSource) -> Guard:
+        """The guard of a run as this silo sees it.
+
+        All that an update depends on but round, parameters and noise is in the run's name: whatever is asked otherwise
+        under the same name is another run, and pays for itself.
+        """
         limit, ledger = self.charter.limit, self.charter.ledger
         account = Account(data=ledger.data or self.dataset.name, budget=ledger.budget)
         agreed = TermsRecord.of(terms([(policy, self.silo.facts)], span=1))
-        name = f"{task.run}/{hashlib.sha256(agreed.model_dump_json().encode()).hexdigest()[:16]}"
+        asked_for = "\n".join(each.model_dump_json(exclude={"round"}) for each in (account, agreed, task))
+        name = f"{task.run}/{hashlib.sha256(asked_for.encode()).hexdigest()[:16]}"
         opening = RunOpened(
-            run=name, account=account, spec=task.spec, policy=task.policy, noise=self.noise.name, terms=agreed
+            run=name, account=account, spec=task.spec, policy=task.policy, noise=noise.name, terms=agreed
         )
         budget = BudgetOpened(account=account, unit=Unit(limit.unit), epsilon=limit.epsilon, delta=limit.delta)
         opened = self.ledger.book.budgets.get(account)
@@ -155,8 +166,9 @@ class Host:
                 "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
             )
         asked = {self.charter.silo: task.steps}
+        stream = noise.identity if noise.repeats else None
         try:
-            return Guard.open(self.ledger, opening, budget, asked, self.noise.identity, self.accountant)
+            return Guard.open(self.ledger, opening, budget, asked, stream, self.accountant)
         except BudgetError as error:
             raise RefusalError("limit.epsilon", str(error)) from error
 
@@ -184,6 +196,6 @@ def standing_of(host: Host) -> dict[str, Any]:
         "smallest_noise": limit.smallest_noise,
         "policies": ", ".join(host.charter.allow.policies),
         "models": ", ".join(model.name for model in host.charter.allow.models),
-        "noise": host.noise.name,
+        "noise": host.fresh_noise().name,
         "ledger": ledger.path,
     }

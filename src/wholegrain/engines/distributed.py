@@ -9,6 +9,7 @@ resumed.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from wholegrain import _check
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
@@ -52,7 +54,7 @@ def joined() -> Iterator[None]:
     try:
         dist.init_process_group(backend, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
-        raise RunError(f"The processes of the run did not find each other: {str(error).splitlines()[0]}.") from error
+        raise RunError(f"The processes of the run did not find each other: {_check.reason(error)}.") from error
     try:
         yield
     finally:
@@ -99,7 +101,7 @@ def serve(local: InProcess, spread: Spread, like: Tensor) -> None:
 
 
 def _broadcast_task(task: RoundTask, spread: Spread) -> None:
-    cohort = torch.tensor([spread.silos.index(silo) for silo in task.silos])
+    cohort = torch.tensor([spread.silos.index(silo) for silo in task.silos], dtype=torch.int64)
     dist.broadcast(torch.tensor([TRAIN, task.round, task.steps, len(cohort)]), src=0)
     dist.broadcast(cohort, src=0)
     dist.broadcast(task.vector, src=0)
@@ -146,6 +148,8 @@ def _telling(round: int | None) -> Iterator[None]:
         yield
     except RuntimeError as error:
         when = "" if round is None else f" in round {round}"
+        why = re.sub(r"^\[\S*\] ", "", _check.reason(error))[:120]  # without the line of the library's own source
         raise RunError(
-            f"A process of the run was lost{when} ({str(error).splitlines()[0][:120]}); what is on record is whole."
+            f"A process of the run was lost{when} ({why}); what is on record is whole, and `wholegrain resume` goes on"
+            " from there."
         ) from error

@@ -4,6 +4,7 @@ A silo is asked once who it is and then by its node. One that is not connected, 
 sends something unreadable is a fault of the round; the round loop decides what that means.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +16,16 @@ from wholegrain.engines import wire
 from wholegrain.errors import RefusalError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 
+log = logging.getLogger("wholegrain.server")
+
 PAUSE = 0.2
 """Seconds between two looks for answers."""
 
+MOST_SAID = 300
+"""Characters of a silo's own words that go on record."""
+
 NOT_CONNECTED = "it is not connected"
+NOT_SENT = "the task could not be sent to it"
 SILENT = "it did not answer in time"
 
 
@@ -34,9 +41,12 @@ class Flower:
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Send the task out, and hand the answers on in the order of the cohort."""
         connected = self._connected(set(task.silos))
-        sent = {silo: self._send(silo, node, task) for silo, node in connected.items() if silo in task.silos}
+        tried = {silo: self._send(silo, node, task) for silo, node in connected.items() if silo in task.silos}
+        sent = {silo: message for silo, message in tried.items() if message is not None}
         found: dict[str, SiloUpdate | SiloFault] = {
-            silo: SiloFault(silo, NOT_CONNECTED) for silo in task.silos if silo not in sent
+            silo: SiloFault(silo, NOT_SENT if silo in tried else NOT_CONNECTED)
+            for silo in task.silos
+            if silo not in sent
         }
         waiting = iter(task.silos)
         due = next(waiting, None)
@@ -62,26 +72,30 @@ class Flower:
         unknown = {f"node {node}": node for node in online if node not in self.nodes}
         if unknown and not wanted <= {self.nodes[node] for node in online if node in self.nodes}:
             asked = {name: self._push(node, MessageType.QUERY, RecordDict(), "") for name, node in unknown.items()}
-            for name, reply in self._replies(asked, self.patience):
+            sent = {name: message for name, message in asked.items() if message is not None}
+            for name, reply in self._replies(sent, self.patience):
                 self._introduce(unknown[name], reply)
         return {self.nodes[node]: node for node in online if node in self.nodes}
 
     def _introduce(self, node: int, reply: Message) -> None:
         try:
             name = str(wire.read_answer(reply).get("silo", ""))
-        except RefusalError:
+        except RefusalError as error:
+            why = _said(reply.error.reason if reply.has_error() else error)
+            log.warning("node %d does not say which silo it is: %s", node, why)
             return
         if name in self.tasks:
             # A silo that comes back may be a new node; the newest one speaks for it.
             self.nodes = {known: silo for known, silo in self.nodes.items() if silo != name} | {node: name}
 
-    def _send(self, silo: str, node: int, task: RoundTask) -> str:
+    def _send(self, silo: str, node: int, task: RoundTask) -> str | None:
         asked = self.tasks[silo].model_copy(update={"round": task.round, "steps": task.steps})
         return self._push(node, MessageType.TRAIN, wire.packed_task(asked, task.vector), str(task.round))
 
-    def _push(self, node: int, kind: str, content: RecordDict, group: str) -> str:
+    def _push(self, node: int, kind: str, content: RecordDict, group: str) -> str | None:
+        """The id of what was sent; None where the SuperLink would not have it."""
         message = Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=self.patience)
-        return next(iter(self.grid.push_messages([message])))
+        return next(iter(self.grid.push_messages([message])), None) or None
 
     def _replies(self, sent: Mapping[str, str], patience: float) -> Iterator[tuple[str, Message]]:
         """Replies as they come, by whom they were asked of, until all are there or the patience is at its end."""
@@ -98,11 +112,17 @@ class Flower:
 
 def _answer(silo: str, reply: Message) -> SiloUpdate | SiloFault:
     if reply.has_error():
-        return SiloFault(silo, f"it failed: {reply.error.reason}")
+        return SiloFault(silo, f"it failed: {_said(reply.error.reason)}")
     try:
         facts = wire.read_answer(reply)
         if "refused" in facts:
-            return SiloFault(silo, f"it refuses: {facts['refused']}")
+            return SiloFault(silo, f"it refuses: {_said(facts['refused'])}")
         return SiloUpdate(silo, wire.read_vector(reply))
     except RefusalError as error:
         return SiloFault(silo, f"its answer cannot be read: {error}")
+
+
+def _said(words: object) -> str:
+    """What a silo said, fit for a record: short, on one line, and text in every encoding."""
+    text = " ".join(str(words).split()).encode(errors="replace").decode()
+    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"

@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+Processes = Sequence[subprocess.Popen[bytes]]
 
 LOOPBACK = "127.0.0.1"
 PARTING = 20.0
@@ -23,19 +25,25 @@ def world_size() -> int:
 
 
 @contextlib.contextmanager
-def beside(count: int) -> Iterator[None]:
+def beside(count: int) -> Iterator[Processes]:
     """Start the command of this process in `count` - 1 further ones, and be rank 0 among them."""
     world = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
     others = [_start(world | {"RANK": str(number)}) for number in range(1, count)]
     before = dict(os.environ)
     os.environ.update(world | {"RANK": "0"})
     try:
-        yield
+        yield others
     finally:
         os.environ.clear()
         os.environ.update(before)
         for process in others:
             _end(process)
+
+
+def end_at_once(processes: Processes) -> None:
+    """End processes in the middle of whatever they do."""
+    for process in processes:
+        process.kill()
 
 
 def _start(environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

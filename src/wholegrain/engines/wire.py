@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from wholegrain.errors import RefusalError
+from wholegrain.errors import RefusalError, SpecError
 from wholegrain.policies.catalog import Settings
 
 TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
@@ -27,7 +27,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 class SiloTask(BaseModel):
     """What the server asks one silo to do in one round. All of it is public, and none of it is trusted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     run: Name
     spec: Name
@@ -68,13 +68,15 @@ def read_task(message: Message) -> SiloTask:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "it"
         raise RefusalError("message", f"the task is not of the agreed form: {place}: {first['msg']}") from error
+    except SpecError as error:  # of the settings, which have their own way to refuse a number
+        raise RefusalError("message", f"the task is not of the agreed form: {error}") from error
 
 
 def read_answer(message: Message) -> dict[str, Any]:
     """What a silo said of itself."""
     try:
         facts = json.loads(_text(message, ANSWER))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RefusalError("message", "the answer is not JSON") from error
     if not isinstance(facts, dict):
         raise RefusalError("message", "the answer is not of the agreed form")
@@ -85,9 +87,13 @@ def read_vector(message: Message) -> Tensor:
     """The parameters of a message, whatever their number."""
     record = message.content.array_records.get(PARAMETERS) if message.has_content() else None
     array = None if record is None else record.get(VECTOR)
-    if array is None or array.stype != RAW or len(array.data) % 4 or tuple(array.shape) != (len(array.data) // 4,):
+    if array is None or (array.dtype, array.stype) != ("float32", RAW) or not _is_flat(array):
         raise RefusalError("message", "the parameters are not one flat buffer of float32")
     return torch.from_numpy(np.frombuffer(array.data, "<f4").astype(np.float32))
+
+
+def _is_flat(array: Array) -> bool:
+    return len(array.data) % 4 == 0 and tuple(array.shape) == (len(array.data) // 4,)
 
 
 def _text(message: Message, record: str) -> str:

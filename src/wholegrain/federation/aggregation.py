@@ -44,10 +44,16 @@ class Mean:
     faults: tuple[SiloFault, ...]
 
 
-def average(answers: Iterable[SiloUpdate | SiloFault], weights: Mapping[str, float], size: int) -> Mean:
+def average(
+    answers: Iterable[SiloUpdate | SiloFault],
+    weights: Mapping[str, float],
+    size: int,
+    dtype: torch.dtype = torch.float32,
+) -> Mean:
     """The weighted mean of the usable updates, summed as they arrive: one vector of memory for any number of silos.
 
-    An update of another shape than [size], or with a value that is not finite, is left out like one that never came.
+    An update of another shape than [size], of another type, or with a value that is not finite, is left out like one
+    that never came. A mean that overflows is none.
     """
     total: Tensor | None = None
     mass = 0.0
@@ -57,7 +63,7 @@ def average(answers: Iterable[SiloUpdate | SiloFault], weights: Mapping[str, flo
             faults.append(answer)
             continue
         answered.append(answer.silo)
-        fault = _fault(answer, size)
+        fault = _fault(answer, size, dtype)
         if fault is not None:
             faults.append(fault)
             continue
@@ -66,12 +72,16 @@ def average(answers: Iterable[SiloUpdate | SiloFault], weights: Mapping[str, flo
         used.append(answer.silo)
         total = answer.vector * weight if total is None else total.add_(answer.vector, alpha=weight)
     mean = None if total is None else total.div_(mass)
+    if mean is not None and not bool(torch.isfinite(mean).all()):
+        mean = None
     return Mean(mean, tuple(answered), tuple(used), tuple(faults))
 
 
-def _fault(update: SiloUpdate, size: int) -> SiloFault | None:
+def _fault(update: SiloUpdate, size: int, dtype: torch.dtype) -> SiloFault | None:
     if tuple(update.vector.shape) != (size,):
         return SiloFault(update.silo, f"its parameters have the shape {list(update.vector.shape)}, not [{size}]")
     if not bool(torch.isfinite(update.vector).all()):
         return SiloFault(update.silo, "its parameters are not all finite")
+    if update.vector.dtype is not dtype:
+        return SiloFault(update.silo, f"its parameters are {update.vector.dtype}, not {dtype}")
     return None

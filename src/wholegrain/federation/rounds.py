@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import average
-from wholegrain.federation.messages import Engine, RoundTask, SiloFault
+from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
 from wholegrain.policies.horizon import Horizon
 from wholegrain.privacy.guard import Guard
 
@@ -62,7 +62,8 @@ def rounds(state: State, horizon: Horizon, engine: Engine, guard: Guard, average
         cohort = horizon.cohort(number)
         reservation = guard.reserve(number, dict.fromkeys(cohort, horizon.steps), digest(state.vector))
         task = RoundTask(number, cohort, horizon.steps, state.vector)
-        mean = average(engine.run(task), averaged.weights, state.vector.numel())
+        answers = _asked_for(engine.run(task), cohort)
+        mean = average(answers, averaged.weights, state.vector.numel(), state.vector.dtype)
         guard.confirm(reservation, mean.answered)
         failed = mean.vector is None or len(mean.used) < averaged.fewest
         vector = state.vector if mean.vector is None or failed else mean.vector
@@ -73,6 +74,15 @@ def rounds(state: State, horizon: Horizon, engine: Engine, guard: Guard, average
         failures = failures + 1 if failed else 0
         if failures == MOST_FAILED_ROUNDS:
             raise RunError(_gave_up(number, mean.faults))
+
+
+def _asked_for(answers: Iterator[SiloUpdate | SiloFault], cohort: tuple[str, ...]) -> Iterator[SiloUpdate | SiloFault]:
+    """The first answer of each silo of the cohort; any other is not paid for in this round, and is dropped."""
+    awaited = set(cohort)
+    for answer in answers:
+        if answer.silo in awaited:
+            awaited.remove(answer.silo)
+            yield answer
 
 
 def digest(vector: Tensor) -> str:

@@ -86,6 +86,7 @@ class Book:
     def _add_released(self, entry: Released) -> None:
         steps = self._reserved.get(_key(entry), 0)
         _require(steps > 0, f"round {entry.round} of '{entry.silo}' is released and was never paid for")
+        _require(_key(entry) not in self._released, f"round {entry.round} of '{entry.silo}' is released twice")
         run = self.runs[entry.run]
         self._released.add(_key(entry))
         self.runs[entry.run] = replace(run, released=Counter(run.released) + Counter({entry.silo: steps}))

@@ -37,6 +37,9 @@ class Exposure:
         which ones it is: the worst step stands in, as often as the `reach` silos that released most did.
         """
         active = {silo: count for silo, count in releases.items() if count > 0}
+        unknown = active.keys() - self.steps.keys()
+        if unknown:
+            raise AccountingError(f"The run's terms say nothing about the silo '{min(unknown)}'.")
         if self.reach >= len(active):
             return events.compose(events.repeat(self.steps[silo], count) for silo, count in active.items())
         if self.worst is None:

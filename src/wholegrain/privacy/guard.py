@@ -1,5 +1,6 @@
 """The one gate between a plan and its training: a round that the budget cannot pay for does not start."""
 
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -27,18 +28,23 @@ class Guard:
     asked, by whichever run or process, in whatever order. An account without a limit (a run that promises nothing, or
     one with its noise given) is only kept.
 
-    `stream` names the noise of this process: the same stream from the same parameters is the same release, and is paid
-    for once.
+    `stream` names the noise: the same stream from the same parameters is the same release, and is paid for once. Noise
+    that never comes again has no such name (None), and every release with it is a new one.
     """
 
     ledger: Ledger
     run: str
-    stream: str
+    stream: str | None
     accountant: Accountant
 
     @staticmethod
     def open(
-        ledger: Ledger, run: RunOpened, budget: BudgetOpened, horizon: Releases, stream: str, accountant: Accountant
+        ledger: Ledger,
+        run: RunOpened,
+        budget: BudgetOpened,
+        horizon: Releases,
+        stream: str | None,
+        accountant: Accountant,
     ) -> "Guard":
         """The guard of a run that is to release `horizon`; refused where its account cannot pay for all of that.
 
@@ -75,6 +81,15 @@ class Guard:
             page.add(*fresh)
         return Reservation(asked, epsilon)
 
+    def require_paid(self, releases: Releases) -> None:
+        """Refuse a ledger that knows less of this run than it has released: it was put back to an earlier state."""
+        reserved = self.ledger.book.runs[self.run].reserved
+        if any(reserved.get(silo, 0) < steps for silo, steps in releases.items()):
+            raise LedgerError(
+                f"The ledger '{self.ledger.path}' knows less than the run '{self.run}' has released: it was put back to"
+                " an earlier state; get the later one."
+            )
+
     def confirm(self, reservation: Reservation, silos: Iterable[str]) -> None:
         """Note that the releases of these silos have left them."""
         arrived = set(silos)
@@ -84,8 +99,9 @@ class Guard:
                     page.add(Released(**release.model_dump(exclude={"kind", "steps"})))
 
     def _asked(self, round: int, steps: Mapping[str, int], start: str) -> tuple[Reserved, ...]:
+        stream = self.stream or f"once:{secrets.token_hex(16)}"
         return tuple(
-            Reserved(run=self.run, round=round, silo=silo, steps=count, stream=self.stream, start=start)
+            Reserved(run=self.run, round=round, silo=silo, steps=count, stream=stream, start=start)
             for silo, count in steps.items()
         )
 

@@ -10,6 +10,8 @@ find: somebody who may write both files and makes them anew; note a head elsewhe
 """
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -21,6 +23,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from wholegrain._files import sync_folder
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.book import Book
 from wholegrain.privacy.records import ENTRY, Entry, Opened
@@ -28,6 +31,14 @@ from wholegrain.privacy.records import ENTRY, Entry, Opened
 APPLICATION = 0x57474C31  # "WGL1", so that no other program's database is taken for a ledger
 PATIENCE = 120.0
 """Seconds to wait for others who are writing; each of them may be pricing a round."""
+
+LONGEST_LINE = 4096
+"""More than any line of a witness file has."""
+
+MOST_DIGITS = 18
+"""Digits of a number that SQLite can look for."""
+
+EMPTIED = "it is empty, and its witness file knows of entries that are gone"
 
 SCHEMA = (
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, written TEXT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
@@ -90,12 +101,12 @@ class Ledger:
     @staticmethod
     def open(path: Path, *, create: bool = True) -> "Ledger":
         """The ledger in this file, whole and verified; a new one where there is none and `create` allows it."""
-        if not create and not path.exists():
+        if not create and not os.path.exists(path):
             raise LedgerError(f"There is no ledger '{path}'.")
         ledger = Ledger(path, _connect(path))
         try:
             with ledger._explaining():
-                ledger._begin()
+                ledger._begin(create)
         except BaseException:
             ledger.close()
             raise
@@ -124,16 +135,16 @@ class Ledger:
         try:
             with self._explaining():
                 self._catch_up()
+                if self._head.number == 1:
+                    self._bear_witness()  # whoever wrote the first entry may have been killed before
             page = Page(self._book)
             yield page
             with self._explaining():
-                self._insert(page.entries)
-                self._database.execute("COMMIT")
+                self._write(page.entries)
         finally:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
         with self._explaining():
-            self._catch_up()
             self._bear_witness()
 
     def hash_of(self, number: int) -> str | None:
@@ -151,27 +162,32 @@ class Ledger:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _begin(self) -> None:
+    def _begin(self, create: bool = True) -> None:
         """Read what is there, or write the first entry."""
         self._database.execute("PRAGMA synchronous = EXTRA")
-        if not self._is_written():
+        if self._is_empty():
+            if not create:
+                raise LedgerError(EMPTIED if self._witnessed() else "it is empty")
             self._write_first()
-        application = self._database.execute("PRAGMA application_id").fetchone()[0]
-        if application != APPLICATION:
+        if self._application() != APPLICATION:
             raise LedgerError("it is the database of another program")
         self._catch_up()
         self._question_witness()
 
-    def _is_written(self) -> bool:
-        query = "SELECT count(*) FROM sqlite_master WHERE name = 'entries'"
-        return bool(self._database.execute(query).fetchone()[0])
+    def _is_empty(self) -> bool:
+        """Whether nobody has written here yet; a database without our table may be another program's."""
+        tables = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        return not tables and not self._application()
+
+    def _application(self) -> int:
+        return int(self._database.execute("PRAGMA application_id").fetchone()[0])
 
     def _write_first(self) -> None:
-        if self._witnessed():
-            raise LedgerError("it is empty, and its witness file knows of entries that are gone")
         self._database.execute("BEGIN IMMEDIATE")
         try:
-            if not self._is_written():  # another process may have been faster
+            if self._is_empty():  # another process may have been faster, and have its witness already
+                if self._witnessed():
+                    raise LedgerError(EMPTIED)
                 for statement in SCHEMA:
                     self._database.execute(statement)
                 self._insert([Opened(identity=secrets.token_hex(16))])
@@ -181,6 +197,16 @@ class Ledger:
                 self._database.execute("ROLLBACK")
         self._catch_up()
         self._bear_witness()
+
+    def _write(self, entries: list[Entry]) -> None:
+        """Add entries, all or none: they are read back first, so that none is ever there that nobody could read."""
+        try:
+            self._insert(entries)
+            self._catch_up()
+            self._database.execute("COMMIT")
+        except BaseException:
+            self._book, self._head = Book(), START  # what is in memory may not be in the file: read it again
+            raise
 
     def _insert(self, entries: list[Entry]) -> None:
         head, written = self._head, datetime.now(UTC).isoformat(timespec="seconds")
@@ -209,12 +235,15 @@ class Ledger:
     def _bear_witness(self) -> None:
         if self.path is None:
             return
-        handle = os.open(self._witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        handle = os.open(self._witness, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(handle, f"{self._head}\n".encode())
-            os.fsync(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)  # nobody takes another's line for one that was cut short
+            _drop_cut_line(handle)
+            _append(handle, f"{self._head}\n".encode())
         finally:
             os.close(handle)
+        if self._head.number == 1:
+            sync_folder(self._witness.parent)
 
     def _question_witness(self) -> None:
         """Every head that was ever noted must still be in the chain."""
@@ -260,7 +289,7 @@ class Ledger:
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         return sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError) as error:  # ValueError: a character that no path can have
         raise LedgerError(f"The ledger '{path}' cannot be opened: {error}.") from error
 
 
@@ -271,8 +300,23 @@ def _read(number: int, body: object) -> Entry:
         raise LedgerError(f"entry {number} is none that this version knows") from error
 
 
+def _drop_cut_line(handle: int) -> None:
+    """Remove what follows the last newline: a crash cut it short, and the next line must not be written behind it."""
+    size = os.fstat(handle).st_size
+    tail = os.pread(handle, LONGEST_LINE, max(0, size - LONGEST_LINE))
+    cut = len(tail) - tail.rfind(b"\n") - 1
+    if cut:
+        os.ftruncate(handle, size - cut)
+
+
+def _append(handle: int, line: bytes) -> None:
+    if os.write(handle, line) < len(line):  # the disk was full in the middle of it
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(handle)
+
+
 def _head(line: str) -> Head:
     number, _, digest = line.partition(" ")
-    if not number.isdecimal() or len(digest) != len(START.hash):
+    if not number.isdecimal() or len(number) > MOST_DIGITS or len(digest) != len(START.hash):
         raise LedgerError(f"its witness file holds the line '{line[:40]}'")
     return Head(int(number), digest)

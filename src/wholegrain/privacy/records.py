@@ -21,7 +21,7 @@ Chance = Annotated[float, Field(ge=0, le=1)]
 class Record(BaseModel):
     """A frozen value that refuses what it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class Nothing(Record):

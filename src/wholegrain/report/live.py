@@ -36,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one request."""
         found: dict[str, tuple[str, Callable[[], str]]] = {
-            "/": ("text/html; charset=utf-8", lambda: page(read_runs(self.folders), live=True)),
+            "/": ("text/html; charset=utf-8", lambda: _page(self.folders)),
             "/stamp": ("text/plain; charset=utf-8", lambda: stamp(self.folders)),
         }
         if self.path not in found:
@@ -57,6 +57,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Say nothing: a browser asks every second."""
+
+
+def _page(folders: list[Path]) -> str:
+    # The stamp first: what changes while the page is made is then new to it.
+    now = stamp(folders)
+    return page(read_runs(folders), live=now)
 
 
 def server(folders: list[Path], port: int) -> ThreadingHTTPServer:

@@ -13,12 +13,11 @@ from wholegrain.report.figures import Figure, figures
 from wholegrain.report.reading import RunRecord
 from wholegrain.report.words import conditions, number, promise
 
-LIVE = "data-live"
 GLOBAL = "window.vegaEmbed = vegaEmbed;"
 
 
-def page(runs: list[RunRecord], *, live: bool = False) -> str:
-    """The report on these runs as HTML; a live one asks its own server whether there is something new."""
+def page(runs: list[RunRecord], *, live: str | None = None) -> str:
+    """The report on these runs as HTML; a live one asks its own server whether its stamp is another than `live` now."""
     drawn = list(figures(runs))
     title = f"wholegrain: {runs[0].name}" if len(runs) == 1 else f"wholegrain: {len(runs)} runs compared"
     parts = [_compared(runs)] if len(runs) > 1 else []
@@ -27,7 +26,7 @@ def page(runs: list[RunRecord], *, live: bool = False) -> str:
     parts += [_record(run, len(runs) > 1) for run in runs]
     specs = {figure.key: figure.spec() for figure in drawn}
     return f"""<!doctype html>
-<html lang="en"{f" {LIVE}" if live else ""}>
+<html lang="en"{f' data-live="{live}"' if live else ""}>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from wholegrain import _check
 from wholegrain._places import state_folder
-from wholegrain.errors import BudgetError
+from wholegrain.errors import BudgetError, LedgerError
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
@@ -31,9 +32,21 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
     """The ledger at this path, or one in memory."""
     if path is None:
         return Ledger.in_memory()
-    if create and not path.parent.exists():
-        path.parent.mkdir(parents=True)
+    try:
+        if create and not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a character that no path can have
+        raise LedgerError(f"The ledger '{path}' cannot be made: {_check.reason(error)}.") from error
     return Ledger.open(path, create=create)
+
+
+def require_known(ledger: Ledger, run: str) -> None:
+    """Refuse a ledger that a run which has begun is not in: with another one, it would spend everything again."""
+    if run not in ledger.book.runs:
+        raise LedgerError(
+            f"The ledger '{ledger.path}' does not know the run '{run}', which has begun; put back the one that it began"
+            " with."
+        )
 
 
 def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, noise: NoiseSource) -> Guard:
@@ -50,7 +63,8 @@ def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, no
         terms=TermsRecord.of(plan.terms),
     )
     budget = BudgetOpened(account=account, unit=plan.unit, epsilon=limit, delta=plan.delta)
-    return Guard.open(ledger, opening, budget, plan.horizon.releases(), noise.identity, plan.accountant)
+    stream = noise.identity if noise.repeats else None
+    return Guard.open(ledger, opening, budget, plan.horizon.releases(), stream, plan.accountant)
 
 
 def _require_same_budget(ledger: Ledger, account: Account, spec: RunSpec) -> None:

@@ -33,10 +33,18 @@ class Checkpoints:
 
     def latest(self, most: int, like: Tensor) -> State:
         """The newest whole checkpoint of at most `most` rounds, with parameters of this kind."""
+        later = False
         for file in self._files():
             state = self._read(file)
-            if state is not None and state.round <= most and _alike(state.vector, like):
-                return state
+            if state is not None and _alike(state.vector, like):
+                if state.round <= most:
+                    return state
+                later = True
+        if later:
+            raise RunError(
+                f"Line {most + 1} of '{self.path.parent / 'rounds.jsonl'}' is damaged, and all checkpoints are of later"
+                " rounds; put it back, or start the run anew."
+            )
         raise RunError(f"No checkpoint in '{self.path}' is whole; the run cannot go on, start it anew.")
 
     def _read(self, file: Path) -> State | None:
@@ -47,8 +55,9 @@ class Checkpoints:
             round = int(facts["round"])
         except (SafetensorError, OSError, KeyError, ValueError):
             return None
-        whole = digest(vector) == facts.get("digest") and facts.get("run") == self.run
-        return State(round, vector) if whole else None
+        # The digest vouches for the parameters; that the round is theirs, the file's name must confirm.
+        named = file == self._file(round) and facts.get("run") == self.run
+        return State(round, vector) if named and digest(vector) == facts.get("digest") else None
 
     def _file(self, round: int) -> Path:
         return self.path / f"round-{round:07}.safetensors"

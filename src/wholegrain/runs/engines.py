@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from wholegrain import _check
 from wholegrain.engines.distributed import Distributed, Spread, joined, serve
 from wholegrain.engines.inprocess import InProcess
-from wholegrain.engines.processes import beside, rank, world_size
+from wholegrain.engines.processes import Processes, beside, end_at_once, rank, world_size
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import Engine
 from wholegrain.gradients.parameters import flatten
@@ -49,13 +49,20 @@ def engine_for(prepared: Prepared, choice: EngineChoice) -> Iterator[Engine]:
     if choice.name == "inprocess":
         yield local
         return
-    start = contextlib.nullcontext() if rank() is not None else beside(choice.processes or 1)
-    with start, joined():
+    with _others(choice) as others, joined():
         engine = Distributed(_own(local), _spread(prepared))
         try:
             yield engine
-        finally:
-            engine.stop()
+        except BaseException:
+            # Who is in the middle of a round would not hear that the run is over. They hold nothing that is not here.
+            end_at_once(others)
+            raise
+        engine.stop()
+
+
+def _others(choice: EngineChoice) -> contextlib.AbstractContextManager[Processes]:
+    """The processes that this one starts; none where all of them are already there."""
+    return contextlib.nullcontext([]) if rank() is not None else beside(choice.processes or 1)
 
 
 def serve_silos(prepared: Prepared) -> None:

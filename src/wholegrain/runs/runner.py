@@ -36,7 +36,7 @@ from wholegrain.policies.policy import SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
-from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger
+from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger, require_known
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
@@ -47,6 +47,7 @@ from wholegrain.silo.sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
 
 MOST_LEARNING_RATE = 1e6
+MOST_GIB = 2.0**30  # as good as no limit
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -144,11 +145,6 @@ def prepare(
     facts = tuple(silo.facts for silo in parts.silos.values())
     largest = {name: silo.data.largest_subject for name, silo in parts.silos.items()}
     plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest)
-    if spec.rounds.fewest_silos > plan.horizon.cohort_count:
-        raise SpecError(
-            f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
-            " train in a round."
-        )
     model = models.checked(model) if model else _model(spec, dataset)
     scored = dict(parts.held_out)
     if spec.evaluation.train:
@@ -187,6 +183,11 @@ def plan_for(
         seed=spec.seed,
     )
     plan = _planned(spec, federation, horizon, pricing, largest_subject)
+    if spec.rounds.fewest_silos > plan.horizon.cohort_count:
+        raise SpecError(
+            f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
+            " train in a round."
+        )
     if spec.privacy.noise == "secure":
         return plan
     return replace(plan, guarantees=tuple(_simulated(guarantee) for guarantee in plan.guarantees))
@@ -224,8 +225,13 @@ def _planned(
 
 @contextlib.contextmanager
 def guarded(prepared: Prepared, run: str, folder: Path | None = None, *, create: bool = True) -> Iterator[Guard]:
-    """The run's guard, with its ledger open; a run that its account cannot pay for is refused."""
+    """The run's guard, with its ledger open; a run that its account cannot pay for is refused.
+
+    Without `create`, the run has begun, and its ledger must know it.
+    """
     with open_ledger(ledger_path(prepared.spec, folder), create=create) as ledger:
+        if not create:
+            require_known(ledger, run)
         yield guard_run(ledger, run, prepared.spec, prepared.data, prepared.plan, prepared.noise)
 
 
@@ -240,6 +246,7 @@ def execute(
 ) -> Run:
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
     start = start or Start(State(0, flatten(prepared.model)))
+    guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     state, done = start.state, list(start.done)
     carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)
     learning_rate, size = prepared.spec.rounds.learning_rate, state.vector.numel()
@@ -333,7 +340,7 @@ def _goal(spec: RunSpec, pricing: Accountant) -> Goal:
 
 
 def _memory(spec: RunSpec) -> int:
-    return int(_check.positive("compute.memory_gib", spec.compute.memory_gib) * 2**30)
+    return int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
 
 
 def _model(spec: RunSpec, dataset: Dataset) -> nn.Module:

@@ -14,7 +14,7 @@ from wholegrain import _check
 from wholegrain.errors import SpecError
 
 Label = Annotated[str, BeforeValidator(str)]
-"""A class or category; numbers are taken by their digits."""
+"""A class, a category or a name; numbers are taken by their digits."""
 
 BLANK = "FILL IN"
 """What stands in an unfinished spec where somebody's knowledge is needed."""
@@ -116,7 +116,7 @@ class LedgerSpec(Section):
 
     path: str | None = None
     data: str | None = None
-    budget: str = "main"
+    budget: Label = "main"
     epsilon: float | None = None
 
 
@@ -222,6 +222,7 @@ def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSp
     for change in changes:
         _apply(tree, change)
     refuse_blanks(tree, path)
+    _refuse_unwritable(tree, path)
     data = tree.get("data")
     inner = [data.get(name) for name in ("table", "options")] if isinstance(data, dict) else []
     for section in (*inner, tree.get("ledger")):
@@ -239,7 +240,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         raise SpecError(f"There is no spec '{path}'.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"The spec '{path}' cannot be read: {error}.") from error
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: no TOML or JSON, or a number with thousands of digits
         raise SpecError(f"The spec '{path}' is not valid: {_check.reason(error)}.") from error
     if not isinstance(tree, dict):
         raise SpecError(f"The spec '{path}' holds no sections.")
@@ -255,6 +256,14 @@ def refuse_blanks(tree: Mapping[str, Any], path: Path) -> None:
             f"The spec '{path}' is unfinished: {blanks[0]} still says '{BLANK}'{others}; fill it in from knowledge,"
             " not from the data."
         )
+
+
+def _refuse_unwritable(tree: Mapping[str, Any], path: Path) -> None:
+    """Refuse half a character (JSON can escape one, an argument of the command can hold one): a run keeps its spec."""
+    try:
+        json.dumps(tree, ensure_ascii=False, default=str).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise SpecError(f"The spec '{path}' cannot be kept as text: {_check.reason(error)}.") from error
 
 
 def _blanks(value: Any, place: str = "") -> Iterator[str]:
@@ -285,7 +294,7 @@ def _literal(text: str) -> Any:
     """A TOML value where it is one, otherwise the text itself, so that names need no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ import numpy as np
 from safetensors.torch import save
 
 import wholegrain
+from wholegrain import _check
 from wholegrain._files import sync_folder, write_whole
 from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State
@@ -60,18 +62,18 @@ class RunFolder:
             draft.mkdir(parents=True)
             RunFolder(draft, run)._fill(prepared)
             os.rename(draft, path)
+            sync_folder(path.parent)
         except OSError as error:
             raise RunError(f"The folder '{path}' cannot be written: {error.strerror}.") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        sync_folder(path.parent)
         return RunFolder(path, run)
 
     @staticmethod
     def open(path: Path) -> "RunFolder":
         """The folder of an earlier run."""
         facts = _read(path / "run.json")
-        if facts.get("format") != FORMAT or not isinstance(facts.get("run"), str):
+        if facts.get("format") != FORMAT or not re.fullmatch("[0-9a-f]{16}", str(facts.get("run"))):
             raise RunError(f"'{path}' was written by another version of wholegrain; use that one, or start anew.")
         return RunFolder(path, facts["run"])
 
@@ -99,12 +101,18 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(handle)
             yield
-        except BlockingIOError as error:
-            raise RunError(f"Another process is at work in '{self.path}'; wait for it, or stop it.") from error
         finally:
             os.close(handle)
+
+    def _lock(self, handle: int) -> None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(f"Another process is at work in '{self.path}'; wait for it, or stop it.") from error
+        except OSError as error:
+            raise RunError(f"The folder '{self.path}' cannot be locked: {error.strerror}.") from error
 
     def start(self, prepared: Prepared) -> Start:
         """Where the run goes on: at the last checkpoint that is whole and whose rounds are all on record."""
@@ -184,9 +192,9 @@ class RunFolder:
         try:
             lines = (self.path / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError as error:
-            raise RunError(f"The record in '{self.path}' cannot be read: {error.strerror}.") from error
+            raise RunError(f"The record '{self.path / 'rounds.jsonl'}' cannot be read: {error.strerror}.") from error
         for line in lines[:-1]:  # what follows the last newline was cut short
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 found.append(round_of(json.loads(line)))
                 if found[-1].round == len(found) - 1:
                     continue
@@ -214,6 +222,8 @@ def data_digest(silos: Mapping[str, Silo], key: str) -> str:
 
 def require_free(path: Path) -> None:
     """Refuse a path that already holds something, so that no run is overwritten."""
+    if path.name in ("", ".."):
+        raise RunError(f"'{path}' cannot be the folder of a run; name a new one with --out.")
     try:
         taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
     except OSError as error:
@@ -231,8 +241,8 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RunError(f"'{path.parent}' holds no run: there is no {path.name} in it.") from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"'{path}' cannot be read: {error}.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"'{path}' cannot be read: {_check.reason(error)}.") from error
     if not isinstance(content, dict):
         raise RunError(f"'{path}' cannot be read: it holds no sections.")
     return content

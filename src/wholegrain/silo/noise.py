@@ -34,7 +34,12 @@ class NoiseSource(Protocol):
 
     @property
     def identity(self) -> str:
-        """What tells this source's numbers from another's: with one identity, the same keys give the same numbers."""
+        """What tells this source's numbers from another's."""
+        ...
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the same keys give the same numbers again; where they do not, asking again is another release."""
         ...
 
     def stream(self, round: int, silo: str) -> NoiseStream:
@@ -66,6 +71,11 @@ class SeededNoise:
     def identity(self) -> str:
         """The seed says it all."""
         return f"seeded:{self.seed}"
+
+    @property
+    def repeats(self) -> bool:
+        """To the last bit."""
+        return True
 
     def coins(self, round: int, silo: str) -> np.random.Generator:
         """Coins that depend on nothing but the seed and these keys."""

@@ -72,6 +72,11 @@ class SecureNoise:
     """Random, and no part of any key: no other source has the same."""
 
     @property
+    def repeats(self) -> bool:
+        """Never."""
+        return False
+
+    @property
     def name(self) -> str:
         """`secure (AES-256, keyed by the operating system, on a grid)`."""
         return "secure (AES-256, keyed by the operating system, on a grid)"

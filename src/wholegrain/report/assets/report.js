@@ -22,12 +22,11 @@ const draw = async () => {
 dark.addEventListener("change", draw);
 draw();
 if ("live" in document.documentElement.dataset) {
-  let seen = null;
+  const seen = document.documentElement.dataset.live;
   setInterval(async () => {
     try {
       const stamp = await (await fetch("stamp", { cache: "no-store" })).text();
-      if (seen !== null && stamp !== seen) location.reload();
-      seen = stamp;
+      if (stamp !== seen) location.reload();
     } catch { /* the server is gone: the page stays as it is */ }
   }, 1000);
 }

@@ -1,0 +1,76 @@
+"""Commands that the pages of docs show are run here, and print what the pages say."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from command import Command
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+
+
+def shown(page: str, verb: str) -> tuple[list[str], str]:
+    """A command of a page and the output under it."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = re.search(rf"```console\n\$ (?:PYTHONPATH=\S+ )?wholegrain ({verb}.*?)\n(.*?)```", text, re.S)
+    assert found, f"{page} shows no '{verb}'"
+    return found[1].split(), found[2]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the examples, as after a clone."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_federation_init(wholegrain: Command, here: Path) -> None:
+    command, output = shown("operate-a-federation.md", "federation init")
+    assert wholegrain(*command).out == output
+    assert (here / "fed" / "north" / "silo.toml").exists()
+
+
+def test_report(wholegrain: Command, here: Path) -> None:
+    wholegrain("run", "examples/own_table/visits.toml", "--out", "runs/visits", "--quiet")
+    command, output = shown("reports.md", "report")
+    assert wholegrain(*command).out == output
+    assert (here / "visits.html").stat().st_size > 500_000
+
+
+def test_own_policy(wholegrain: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / "own-policy.md").read_text(encoding="utf-8")
+    assert (here / "examples" / "my_policies.py").read_text() in text
+    monkeypatch.syspath_prepend(str(here / "examples"))
+    command, _ = shown("own-policy.md", "plan")
+    planned = wholegrain(*command)
+    assert planned.code == 0
+    assert "by sampling people and averaging their clipped gradients" in planned.out
+    assert re.search(r"subject +3\.999 +1e-05 +PROVED", planned.out)
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_ledger_of_a_run(wholegrain: Command, here: Path, verb: str) -> None:
+    wholegrain("run", "examples/own_table/visits.toml", "--out", "runs/visits", "--quiet")
+    told = wholegrain("ledger", verb, "runs/visits")
+    assert told.code == 0
+    assert "head" in told.out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_such_module:row", "cannot be imported"),
+        ("my_policies:two_clip", "cannot be imported"),
+    ],
+)
+def test_a_policy_that_is_none(
+    wholegrain: Command, here: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.syspath_prepend(str(here / "examples"))
+    refused = wholegrain("plan", "examples/clinics.toml", "--set", f"policy.name={name}")
+    assert refused.code == 2
+    assert refused.err.startswith("error: ")

@@ -1,0 +1,160 @@
+"""silo.toml: read whole or refused in one sentence that names the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from deployment import charter_tree, write_charter
+from wholegrain.deploy.charter import load_charter
+from wholegrain.deploy.client import hosted
+from wholegrain.errors import DataError, SpecError
+
+
+def test_paths_are_taken_from_the_charters_folder(tmp_path: Path) -> None:
+    link = {"address": "here:1", "certificates": "certs/ca.crt", "key": "key"}
+    charter = load_charter(write_charter(tmp_path / "north", link=link, ledger={"path": "../books/ledger.sqlite"}))
+    assert charter.link is not None
+    assert charter.data.table is not None
+    assert charter.data.table.path == str(tmp_path / "north" / "visits.csv")
+    assert charter.link.certificates == str(tmp_path / "north" / "certs" / "ca.crt")
+    assert charter.link.key == str(tmp_path / "north" / "key")
+    assert charter.ledger.path == str(tmp_path / "books" / "ledger.sqlite")
+
+
+def test_the_ledger_lies_beside_the_charter_unless_it_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_charter(tmp_path / "north")
+    monkeypatch.chdir(tmp_path)
+    assert load_charter(Path("north/silo.toml")).ledger.path == str(tmp_path / "north" / "ledger.sqlite")
+
+
+def test_what_is_not_said_is_the_careful_choice(tmp_path: Path) -> None:
+    charter = load_charter(write_charter(tmp_path))
+    assert charter.limit.noise == "secure"
+    assert charter.limit.unit == "subject"
+    assert charter.allow.policies == ("subject_dp",)
+    assert charter.allow.scores == ()
+    assert charter.held_out == 0
+    assert charter.link is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"limit": {"epsilon": 0}}, "limit.epsilon"),
+        ({"limit": {"epsilon": -1.0}}, "limit.epsilon"),
+        ({"limit": {"epsilon": "much"}}, "limit.epsilon"),
+        ({"limit": {"delta": 0}}, "limit.delta"),
+        ({"limit": {"delta": 1}}, "limit.delta"),
+        ({"limit": {"unit": "person"}}, "limit.unit"),
+        ({"limit": {"items_per_subject": 0}}, "limit.items_per_subject"),
+        ({"limit": {"smallest_noise": 0}}, "limit.smallest_noise"),
+        ({"limit": {"largest_clip": 0}}, "limit.largest_clip"),
+        ({"limit": {"most_steps": 0}}, "limit.most_steps"),
+        ({"limit": {"noise": "none"}}, "limit.noise"),
+        ({"limit": {"accountant": "trust me"}}, "limit.accountant"),
+        ({"limit": {"epsilom": 1.0}}, "epsilom"),
+        ({"allow": {"scores": ["gradients"]}}, "allow.scores"),
+        ({"allow": {"models": "logistic"}}, "allow.models"),
+        ({"allow": {"code": True}}, "allow.code"),
+        ({"held_out": 1.0}, "held_out"),
+        ({"silo": ""}, "silo"),
+        ({"link": {}}, "link.address"),
+        ({"link": {"address": "here:1", "port": 70000}}, "link.port"),
+        ({"trust": True}, "trust"),
+    ],
+    ids=str,
+)
+def test_a_fault_is_told_in_one_sentence_that_names_file_and_key(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    path = write_charter(tmp_path, **changes)
+    with pytest.raises(SpecError) as caught:
+        load_charter(path)
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("section", ["limit", "allow", "data", "silo"])
+def test_a_section_that_is_missing_is_named(tmp_path: Path, section: str) -> None:
+    tree = charter_tree()
+    del tree[section]
+    path = tmp_path / "silo.json"
+    path.write_text(json.dumps(tree))
+    with pytest.raises(SpecError, match=rf"silo\.json.*{section}"):
+        load_charter(path)
+
+
+@pytest.mark.parametrize(
+    "key", ["epsilon", "items_per_subject", "smallest_noise", "largest_clip"], ids=lambda key: f"limit.{key}"
+)
+def test_no_limit_is_guessed(tmp_path: Path, key: str) -> None:
+    tree = charter_tree()
+    del tree["limit"][key]
+    path = tmp_path / "silo.json"
+    path.write_text(json.dumps(tree))
+    with pytest.raises(SpecError, match=rf"limit\.{key}"):
+        load_charter(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"silo = ", "is not valid"),
+        (b"[limit]\nepsilon = 1\nepsilon = 9\n", "is not valid"),
+        (b"silo = \xff\xfe", "cannot be read"),
+        (b'silo = "FILL IN"\n', "silo still says 'FILL IN'"),
+        (b"", "silo: Field required"),
+    ],
+)
+def test_a_file_that_is_no_charter_is_refused_by_name(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "silo.toml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        load_charter(path)
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"no .*nowhere\.toml"):
+        load_charter(tmp_path / "nowhere.toml")
+
+
+def test_blanks_must_be_filled_wherever_they_are(tmp_path: Path) -> None:
+    path = write_charter(tmp_path, limit={"items_per_subject": "FILL IN"}, allow={"models": [{"name": "FILL IN"}]})
+    with pytest.raises(SpecError, match=r"limit.items_per_subject still says 'FILL IN' \(and 1 more\)"):
+        load_charter(path)
+
+
+def test_a_policy_that_nobody_knows_is_refused_when_the_silo_opens(tmp_path: Path) -> None:
+    charter = load_charter(write_charter(tmp_path, allow={"policies": ["subject_pd"]}))
+    with pytest.raises(SpecError, match="did you mean 'subject_dp'"), hosted(charter):
+        pass
+
+
+def test_data_that_breaks_its_bound_is_refused_where_the_charter_says_so(tmp_path: Path) -> None:
+    charter = load_charter(write_charter(tmp_path, limit={"items_per_subject": 2, "surplus": "refuse"}))
+    with pytest.raises(DataError, match="more than items_per_subject = 2"), hosted(charter):
+        pass
+
+
+def test_data_is_held_to_its_bound_otherwise(tmp_path: Path) -> None:
+    with hosted(load_charter(write_charter(tmp_path, limit={"items_per_subject": 2}))) as host:
+        assert host.silo.data.largest_subject == 2
+        assert host.silo.facts.items_per_subject == 2
+        assert host.silo.facts.drops_surplus
+
+
+def test_held_out_subjects_are_never_trained_on(tmp_path: Path) -> None:
+    with hosted(load_charter(write_charter(tmp_path, held_out=0.25))) as host:
+        assert host.held_out is not None
+        assert not set(host.held_out.subjects) & set(host.silo.data.subjects)
+        assert host.held_out.subject_count + host.silo.facts.subjects == 40

@@ -1,0 +1,231 @@
+"""A silo's answers: whatever a server sends is answered, and nothing is said that might be private."""
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+
+from deployment import ask, message, task, text_message, vector, write_charter
+from wholegrain.deploy.charter import load_charter
+from wholegrain.deploy.client import FAILED, app, hosted, reply_to
+from wholegrain.deploy.host import Host
+from wholegrain.engines import wire
+from wholegrain.errors import DataError
+from wholegrain.silo.training import Trainer
+
+SECRET = "p007 has the value 3.1415"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with hosted(load_charter(write_charter(tmp_path / "north"))) as found:
+        yield found
+
+
+def said(reply: Message) -> dict[str, Any]:
+    return wire.read_answer(reply)
+
+
+def refusals(host: Host) -> list[dict[str, Any]]:
+    assert host.ledger.path is not None
+    path = host.ledger.path.with_name("refusals.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def dying(error: BaseException) -> Any:
+    def die(*_: Any) -> None:
+        raise error
+
+    return die
+
+
+def test_a_query_is_answered_with_name_and_public_sizes(host: Host) -> None:
+    reply = reply_to(message(kind="query"), host)
+    assert said(reply) == {"silo": "north", "items": host.silo.data.items, "subjects": 40}
+    assert not reply.content.array_records
+
+
+def test_a_task_is_answered_with_the_update_and_nothing_else(host: Host) -> None:
+    reply = reply_to(ask(task(), vector(0.5)), host)
+    assert said(reply) == {"silo": "north"}
+    assert set(reply.content) == {wire.ANSWER, wire.PARAMETERS}
+    update = wire.read_vector(reply)
+    assert update.shape == (8,)
+    assert not torch.equal(update, vector(0.5))
+    assert not refusals(host)
+
+
+def test_a_reply_goes_to_whom_asked(host: Host) -> None:
+    asked = ask(task())
+    reply = reply_to(asked, host)
+    assert reply.metadata.reply_to_message_id == "message-1"
+    assert (reply.metadata.src_node_id, reply.metadata.dst_node_id) == (2, 1)
+    assert reply.metadata.run_id == 7
+
+
+def test_a_message_type_with_an_action_is_the_same_message(host: Host) -> None:
+    assert "refused" not in said(reply_to(message(kind="query.who"), host))
+    assert "refused" not in said(reply_to(ask(task(), kind="train.now"), host))
+
+
+def test_a_refusal_is_told_by_its_rule_and_kept_by_the_silo(host: Host) -> None:
+    reply = reply_to(ask(task(noise_multiplier=0.5)), host)
+    told = "[limit.smallest_noise] a noise multiplier of 0.5 is too small"
+    assert said(reply) == {"silo": "north", "refused": told}
+    assert set(reply.content) == {wire.ANSWER}
+    (line,) = refusals(host)
+    assert line["refused"] == told
+    assert (line["message"], line["run"], line["round"]) == ("train", 7, "0")
+    reply_to(ask(task(model="mlp")), host)
+    assert len(refusals(host)) == 2
+
+
+@pytest.mark.parametrize("error", [ValueError(SECRET), DataError(SECRET), MemoryError(SECRET), RecursionError(SECRET)])
+def test_an_error_that_was_not_foreseen_is_told_in_general_words_only(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    monkeypatch.setattr(Trainer, "train", dying(error))
+    with caplog.at_level(logging.WARNING):
+        reply = reply_to(ask(task()), host)
+    assert said(reply) == {"silo": "north", "refused": FAILED}
+    assert SECRET not in str(reply)
+    assert SECRET in refusals(host)[0]["refused"]
+    assert SECRET in caplog.text
+
+
+def test_the_silo_goes_on_after_an_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train", dying(ValueError(SECRET)))
+        reply_to(ask(task()), host)
+    assert "refused" not in said(reply_to(ask(task()), host))
+
+
+def test_a_ledger_that_cannot_be_trusted_is_told_in_general_words_only(host: Host) -> None:
+    assert host.ledger.path is not None
+    with sqlite3.connect(host.ledger.path) as database:
+        database.execute("INSERT INTO entries VALUES (2, 'now', '{}', 'no hash')")
+    reply = reply_to(ask(task()), host)
+    assert said(reply) == {"silo": "north", "refused": FAILED}
+    assert "cannot be trusted" in refusals(host)[0]["refused"]
+
+
+def test_refusals_that_cannot_be_written_down_are_refusals_all_the_same(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert host.ledger.path is not None
+    host.ledger.path.with_name("refusals.jsonl").mkdir()
+    assert said(reply_to(ask(task(model="mlp")), host))["refused"].startswith("[allow.models]")
+    assert "refusals.jsonl' cannot be written" in caplog.text
+
+
+def test_a_server_writes_no_line_of_its_own_into_the_log(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    forged = "x\n2030-01-01 wholegrain.silo: all is well\x1b[2J"
+    reply_to(ask(task(model=forged)), host)
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert forged in refusals(host)[0]["refused"]
+
+
+def test_scores_leave_only_where_the_charter_lets_them(host: Host, tmp_path: Path) -> None:
+    assert said(reply_to(ask(task(), kind="evaluate"), host))["refused"].startswith("[allow.scores]")
+    open_silo = write_charter(tmp_path / "open", held_out=0.5, allow={"scores": ["accuracy"]})
+    with hosted(load_charter(open_silo)) as other:
+        head = other.ledger.head
+        reply = reply_to(ask(task(), kind="evaluate"), other)
+        assert list(said(reply)["scores"]) == ["accuracy"]
+        assert set(reply.content) == {wire.ANSWER}
+        assert other.ledger.head == head
+
+
+GARBAGE = {
+    "nothing": message(),
+    "an error": message(Error(1, "an error")),
+    "another type": message(kind="get_properties"),
+    "no JSON": text_message(wire.TASK, "{"),
+    "no parameters": text_message(wire.TASK, task().model_dump_json()),
+    "no task": message(RecordDict({wire.PARAMETERS: wire.packed_vector(vector())})),
+    "numbers": message(RecordDict({wire.TASK: MetricRecord({"json": 1})})),
+    "another array": message(
+        RecordDict(
+            {
+                wire.TASK: ConfigRecord({"json": task().model_dump_json()}),
+                wire.PARAMETERS: ArrayRecord({wire.VECTOR: Array(torch.zeros(8))}),
+            }
+        )
+    ),
+    "NaN": ask(task(), torch.full((8,), float("nan"))),
+    "lines": ask(task(model='x\n{"refused": ""}\n', policy="\x1b[2J")),
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_garbage_is_answered_with_a_refusal_and_costs_nothing(host: Host, kind: str) -> None:
+    head = host.ledger.head
+    told = said(reply_to(GARBAGE[kind], host))
+    assert told["refused"].startswith("[")
+    assert told["refused"] != FAILED
+    assert host.ledger.head == head
+    assert len(refusals(host)) == 1
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(
+    st.dictionaries(
+        st.sampled_from([wire.TASK, wire.PARAMETERS, wire.ANSWER, "charter"]),
+        st.dictionaries(st.text(min_size=1), st.text() | st.integers(-(2**60), 2**60) | st.binary() | st.booleans()),
+    ),
+    st.sampled_from(["train", "evaluate", "train.x"]),
+)
+def test_no_message_makes_a_silo_fail_or_pay(host: Host, records: dict[str, dict[str, Any]], kind: str) -> None:
+    head = host.ledger.head
+    content = RecordDict({name: ConfigRecord(values) for name, values in records.items()})
+    assert said(reply_to(message(content, kind), host))["refused"].startswith("[message]")
+    assert host.ledger.head == head
+
+
+# As a plain flower-supernode runs it.
+
+
+def context(**config: str) -> Context:
+    return Context(run_id=7, node_id=2, node_config=config, state=RecordDict(), run_config={"charter": "other.toml"})
+
+
+@pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
+def test_the_app_answers_by_the_charter_of_its_node(tmp_path: Path, kind: str) -> None:
+    path = write_charter(tmp_path)
+    reply = app(ask(task(), kind=kind), context(charter=str(path)))
+    assert said(reply)["silo"] == "north"
+    assert ("refused" in said(reply)) == (kind == "evaluate")
+
+
+def test_what_the_app_spends_lasts(tmp_path: Path) -> None:
+    path = write_charter(tmp_path)
+    for _ in range(2):
+        app(ask(task()), context(charter=str(path)))
+    with hosted(load_charter(path)) as host:
+        (run,) = host.ledger.book.runs.values()
+        assert run.reserved == {"north": 4}
+
+
+def test_an_app_that_cannot_open_its_silo_says_so_in_general_words_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_charter(tmp_path)
+    (tmp_path / "visits.csv").write_text(f"person,a,b,c,ill\n{SECRET},1,2,3,maybe\n")
+    for config in ({"charter": str(path)}, {"charter": str(tmp_path / "none.toml")}, {}):
+        reply = app(ask(task()), context(**config))
+        assert reply.has_content()
+        assert said(reply) == {"refused": FAILED}
+        assert SECRET not in str(reply)
+    assert "maybe" in caplog.text

@@ -1,0 +1,207 @@
+"""The process beside a SuperNode: it takes tasks and answers them, and nothing that goes wrong on the way ends it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Message, RecordDict
+
+from deployment import ask, task, vector, write_charter
+from wholegrain.deploy import node, supernode
+from wholegrain.deploy.charter import LinkSpec, load_charter
+from wholegrain.deploy.client import hosted
+from wholegrain.deploy.host import Host
+from wholegrain.engines import wire
+from wholegrain.errors import SpecError
+
+LINK = LinkSpec(address="fl.example.org:8443", certificates="/silo/ca.crt", key="/silo/key", port=9401)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with hosted(load_charter(write_charter(tmp_path / "north"))) as found:
+        yield found
+
+
+class Fake:
+    """Flower's side of a task: what was handed over, and what it says to a heartbeat."""
+
+    def __init__(self, message: Message | Exception) -> None:
+        self.message = message
+        self.pushed: list[Message] = []
+        self.finished: list[str] = []
+        self.beats = 0
+        self.closed = False
+        self.fails: Exception | None = None
+
+    def pull(self, client: object) -> tuple[Message, Context, object, object]:
+        if isinstance(self.message, Exception):
+            raise self.message
+        return self.message, Context(7, 2, {}, RecordDict(), {}), object(), object()
+
+    def push(self, client: object, message: Message, context: Context) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.pushed.append(message)
+
+    def finish(self, *, sub_status: str, **_: Any) -> None:
+        self.finished.append(sub_status)
+
+    def SendTaskHeartbeat(self, request: object) -> object:  # noqa: N802 (Flower's name)
+        self.beats += 1
+        if self.fails is not None:
+            raise self.fails
+        return type("Response", (), {"success": False})()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake(ask(task()))
+    monkeypatch.setattr(node, "_client", lambda *_: made)
+    monkeypatch.setattr(node, "pull_task_input", made.pull)
+    monkeypatch.setattr(node, "push_message", made.push)
+    monkeypatch.setattr(node, "push_task_output", made.finish)
+    return made
+
+
+def test_a_task_is_answered_and_handed_over(fake: Fake, host: Host) -> None:
+    node._work(LINK, "token", host)
+    (reply,) = fake.pushed
+    assert wire.read_vector(reply).shape == vector().shape
+    assert fake.finished == ["completed"]
+    assert fake.closed
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no such object"), RuntimeError("No messages received"), httpx.ReadTimeout("late"), KeyError()]
+)
+def test_a_task_that_cannot_be_unpacked_is_left_alone(fake: Fake, host: Host, error: Exception) -> None:
+    fake.message = error
+    node._work(LINK, "token", host)
+    assert not fake.pushed
+    assert not fake.finished, "the SuperNode would wait for an answer for ever"
+    assert fake.closed
+    fake.message = ask(task())
+    node._work(LINK, "token", host)
+    assert len(fake.pushed) == 1
+
+
+def test_an_answer_that_cannot_be_handed_over_does_not_end_the_silo(fake: Fake, host: Host) -> None:
+    fake.fails = httpx.ConnectError("refused")
+    node._work(LINK, "token", host)
+    assert not fake.finished
+
+
+def test_a_task_that_has_expired_does_not_end_the_silo(fake: Fake, host: Host) -> None:
+    """Flower's own heartbeat would raise SIGINT in this process."""
+    node._work(LINK, "token", host)
+    assert fake.beats
+    assert node._beat(fake)  # type: ignore[arg-type]
+    unauthorised = httpx.HTTPStatusError("401", request=httpx.Request("POST", "http://x"), response=httpx.Response(401))
+    fake.fails = unauthorised
+    assert not node._beat(fake)  # type: ignore[arg-type]
+    node._work(LINK, "token", host)
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("no"), httpx.ReadTimeout("late")])
+def test_a_supernode_that_is_not_there_has_no_task(error: Exception) -> None:
+    class Gone:
+        def AcquireTask(self, request: object) -> object:  # noqa: N802 (Flower's name)
+            raise error
+
+    assert node._acquire(Gone()) is None  # type: ignore[arg-type]
+
+
+def test_nobody_is_waited_for_at_a_port_where_nobody_listens() -> None:
+    started = time.monotonic()
+    assert node._acquire(node._client(LINK.model_copy(update={"port": 9}))) is None
+    assert time.monotonic() - started < 20
+
+
+def test_the_supernode_only_hands_out_tasks_and_only_on_this_machine() -> None:
+    command = " ".join(node._command(LINK, Path("/tmp/secret")))
+    assert "--isolation process" in command
+    assert "--host 127.0.0.1 --port 9401" in command
+    assert "--superexec-auth-secret-file /tmp/secret" in command
+    assert "--root-certificates /silo/ca.crt --auth-supernode-private-key /silo/key" in command
+    assert "--insecure" not in command
+    assert "dependency" not in command
+
+
+@pytest.mark.parametrize("missing", ["certificates", "key"])
+def test_a_link_without_certificates_or_key_is_refused(missing: str) -> None:
+    with pytest.raises(SpecError, match="needs certificates and key"):
+        node._command(LINK.model_copy(update={missing: None}), Path("/tmp/secret"))
+    command = node._command(LinkSpec(address="here:1", insecure=True), Path("/tmp/secret"))
+    assert command[-1] == "--insecure"
+
+
+def test_a_charter_without_a_server_is_no_reason_to_start_anything(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"it needs the section \[link\]"):
+        node.run_silo(load_charter(write_charter(tmp_path)))
+
+
+def test_the_secret_is_the_owners_alone_and_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+
+    def command(link: LinkSpec, secret: Path) -> list[str]:
+        seen.append(secret)
+        return [sys.executable, "-c", "import sys; sys.stdin.read()"]
+
+    monkeypatch.setattr(node, "_command", command)
+    with node._supernode(LINK, b"x" * 32) as process:
+        assert seen[0].stat().st_mode & 0o777 == 0o600
+        assert seen[0].read_bytes() == b"x" * 32
+        assert process.poll() is None
+    assert process.poll() is not None
+    assert not seen[0].exists()
+
+
+CHILD = """
+import importlib.util, signal, sys, types
+module = types.ModuleType("flwr.supernode.cli.flower_supernode")
+def flower_supernode():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    print("up", flush=True)
+    while True:
+        signal.pause()
+module.flower_supernode = flower_supernode
+sys.modules["flwr.supernode.cli.flower_supernode"] = module
+spec = importlib.util.spec_from_file_location("child", sys.argv[1])
+child = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(child)
+child.main()
+"""
+
+
+@pytest.mark.parametrize("signalled", [False, True], ids=["the silo ends", "it is told to"])
+def test_a_supernode_ends_with_its_silo_and_in_good_order(signalled: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, supernode.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"up\n"
+        if signalled:
+            os.kill(process.pid, signal.SIGTERM)
+        else:
+            process.stdin.close()
+        assert process.wait(60) == 7
+        assert process.stderr.read() == b""

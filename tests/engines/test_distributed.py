@@ -1,0 +1,307 @@
+"""Silos in several processes: the same model to the last bit, and a run that goes on after the loss of one.
+
+Processes are started for real; they take seconds each, most of them to import torch.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ranks
+import wholegrain
+from wholegrain.cli import app
+from wholegrain.engines.distributed import Spread
+from wholegrain.engines.processes import _free_port
+from wholegrain.errors import SpecError
+from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+from wholegrain.gradients.parameters import flatten
+from wholegrain.runs.engines import EngineChoice, engine_for
+from wholegrain.runs.runner import Prepared, prepare
+from wholegrain.runs.spec import load
+
+SOURCE = Path(wholegrain.__file__).parents[1]
+PATIENCE = 240.0
+"""Seconds for what takes ten on a quiet machine."""
+
+CLINICS = """
+seed = 3
+[data]
+source = "clinics"
+options = { patients = 120, clinics = 5, span = 2, visits = 5 }
+[policy]
+name = "subject_dp"
+rate = 0.5
+[privacy]
+epsilon = 40.0
+delta = 1e-5
+[rounds]
+count = 3
+steps = 2
+"""
+COHORT = ("--set", "rounds.cohort=3", "--set", "rounds.averaging=items", "--set", "rounds.count=4")
+LONG = ("--set", "rounds.count=30")
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "clinics.toml"
+    path.write_text(CLINICS)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def this_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that are started here run the code under test, as ranks of no group that pytest belongs to."""
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """`wholegrain ARGS` in this process: its exit code and what it says to standard error."""
+
+    def call(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["wholegrain", *map(str, arguments)])
+        code = 0
+        try:
+            app.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, capsys.readouterr().err
+
+    return call
+
+
+def there(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """`wholegrain ARGS` in a process of its own."""
+    command = [sys.executable, *launcher, "-m", "wholegrain", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def model(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def spent(folder: Path) -> list[tuple[float, list[str]]]:
+    lines = map(json.loads, (folder / "rounds.jsonl").read_text().splitlines())
+    return [(line["epsilon"], line["cohort"]) for line in lines]
+
+
+def test_the_model_is_the_same_on_any_number_of_processes(here, spec: Path, tmp_path: Path) -> None:
+    alone, one, two = (tmp_path / name for name in ("alone", "one", "two"))
+    distributed = ("--quiet", "--engine", "distributed")
+    assert here("run", spec, "--out", alone, "--quiet")[0] == 0
+    assert here("run", spec, "--out", one, *distributed)[0] == 0
+    assert here("run", spec, "--out", two, *distributed, "--processes", 2)[0] == 0
+    assert model(one) == model(two) == model(alone)
+    assert spent(one) == spent(two) == spent(alone)
+
+
+def test_torchrun_gives_the_same_model_and_one_record_with_a_cohort_of_some_silos(
+    here, spec: Path, tmp_path: Path
+) -> None:
+    alone, one, two = (tmp_path / name for name in ("alone", "one", "two"))
+    distributed = ("--engine", "distributed", *COHORT)
+    assert here("run", spec, "--out", alone, *COHORT)[0] == 0
+    assert here("run", spec, "--out", one, *distributed)[0] == 0
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = there("run", spec, "--out", two, *distributed, launcher=torchrun)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Record:") == 1
+    assert model(one) == model(two) == model(alone)
+    assert spent(one) == spent(two) == spent(alone)
+    assert {len(cohort) for _, cohort in spent(two)} == {3}
+
+
+# Ranks of a group, with silos that train in no time.
+
+
+def play(count: int) -> list[ranks.Seen]:
+    """What rank 0 of so many saw."""
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
+    group = [
+        subprocess.Popen(
+            [sys.executable, ranks.__file__],
+            env={**os.environ, **world, "RANK": str(number)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(count)
+    ]
+    try:
+        said = [process.communicate(timeout=PATIENCE)[0] for process in group]
+    finally:
+        for process in group:
+            process.kill()
+    assert [process.returncode for process in group] == [0] * count
+    return json.loads(said[0])
+
+
+class Alone:
+    """All silos in one process."""
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        return (ranks.Letters(ranks.SILOS).answer(silo, task) for silo in task.silos)
+
+
+def test_answers_and_faults_come_in_the_order_of_the_cohort_from_any_rank() -> None:
+    seen = play(3)
+    assert seen == [ranks.cohorts(Alone(), size) for size in ranks.SIZES]
+    assert ["B", "ValueError: silo B broke in round 0, σ → ∞"] in seen[0][0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 20])
+def test_every_silo_has_one_owner(size: int) -> None:
+    spread = Spread(ranks.SILOS, size)
+    owned = [spread.owned(number) for number in range(size)]
+    assert sorted(sum(owned, ())) == sorted(ranks.SILOS)
+    assert all(spread.owner(silo) == number for number, silos in enumerate(owned) for silo in silos)
+    assert max(map(len, owned)) - min(map(len, owned)) <= 1
+
+
+# The loss of a process.
+
+
+@contextlib.contextmanager
+def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process group of its own, which is gone afterwards."""
+    command = [sys.executable, "-m", "wholegrain", *map(str, arguments)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and is more than a name in a list."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(true, process: subprocess.Popen[str] | None = None) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, "it takes too long"
+        assert process is None or process.poll() is None, process.stderr.read()  # type: ignore[union-attr]
+        time.sleep(0.01)
+
+
+def recorded(folder: Path) -> int:
+    path = folder / "rounds.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+def test_a_rank_that_is_killed_ends_the_run_with_a_sentence_and_the_run_goes_on(
+    here, spec: Path, tmp_path: Path
+) -> None:
+    assert here("run", spec, "--out", tmp_path / "alone", "--quiet", *LONG)[0] == 0
+    broken = tmp_path / "broken"
+    options = ("--quiet", "--engine", "distributed", "--processes", 3)
+    with running("run", spec, "--out", broken, *options, *LONG) as process:
+        wait_until(lambda: recorded(broken) >= 3, process)
+        first, second = children(process)
+        os.kill(first, signal.SIGKILL)
+        _, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    (line,) = error.splitlines()
+    assert line.startswith("error: A process of the run was lost in round ")
+    assert "`wholegrain resume`" in line
+    assert not alive(second)
+    assert 3 <= recorded(broken) < 30
+    assert not (broken / "summary.json").exists()
+
+    copy = shutil.copytree(broken, tmp_path / "copy")
+    assert here("resume", broken, "--quiet")[0] == 0
+    assert here("resume", copy, "--quiet", "--engine", "distributed", "--processes", 2)[0] == 0
+    assert model(broken) == model(copy) == model(tmp_path / "alone")
+    assert recorded(broken) == recorded(copy) == 30
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+def test_the_other_ranks_end_with_the_first_and_the_run_goes_on(here, spec: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    with running("run", spec, "--out", broken, "--engine", "distributed", "--processes", 2, *LONG) as process:
+        wait_until(lambda: recorded(broken) >= 1, process)
+        (other,) = children(process)
+        process.kill()
+        process.wait()
+        wait_until(lambda: not alive(other))
+    assert here("resume", broken, "--quiet")[0] == 0
+    assert recorded(broken) == 30
+
+
+def stop_in_the_middle(prepared: Prepared) -> None:
+    """Two answers of five, the second from the other process."""
+    silos = tuple(prepared.silos)
+    with engine_for(prepared, EngineChoice("distributed", 2)) as engine:
+        answers = engine.run(RoundTask(0, silos, 1, flatten(prepared.model)))
+        assert [next(answers).silo, next(answers).silo] == list(silos[:2])
+        raise KeyboardInterrupt
+
+
+@pytest.mark.timeout(PATIENCE)
+def test_a_run_that_is_stopped_in_the_middle_of_a_round_does_not_wait_for_the_others(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["wholegrain", "run", str(spec), "--engine", "distributed", "--processes", "2"])
+    prepared = prepare(load(spec))
+    with pytest.raises(KeyboardInterrupt):
+        stop_in_the_middle(prepared)
+    assert "RANK" not in os.environ
+
+
+# What cannot be meant.
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--processes", 2), "The engine 'inprocess' has one process; use --engine distributed for several."),
+        (("--engine", "distribute"), "Unknown engine 'distribute' (did you mean 'distributed'?)"),
+        (("--engine", "distributed", "--processes", 0), "--processes must be a whole number of at least 1, not 0."),
+    ],
+)
+def test_a_use_that_cannot_be_meant_is_refused(
+    here, spec: Path, tmp_path: Path, options: tuple[object, ...], said: str
+) -> None:
+    code, error = here("run", spec, "--out", tmp_path / "run", *options)
+    assert code == 2
+    assert error.startswith(f"error: {said}")
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_of_several_processes_must_be_told_so(here, spec: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, error = here("run", spec, "--out", tmp_path / "run")
+    assert code == 2
+    assert error == "error: This process is one of several; say so with --engine distributed.\n"
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(SpecError, match=r"There are 2 processes already, and --processes asks for 3"):
+        EngineChoice("distributed", 3)
+    assert not EngineChoice("distributed").serves
+    monkeypatch.setenv("RANK", "1")
+    assert EngineChoice("distributed", 2).serves
