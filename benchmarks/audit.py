@@ -1,4 +1,4 @@
-"""How much of each proved ε an audit finds, and where a guarantee is about something else: docs/audit.md has the tables.
+"""How much of each proved ε an audit finds, and where a guarantee is about something else: see docs/audit.md.
 
 Run: python benchmarks/audit.py [policies] [item] [printed] [membership]
 """
@@ -53,7 +53,9 @@ def best(found: Audit, *words: str) -> str:
 
 
 def policies() -> None:
-    print("| policy | model | proved ε | lower bound | of it | one run, any mechanism | final model | verdict | seconds |")
+    print(
+        "| policy | model | proved ε | lower bound | of it | one run, any mechanism | final model | verdict | seconds |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for policy in POLICIES:
         for model in ("logistic", "mlp"):

@@ -8,9 +8,9 @@ import torch
 
 from audit.planted import POLICIES, prepared
 from wholegrain.audit.attacks import in_a_crowd, one_in_each_home, secret_coins
-from wholegrain.audit.canaries import BASE, Block, Company, Design, Extended, extended
+from wholegrain.audit.canaries import BASE, Block, Company, Design
 from wholegrain.audit.inputs import dressed, telling_input
-from wholegrain.audit.playing import Seen, noise_like, play
+from wholegrain.audit.playing import Seen, last_of, noise_like, play, unwatched
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.data.sampling import FixedItems
 from wholegrain.gradients.parameters import flatten
@@ -40,7 +40,7 @@ def batch_of(design: Design, silo: str) -> tuple[torch.Tensor, torch.Tensor, tor
 def test_a_canary_moves_its_own_coordinate_as_far_as_anybody_may(policy: str, moves: float) -> None:
     design = crowd(policy)
     size = flatten(design.prepared.model).numel()
-    pooled = Extended(design, size)(torch.zeros(size + design.block.size), *batch_of(design, design.homes[3][0]), CLIPS[policy])
+    pooled = design.gradients(design.start, *batch_of(design, design.homes[3][0]), CLIPS[policy])
     block = pooled.total[size:]
     ours = torch.zeros(design.block.size)
     ours[3::8][:2] = moves  # the third and the eleventh live in the third home
@@ -54,26 +54,26 @@ def test_canaries_leave_the_models_sum_alone(policy: str) -> None:
     vector = torch.randn(size + design.block.size, generator=torch.Generator().manual_seed(0))
     groups = torch.unique(torch.from_numpy(real.data.subjects), return_inverse=True)[1]
     alone = design.prepared.clipped_sum(vector[:size], real.inputs, real.targets, groups, CLIPS[policy]).total
-    together = Extended(design, size)(vector, *batch_of(design, silo), CLIPS[policy]).total
+    together = design.gradients(vector, *batch_of(design, silo), CLIPS[policy]).total
     torch.testing.assert_close(together[:size], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_a_clip_of_the_whole_batch_turns_round() -> None:
     """With the canary one way, without it the other: 2C apart."""
-    design = one_in_each_home(prepared("user_ldp"), Unit.SUBJECT, Company.MADE_UP, spare=4)
+    design = one_in_each_home(prepared("user_ldp"), Unit.SUBJECT)
     size, clip = flatten(design.prepared.model).numel(), Clip(ClipPer.BATCH, Pool.MEAN, 1.0)
-    gradients, seen = Extended(design, size), []
+    seen = []
     for present in (False, True):
         silo = design.silos(np.full(8, present))["clinic-2"]
         home = design.home_of["clinic-2"]
         groups = torch.arange(silo.data.items)
-        total = gradients(torch.zeros(size + design.block.size), silo.inputs, silo.targets, groups, clip).total
+        total = design.gradients(design.start, silo.inputs, silo.targets, groups, clip).total
         seen.append(float(total[size + home]))
     assert seen == pytest.approx([-1.0, 1.0], abs=1e-4)
 
 
 def test_a_silo_holds_canaries_to_its_bounds() -> None:
-    design = one_in_each_home(prepared("higradavg_dp"), Unit.SUBJECT, Company.MADE_UP, spare=1)
+    design = one_in_each_home(prepared("higradavg_dp"), Unit.SUBJECT)
     assert design.rows(design.prepared.plan.rows[0][1]) == 6  # three times what it may bring
     silos = design.silos(np.ones(8, np.bool_))
     assert all(silo.data.largest_subject == 2 for silo in silos.values())
@@ -81,7 +81,11 @@ def test_a_silo_holds_canaries_to_its_bounds() -> None:
 
 def test_nobody_lives_in_more_silos_than_the_span_allows() -> None:
     run = prepared("subject_dp")
-    wide = replace(run, plan=replace(run.plan, span=3), spec=run.spec.model_copy(update={"silos": run.spec.silos.model_copy(update={"span": 3})}))
+    wide = replace(
+        run,
+        plan=replace(run.plan, span=3),
+        spec=run.spec.model_copy(update={"silos": run.spec.silos.model_copy(update={"span": 3})}),
+    )
     design = Design(prepared=wide, unit=Unit.SUBJECT, block=Block(4, 1), company=Company.CROWD)
     assert [len(home) for home in design.homes] == [3, 3]
     assert len(design.home_of) == 6
@@ -94,7 +98,7 @@ def test_a_batch_of_fixed_size_finds_its_silo_full() -> None:
     run = prepared("subject_dp")
     rows = tuple((replace(policy, sampling=FixedItems(5)), silo) for policy, silo in run.plan.rows)
     fixed = replace(run, plan=replace(run.plan, rows=rows))
-    design = one_in_each_home(fixed, Unit.SUBJECT, Company.MADE_UP, spare=1)
+    design = one_in_each_home(fixed, Unit.SUBJECT)
     full, short = (design.silos(np.full(8, present)) for present in (True, False))
     for _, silo in rows:
         assert full[silo.name].data.items == silo.items
@@ -109,20 +113,27 @@ def test_an_item_is_one_row_with_a_sibling_where_its_subject_is_clipped() -> Non
     assert sorted(codes) == [0, 3 + 8 + 1, 3 + 8 + 2, 3 + 8 + 3]
 
 
+def test_an_item_takes_the_place_of_one_of_k_where_surplus_is_dropped() -> None:
+    design = Design(prepared=prepared("higradavg_dp"), unit=Unit.ITEM, block=Block(400, 1), company=Company.MADE_UP)
+    rows = np.concatenate([silo.data.targets for silo in design.silos(np.ones(400, np.bool_)).values()]) - BASE
+    ours, siblings = rows[rows < 400], rows[rows > 400 + 8]
+    assert len(ours) + len(siblings) == 400 * 2
+    assert abs(len(ours) / 400 - 2 / 3) < 0.1  # four standard deviations
+    assert design.siblings(prepared("local_item_dp").plan.rows[0]) == 0
+
+
 def test_an_audit_is_the_run_it_audits() -> None:
-    """Without canaries the model comes out as the run itself would train it, to the last bit but those of rounding."""
+    """Without canaries the silos are the run's own, and the model comes out as the run itself would train it."""
     run = prepared("subject_dp")
     design = Design(prepared=run, unit=Unit.SUBJECT, block=Block(1, 1), company=Company.CROWD)
-    model = flatten(run.model)
-    noise = SeededNoise(5)
+    model, noise = flatten(run.model), SeededNoise(5)
     seen: list[Seen] = []
     silos = design.silos(np.zeros(1, np.bool_))
-    with_block = play(run, extended(model, design.block), silos, Extended(design, model.numel()), noise, seen.append)
-    assert len(seen) == 6 * 8
+    with_block = last_of(play(design.run(silos, noise), design.start, seen.append))
+    assert len(seen) == 2 * 8
     assert with_block.shape == (model.numel() + 3,)
-    plain = play(run, model, run.silos, run.clipped_sum, noise, lambda each: None)
-    first = play(run, model, silos, run.clipped_sum, noise, lambda each: None)
-    assert torch.equal(plain, first)
+    plain = last_of(play(replace(run, noise=noise), model, unwatched))
+    assert torch.equal(plain, last_of(play(replace(run, silos=silos, noise=noise), model, unwatched)))
 
 
 def test_coins_are_fair_and_of_their_own() -> None:
@@ -171,10 +182,12 @@ def test_strength_is_tested_exactly() -> None:
 
 
 def test_a_portrait_takes_the_canarys_place() -> None:
-    design = one_in_each_home(prepared("subject_dp", "mlp"), Unit.SUBJECT, Company.ONE, spare=0)
-    portrait = telling_input(design.prepared, flatten(design.prepared.model), seed=0)
-    silos = dressed(design.silos(np.ones(8, np.bool_)), portrait, 8)
-    for silo in silos.values():
-        assert silo.data.items == 3
+    run = prepared("subject_dp", "mlp")
+    design = Design(prepared=run, unit=Unit.SUBJECT, block=Block(1, 0), company=Company.ONE)
+    portrait = telling_input(run, flatten(run.model), seed=0)
+    silos = dressed(design.silos(np.ones(1, np.bool_)), portrait)
+    for name, silo in silos.items():
+        own = 2 if name == design.homes[0][0] else 0
+        assert silo.data.items == 1 + own
         assert (silo.data.targets < BASE).all()
-        assert (silo.data.inputs == portrait.stored).all(1).sum() == 2
+        assert (silo.data.inputs == portrait.stored).all(1).sum() == own

@@ -91,8 +91,10 @@ def test_where_nothing_is_promised(wholegrain: Command, spec: Path) -> None:
         (("--canaries", "3"), "are the fewest"),
         (("--runs", "1"), "are the fewest"),
         (("--confidence", "1.5"), "between 0 and 1"),
-        (("--figure", "x.svg", "--no-membership"), "leaves out"),
-        (("--figure", "x.pdf", *FEW), ".svg or .png"),
+        (("--figure", "x.svg", "--no-membership"), "left out"),
+        (("--figure", "x.svg", "--unit", "item"), "left out"),
+        (("--figure", "x.pdf"), ".svg or .png"),
+        (("--figure", "nowhere/x.svg"), "no folder"),
     ],
 )
 def test_bad_input_is_one_sentence(wholegrain: Command, spec: Path, arguments: tuple[str, ...], words: str) -> None:

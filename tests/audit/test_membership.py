@@ -18,7 +18,7 @@ NONE = Guarantee(unit=Unit.SUBJECT, standing=Standing.NONE, epsilon=np.inf, delt
 
 
 def test_nobody_is_asked_about_by_an_item_that_was_trained_on() -> None:
-    data = clinics(patients=200, clinics=2, visits=7).data
+    data = clinics(patients=200, clinics=2, span=2, visits=7).data
     cast = cast_of(data, seed=0)
     assert not set(cast.trained) & set(cast.kept)
     trained, kept = data.take(cast.trained), data.take(cast.kept)
@@ -54,8 +54,8 @@ def test_intervals_cover_what_they_should() -> None:
 def test_rates_are_taken_above_a_line_with_few_false_ones() -> None:
     others = np.arange(1000.0)
     found = rate_at(np.array([989.5, 990.5, 995.0, 2.0]), others, 0.01, 0.95)
-    assert found.true_positives == 0.5  # above 989, ten others are
-    assert found.low < 0.5 < found.high
+    assert found.true_positives == 0.75  # above 989, ten others are
+    assert found.low < 0.75 < found.high
     assert found.resolved
     assert not rate_at(np.array([1.0]), others[:50], 0.01, 0.95).resolved
 
@@ -66,18 +66,18 @@ def spec(policy: str, **privacy: object) -> RunSpec:
             "model": {"name": "mlp"},
             "policy": {"name": policy, "rate": 1.0},
             "privacy": privacy,
-            "rounds": {"count": 60, "learning_rate": 5.0},
+            "rounds": {"count": 60},
         }
     )
 
 
 def test_fedavg_gives_people_away_and_noise_hides_them(tmp_path: Path) -> None:
-    data = clinics(patients=120, clinics=1, span=1, visits=8, features=60)
+    """Fewer people than features: a model learns people by heart."""
+    data = clinics(patients=200, clinics=1, span=1, visits=8, features=200)
     plain = membership(spec("fedavg"), data)
-    assert plain.auc > 0.65
     assert plain.auc_interval[0] > 0.5
     hidden = membership(spec("subject_dp", noise_multiplier=30.0), data)
-    assert hidden.auc < 0.62
+    assert hidden.auc_interval[0] < 0.5
     write_figure(hidden, tmp_path / "roc.svg")
     assert "proof allows" in (tmp_path / "roc.svg").read_text()
     write_figure(plain, tmp_path / "roc.png")

@@ -8,7 +8,6 @@ from audit.simulated import rejected_at_most
 from wholegrain.audit.methods import (
     Evidence,
     by_one_run,
-    by_one_run_under,
     by_trials,
     by_trials_under,
     seen_rates,
@@ -26,16 +25,16 @@ def evidence(mu: float, canaries: int, draws: np.random.Generator, line: float |
 @pytest.mark.parametrize("line", [None, 0.0])
 def test_bounds_under_the_curve_hold_and_come_close(line: float | None) -> None:
     draws = np.random.default_rng(0)
-    found = [by_trials_under(evidence(MU, 1000, draws, line), 0.05) for _ in range(60)]
-    assert rejected_at_most(sum(bound.refutes for bound in found), 60, 0.05)
+    found = [by_trials_under(evidence(MU, 1000, draws, line), 0.05) for _ in range(30)]
+    assert rejected_at_most(sum(bound.refutes for bound in found), 30, 0.05)
     assert np.median([bound.epsilon for bound in found]) > 2.2  # of 4.38
 
 
 def test_bounds_in_one_run_hold() -> None:
     draws = np.random.default_rng(1)
-    found = [by_one_run_under(evidence(MU, 500, draws), 0.05) for _ in range(20)]
-    assert not any(bound.refutes for bound in found)
-    assert all(0 <= by_one_run(evidence(MU, 500, draws), 0.05).epsilon < 4.38 for _ in range(20))
+    found = [by_one_run(evidence(MU, 500, draws), 0.05).epsilon for _ in range(200)]
+    assert rejected_at_most(sum(epsilon > 4.38 for epsilon in found), 200, 0.05)
+    assert np.median(found) > 0.5
 
 
 def test_nothing_is_found_where_nothing_is() -> None:
@@ -47,8 +46,8 @@ def test_nothing_is_found_where_nothing_is() -> None:
 
 def test_more_than_was_proved_is_refuted() -> None:
     draws = np.random.default_rng(3)
-    for method in (by_trials_under, by_one_run_under):
-        assert method(evidence(3 * MU, 2000, draws), 0.01).refutes
+    assert by_trials_under(evidence(3 * MU, 300, draws), 0.01).refutes
+    assert by_one_run(evidence(6 * MU, 2000, draws), 0.01).epsilon > 4.38
 
 
 def test_scores_that_are_all_alike_tell_nothing() -> None:

@@ -1,8 +1,7 @@
-"""The experiments: secret coins, training, scores.
+"""The experiments with made-up gradients: secret coins, training, scores.
 
     in a crowd   one training on the real data, with many canaries in it
-    alone        many trainings on hardly any data, with one canary in it or not
-    by input     many trainings with one canary whose gradients are the model's own: see `inputs`
+    alone        many trainings on hardly any data, with one canary in each home or not
 
 Coins are drawn for a purpose of their own, from the audit's seed: no other randomness of a run depends on them.
 """
@@ -14,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.canaries import Block, Company, Design, Extended, extended
-from wholegrain.audit.playing import NoiseOf, play
+from wholegrain.audit.canaries import Block, Company, Design
+from wholegrain.audit.playing import NoiseOf, last_of, play
 from wholegrain.audit.scores import NoiseLaw, Sheet, Values
 from wholegrain.data.sampling import FixedItems
-from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.pooling import ClipPer
 from wholegrain.privacy.units import Unit
 from wholegrain.runs.runner import Prepared
@@ -60,39 +58,33 @@ def bears_a_crowd(prepared: Prepared) -> bool:
     )
 
 
-def one_in_each_home(prepared: Prepared, unit: Unit, company: Company, spare: int) -> Design:
-    """As many canaries as do not share a silo."""
-    draft = Design(prepared=prepared, unit=unit, block=Block(1, spare), company=company)
-    return replace(draft, block=Block(len(draft.homes), spare))
-
-
 def in_a_crowd(prepared: Prepared, noise: NoiseOf, unit: Unit, canaries: int, seed: int) -> Outcome:
     """One training on the real data with about half of the canaries in it."""
     design = Design(prepared=prepared, unit=unit, block=Block(canaries, SPARE), company=Company.CROWD)
-    coins = secret_coins(seed, "crowd", canaries)
-    model = flatten(prepared.model)
-    sheet, gradients = Sheet(design), Extended(design, model.numel())
-    last = play(prepared, extended(model, design.block), design.silos(coins), gradients, noise(-1), sheet)
+    coins, sheet = secret_coins(seed, "crowd", canaries), Sheet(design)
+    last = last_of(play(design.run(design.silos(coins), noise(-1)), design.start, sheet))
     return Outcome(coins, {"level": sheet.level, "spread": sheet.spread, "final": sheet.final(last)}, sheet.noise)
+
+
+def one_in_each_home(prepared: Prepared, unit: Unit) -> Design:
+    """As many canaries as do not share a silo, among made-up companions."""
+    draft = Design(prepared=prepared, unit=unit, block=Block(1, SPARE), company=Company.MADE_UP)
+    return replace(draft, block=Block(len(draft.homes), SPARE))
 
 
 def alone(prepared: Prepared, noise: NoiseOf, unit: Unit, runs: int, seed: int, tick: Tick = silent) -> Outcome:
     """`runs` trainings with a canary in each home or not, and as little else as makes its presence tell.
 
-    What happens in one home does not reach another's updates, so that each is a trial.
+    Made-up gradients do not depend on parameters, so that what happens in one home does not reach another's updates:
+    each home is a trial. Only the last model is shared, and each canary looks at a coordinate of its own there.
     """
-    design = one_in_each_home(prepared, unit, Company.MADE_UP, SPARE)
+    design = one_in_each_home(prepared, unit)
     homes = len(design.homes)
     coins = secret_coins(seed, "alone", runs * homes).reshape(runs, homes)
-    without, within = (design.silos(np.full(homes, present)) for present in (False, True))
-    model = flatten(prepared.model)
-    gradients, start = Extended(design, model.numel()), extended(model, design.block)
-    whole, rows = NoiseLaw(), []
-    for run in range(runs):
+    choose, whole, rows = design.either(), NoiseLaw(), []
+    for run, present in enumerate(coins):
         sheet = Sheet(design)
-        present = {silo for silo, home in design.home_of.items() if coins[run, home]}
-        silos = {name: within[name] if name in present else without[name] for name in without}
-        last = play(prepared, start, silos, gradients, noise(run), sheet)
+        last = last_of(play(design.run(choose(present), noise(run)), design.start, sheet))
         rows.append((sheet.level, sheet.spread, sheet.final(last), sheet.strength, -sheet.strength))
         whole += sheet.noise
         tick()

@@ -121,7 +121,7 @@ def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = Non
 
     Private: what is found is about canaries, but the training reads the real rows; it is not for publication.
     """
-    noise, plan, unit = noise or noise_like(prepared), prepared.plan, settings.unit
+    noise, plan, unit = noise or noise_like(prepared, settings.seed), prepared.plan, settings.unit
     against = Against(plan.guarantee(unit), law=_has_law(plan, unit))
     asked: list[Question] = []
     looked, canaries = NoiseLaw(), 0
@@ -148,13 +148,12 @@ def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = Non
 
 
 SERVER, FINAL = "every update", "final model"
+ONE_RUN, TRIALS, CURVE = "one run", "trials", "trials, by the curve"
 METHODS: Mapping[str, Method] = {
-    "one run": methods.by_one_run,
-    "one run, by the curve": methods.by_one_run_under,
-    "trials": methods.by_trials,
-    "trials, by the curve": methods.by_trials_under,
+    ONE_RUN: methods.by_one_run,
+    TRIALS: methods.by_trials,
+    CURVE: methods.by_trials_under,
 }
-ONE_RUN, ONE_RUN_CURVE, TRIALS, TRIALS_CURVE = METHODS
 MOST_WEIGHT = 3.0
 """What the attack that should find most counts beside the others."""
 
@@ -203,30 +202,28 @@ class Against:
 
         With a coordinate of its own each is a trial as well, if the code is right: none shares noise or coins.
         """
-        for score, view in (("level", SERVER), ("final", FINAL), ("spread", SERVER)):
-            name, weight = f"gradient canaries in a crowd: {score}", MOST_WEIGHT if score == "level" else 1.0
-            evidence = self._evidence(outcome, score)
+        for score, view, weight in (("level", SERVER, MOST_WEIGHT), ("final", FINAL, 1.0), ("spread", SERVER, 1.0)):
+            name, evidence = f"gradient canaries in a crowd: {score}", self._evidence(outcome, score)
             if score != "spread" or self.event is None:
                 yield Question(name, view, ONE_RUN, evidence, weight)
-            if score == "level" and self.event is not None:
-                yield Question(name, view, ONE_RUN_CURVE, evidence, weight)
             if self.event is not None:
-                yield Question(name, view, TRIALS_CURVE, evidence, weight)
+                yield Question(name, view, CURVE, evidence, weight)
 
     def alone(self, outcome: Outcome, *, final: bool) -> Iterator[Question]:
         """One canary, many runs."""
-        scores = [("level", SERVER), ("spread", SERVER), ("louder", SERVER), ("quieter", SERVER)]
-        for score, view in [*scores, ("final", FINAL)] if final else scores:
+        views = {"level": SERVER, "spread": SERVER, "louder": SERVER, "quieter": SERVER}
+        for score, view in (views | ({"final": FINAL} if final else {})).items():
             name, weight = f"gradient canary alone: {score}", MOST_WEIGHT if score == "level" else 1.0
+            evidence = self._evidence(outcome, score)
             if score == "level" or self.event is None:
-                without_line = replace(self._evidence(outcome, score), line=None)
-                yield Question(name, view, TRIALS, without_line, weight)
+                # The line that a likelihood ratio comes with is not the one that tells most about a single ε.
+                yield Question(name, view, TRIALS, replace(evidence, line=None), weight)
             if self.event is not None:
-                yield Question(name, view, TRIALS_CURVE, self._evidence(outcome, score), weight)
+                yield Question(name, view, CURVE, evidence, weight)
 
     def inputs(self, outcome: Outcome) -> Iterator[Question]:
         """One canary whose gradients are the model's, many runs."""
-        method = TRIALS if self.event is None else TRIALS_CURVE
+        method = TRIALS if self.event is None else CURVE
         for score, view, name in (("level", SERVER, "gradient"), ("final", FINAL, "loss")):
             evidence = replace(self._evidence(outcome, score), line=None)
             yield Question(f"input canary: {name}", view, method, evidence)

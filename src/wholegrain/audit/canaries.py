@@ -7,8 +7,8 @@ canary moves what is released by as much as the policy allows anybody to, and di
 canary. What a row is, is told by its target, which is beyond all classes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
@@ -28,6 +29,7 @@ from wholegrain.privacy.units import Unit
 from wholegrain.runs.datasets import split_dataset
 from wholegrain.runs.runner import Prepared
 from wholegrain.runs.spec import RunSpec
+from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo
 
 Row = tuple[Policy, SiloFacts]
@@ -43,7 +45,10 @@ MOST_KNOWN = 64
 """Batches of up to so many made-up rows are remembered."""
 MOST_COMPANIONS = 1 << 32
 SURPLUS = 3
-"""Where surplus items are dropped, a canary brings so many times the items that it may have."""
+"""Where surplus items are dropped, a canary brings so many times the items that it may have.
+
+Not in a crowd, where the rows of thousands of them would only cost memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Company(StrEnum):
     """Few of them, of no consequence but for a clip of the whole batch, where they pull against the canary. The harder
     test, and the cheaper one: nothing of the model is computed."""
     ONE = "one real row"
-    """Nothing is made up, and hardly anything else is there."""
+    """Nobody is made up, and hardly anybody else is there."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -144,6 +149,44 @@ class Design:
             return np.ones(int(np.ceil(np.log(RARELY) / misses)), np.int64)
         return np.array([bound])
 
+    def siblings(self, row: Row) -> int:
+        """How many other items the subject of an item canary has, in both worlds, that pull the other way.
+
+        One is turned round by the canary where their subject is clipped; where surplus is dropped, K of them leave no
+        room, so that the canary takes a sibling's place.
+        """
+        policy, silo = row
+        if self.unit is not Unit.ITEM or self.company is Company.ONE:
+            return 0
+        if policy.clip.per is ClipPer.ITEM and silo.drops_surplus:
+            return silo.items_per_subject or 0
+        return int(policy.clip.per is ClipPer.SUBJECT)
+
+    @cached_property
+    def start(self) -> Tensor:
+        """The model's parameters with the block behind them, at zero."""
+        vector = flatten(self.prepared.model)
+        return torch.cat([vector, vector.new_zeros(self.block.size)])
+
+    @cached_property
+    def gradients(self) -> ClippedSum:
+        """The run's own gradients, and those of the block."""
+        return Extended(self)
+
+    def run(self, silos: Mapping[str, Silo], noise: NoiseSource) -> Prepared:
+        """The run that was prepared, with the block, on these silos."""
+        return replace(self.prepared, silos=silos, clipped_sum=self.gradients, noise=noise)
+
+    def either(self) -> Callable[[NDArray[np.bool_]], Mapping[str, Silo]]:
+        """From who is in to silos, for canaries that do not share any: both kinds of each silo are made only once."""
+        without, within = (self.silos(np.full(self.block.canaries, present)) for present in (False, True))
+
+        def chosen(present: NDArray[np.bool_]) -> Mapping[str, Silo]:
+            inside = {silo for silo, home in self.home_of.items() if present[home]}
+            return {name: (within if name in inside else without)[name] for name in without}
+
+        return chosen
+
     def silos(self, present: NDArray[np.bool_]) -> Mapping[str, Silo]:
         """The silos with these canaries in them, held to their bounds as any data is."""
         plan = self.prepared.plan
@@ -190,15 +233,10 @@ class Design:
         first = count + MOST_COMPANIONS * self.prepared.plan.rows.index(row)
         residents = np.arange(home, count, homes) if home < homes else np.zeros(0, np.int64)
         ours = np.repeat(residents[present[residents]], self.rows(silo))
-        beside = residents if self._with_siblings else residents[:0]
+        beside = np.repeat(residents, self.siblings(row))
         codes = [np.full(sizes.sum(), count + home), ours, count + homes + 1 + beside]
         subjects = [np.repeat(first + np.arange(len(sizes)), sizes), ours, beside]
         return np.concatenate(codes), np.concatenate(subjects)
-
-    @property
-    def _with_siblings(self) -> bool:
-        """Whether an item's subject has another one, against which the item turns the subject's clipped mean."""
-        return self.unit is Unit.ITEM and self.prepared.plan.rows[0][0].clip.per is ClipPer.SUBJECT
 
     @cached_property
     def _nobody(self) -> int:
@@ -224,8 +262,8 @@ class Extended:
     to see the sum first.
     """
 
-    def __init__(self, design: Design, size: int) -> None:
-        self._real, self._size = design.prepared.clipped_sum, size
+    def __init__(self, design: Design) -> None:
+        self._real, self._size = design.prepared.clipped_sum, flatten(design.prepared.model).numel()
         self._coordinates, lengths = design.coordinates, design.lengths
 
         def loss(outputs: Tensor, codes: Tensor) -> Tensor:
@@ -265,8 +303,3 @@ class Extended:
 def _renumbered(groups: Tensor) -> Tensor:
     """Groups numbered from 0 without gaps."""
     return groups if not len(groups) else torch.unique(groups, return_inverse=True)[1]
-
-
-def extended(vector: Tensor, block: Block) -> Tensor:
-    """The model's parameters with the block behind them, at zero."""
-    return torch.cat([vector, vector.new_zeros(block.size)])

@@ -22,19 +22,19 @@ from dp_accounting import (
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from numpy.typing import NDArray
 
-from wholegrain.audit.bounds import Guesses, Rates
+from wholegrain.audit.bounds import Rates
 from wholegrain.errors import AccountingError
 from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.approximation import suitable_grid
 
 # Any δ gives a valid line; these lie close enough that the curve between them hardly shows corners.
 DELTAS = np.concatenate([np.geomspace(1e-9, 1e-2, 22), np.linspace(0.02, 0.98, 33)])
-# Coarser than accounts are kept with: still an upper bound, and a curve takes many of them.
-COARSER = 5
+# Coarser than accounts are kept with: still an upper bound, in the fourth digit, and a curve takes many of them.
+COARSER = 10
 # Noise is tried in steps of this factor, so that all attacks on a plan share their curves.
 STEP = 2 ** (1 / 16)
-LEAST, MOST = -64, 80
-"""From a sixteenth of the noise to 32 times as much, in steps."""
+LEAST, MOST = -64, 64
+"""From a sixteenth of the noise to 16 times as much, in steps."""
 EPSILON_OVERFLOWS = 500.0
 
 
@@ -54,12 +54,6 @@ class Curve:
         misses = np.exp(-self.epsilons) * (1 - alarms - self.deltas)
         return float(min(1.0, hits.min(), (1 - misses).min()))
 
-    def fewest_alarms(self, hits: float) -> float:
-        """The fewest false alarms with which an attack can be right so often: `most_hits` the other way round."""
-        alarms = np.exp(-self.epsilons) * (hits - self.deltas)
-        silence = np.exp(self.epsilons) * (1 - hits) + self.deltas
-        return float(max(0.0, alarms.max(), (1 - silence).max()))
-
 
 def refuted_by_rates(curve: Curve, rates: Rates) -> bool:
     """Whether no mechanism under the curve has these error rates, one way or the other.
@@ -69,23 +63,6 @@ def refuted_by_rates(curve: Curve, rates: Rates) -> bool:
     True
     """
     return rates.hits > curve.most_hits(rates.alarms)
-
-
-def refuted_in_one_run(curve: Curve, guesses: Guesses, significance: float) -> bool:
-    """Whether no mechanism under the curve allows so many right guesses in one run with that probability.
-
-    [Mahloujifar, Melis and Chaudhuri 2024, Algorithm 3, two-valued secrets]: if v or more right guesses had the
-    probability τ, each smaller number of them would need at least `r` more; together they would exceed one.
-    """
-    right = significance * guesses.right / guesses.canaries
-    wrong = significance * (guesses.made - guesses.right) / guesses.canaries
-    for count in range(guesses.right - 1, -1, -1):
-        more = max(wrong, curve.fewest_alarms(right))
-        if more == wrong:
-            break
-        right = min(1.0, right + count / (guesses.made - count) * (more - wrong))
-        wrong = more
-    return right + wrong > guesses.made / guesses.canaries
 
 
 def refuted_epsilon(event: DpEvent, delta: float, refutes: Callable[[Curve], bool]) -> float:

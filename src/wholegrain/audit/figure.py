@@ -21,18 +21,27 @@ COLOURS = {"attack": "#0072b2", "proof allows": "#d55e00", "chance": "#7f7f7f"}
 POINTS = 120
 
 
+def require_figure(path: Path) -> None:
+    """Refuse a file that no figure can be written to, before anything is computed for it."""
+    if path.suffix not in (".svg", ".png"):
+        raise SpecError(f"A figure is written as .svg or .png, not as '{path.name}'.")
+    if not path.parent.is_dir():
+        raise SpecError(f"There is no folder '{path.parent}' to write '{path.name}' into.")
+
+
 def write_figure(found: Membership, path: Path) -> None:
     """The figure as SVG or PNG, by the name's ending."""
+    require_figure(path)
     spec = roc(found).to_dict()
+    drawn = vl_convert.vegalite_to_svg(spec).encode() if path.suffix == ".svg" else _png(spec)
     try:
-        if path.suffix == ".svg":
-            write_whole(path, vl_convert.vegalite_to_svg(spec).encode())
-        elif path.suffix == ".png":
-            write_whole(path, vl_convert.vegalite_to_png(spec, scale=2))
-        else:
-            raise SpecError(f"A figure is written as .svg or .png, not as '{path.name}'.")
+        write_whole(path, drawn)
     except OSError as error:
         raise RunError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def _png(spec: dict[str, Any]) -> bytes:
+    return vl_convert.vegalite_to_png(spec, scale=2)
 
 
 def roc(found: Membership) -> Any:

@@ -3,7 +3,8 @@ does not fit.
 
 They go all the way through the run's own gradients, so that they find what a made-up gradient cannot: a layer that is
 not clipped. The attacker knows the parameters of every round, computes the canary's gradient there, and looks for it in
-the update, in all parameters and in each one by itself; or only looks at the last model's loss on it.
+the update, in all parameters and in each one by itself; or only looks at the last model's loss on it. All silos move
+these parameters, so that a run has one canary, and is one trial.
 """
 
 import math
@@ -17,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.attacks import Outcome, Tick, one_in_each_home, secret_coins, silent
-from wholegrain.audit.canaries import BASE, Company, Design, Extended, extended
-from wholegrain.audit.playing import NoiseOf, Seen, play
+from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
+from wholegrain.audit.canaries import BASE, Block, Company, Design
+from wholegrain.audit.playing import NoiseOf, Seen, last_of, play
 from wholegrain.audit.scores import NoiseLaw, Values, known_law
 from wholegrain.gradients.parameters import Layout, call, flatten
 from wholegrain.gradients.pooling import ClipPer
@@ -53,26 +54,21 @@ class Portrait:
 
 
 def by_input(prepared: Prepared, noise: NoiseOf, unit: Unit, runs: int, seed: int, tick: Tick = silent) -> Outcome:
-    """`runs` trainings with such a canary in each home or not, and hardly anything else."""
-    design = one_in_each_home(prepared, unit, Company.ONE, spare=0)
-    homes = len(design.homes)
-    coins = secret_coins(seed, "input", runs * homes).reshape(runs, homes)
-    model = flatten(prepared.model)
-    portrait = telling_input(prepared, model, seed)
-    without = design.silos(np.zeros(homes, np.bool_))
-    within = dressed(design.silos(np.ones(homes, np.bool_)), portrait, homes)
-    gradients, start = Extended(design, model.numel()), extended(model, design.block)
+    """`runs` trainings with such a canary in the first home or not, and hardly anything else."""
+    design = Design(prepared=prepared, unit=unit, block=Block(1, 0), company=Company.ONE)
+    coins, start = secret_coins(seed, "input", runs), flatten(prepared.model)
+    portrait = telling_input(prepared, start, seed)
+    without, within = (dressed(design.silos(np.array([present])), portrait) for present in (False, True))
     rows = []
-    for run in range(runs):
-        sheet = Projections(design, portrait)
-        present = {silo for silo, home in design.home_of.items() if coins[run, home]}
-        silos = {name: within[name] if name in present else without[name] for name in without}
-        last = play(prepared, start, silos, gradients, noise(runs + run), sheet)
-        outputs = call(prepared.model, sheet.layout, last[: model.numel()], portrait.inputs)
-        rows.append((sheet.level, np.full(homes, -float(cross_entropy(outputs, portrait.targets)))))
+    for run, present in enumerate(coins):
+        actual = replace(prepared, silos=within if present else without, noise=noise(runs + run))
+        projections = Projections(design, portrait)
+        last = last_of(play(actual, start, projections))
+        outputs = call(prepared.model, projections.layout, last, portrait.inputs)
+        rows.append((projections.best, -float(cross_entropy(outputs, portrait.targets))))
         tick()
-    level, final = np.array(rows).transpose(1, 0, 2).reshape(2, -1)
-    return Outcome(coins.reshape(-1), {"level": level, "final": final}, NoiseLaw())
+    level, final = np.array(rows).T
+    return Outcome(coins, {"level": level, "final": final}, NoiseLaw())
 
 
 class Projections:
@@ -81,33 +77,25 @@ class Projections:
     def __init__(self, design: Design, portrait: Portrait) -> None:
         self._design, self._portrait, self._steps = design, portrait, design.prepared.plan.horizon.steps
         self.layout = Layout.of(design.prepared.model)
-        self._sums = np.zeros((len(design.homes), 1 + len(self.layout.names)))
+        self._sums = np.zeros(1 + len(self.layout.names))
         self._round, self._directions = -1, torch.zeros(0)
 
     def __call__(self, seen: Seen) -> None:
         """Take in one update."""
         policy, silo = seen.row
-        home = self._design.home_of.get(silo.name)
-        if home is None:
+        if silo.name not in self._design.homes[0]:
             return
         if seen.round != self._round:
-            self._round, self._directions = seen.round, self._gradient(seen.start[: self.layout.size])
-        found = self._found(seen.in_clip_norms(seen.moved[: self.layout.size]))
+            self._round = seen.round
+            self._directions = _gradient(self._design.prepared, self.layout, seen.start, self._portrait)
+        found = self._found(seen.in_clip_norms(seen.moved))
         law = None if policy.clip.per is ClipPer.BATCH else known_law(policy, silo, self._design.unit, self._steps)
-        self._sums[home] += found if law is None else law.log_ratio(found)
+        self._sums += found if law is None else law.log_ratio(found)
 
     @property
-    def level(self) -> Values:
-        """The best score of each home's canary over all parameters and each by itself [home]."""
-        best: Values = self._sums.max(1)
-        return best
-
-    def _gradient(self, vector: Tensor) -> Tensor:
-        model = self._design.prepared.model
-        gradient = batch_gradient(
-            model, cross_entropy, self.layout, vector, self._portrait.inputs, self._portrait.targets
-        )
-        return gradient.nan_to_num_(0.0, 0.0, 0.0)
+    def best(self) -> float:
+        """The best score over all parameters and each by itself."""
+        return float(self._sums.max())
 
     def _found(self, moved: Tensor) -> Values:
         """How far the update goes along the gradient, in clip norms: of all parameters, then of each."""
@@ -119,13 +107,17 @@ class Projections:
         return np.append(products.sum() / whole if whole else 0.0, each)
 
 
+def _gradient(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
+    gradient = batch_gradient(prepared.model, cross_entropy, layout, vector, portrait.inputs, portrait.targets)
+    return gradient.nan_to_num_(0.0, 0.0, 0.0)
+
+
 def telling_input(prepared: Prepared, vector: Tensor, seed: int) -> Portrait:
     """The candidate whose gradients are the longest before training, in all parameters alike."""
     layout = Layout.of(prepared.model)
 
     def length(portrait: Portrait) -> float:
-        gradient = batch_gradient(prepared.model, cross_entropy, layout, vector, portrait.inputs, portrait.targets)
-        parts = layout.views(gradient.nan_to_num_(0.0, 0.0, 0.0)).values()
+        parts = layout.views(_gradient(prepared, layout, vector, portrait)).values()
         return sum(math.log(max(float(part.norm()), NOTHING)) for part in parts)
 
     return max(candidates(prepared, vector, seed), key=length)
@@ -147,12 +139,12 @@ def candidates(prepared: Prepared, vector: Tensor, seed: int) -> list[Portrait]:
     return found
 
 
-def dressed(silos: Mapping[str, Silo], portrait: Portrait, canaries: int) -> Mapping[str, Silo]:
-    """The silos with the canaries' rows replaced by the portrait; what was dropped stays dropped."""
+def dressed(silos: Mapping[str, Silo], portrait: Portrait) -> Mapping[str, Silo]:
+    """The silos with the canary's rows replaced by the portrait; what was dropped stays dropped."""
     result = {}
     for name, silo in silos.items():
         data = silo.data
-        ours = (data.targets >= BASE) & (data.targets < BASE + canaries)
+        ours = data.targets >= BASE
         inputs, targets = data.inputs.copy(), data.targets.copy()
         inputs[ours], targets[ours] = portrait.stored, portrait.label
         result[name] = replace(silo, data=replace(data, inputs=inputs, targets=targets))

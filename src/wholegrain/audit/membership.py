@@ -20,17 +20,15 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.bounds import at_least
-from wholegrain.audit.playing import Unpaid
+from wholegrain.audit.playing import play, unwatched
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.errors import DataError
-from wholegrain.federation.rounds import State
 from wholegrain.gradients.parameters import Layout, call, flatten
 from wholegrain.models.inputs import values
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.units import Guarantee, Unit
-from wholegrain.runs.progress import RoundDone
-from wholegrain.runs.runner import Prepared, execute, prepare
+from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import RunSpec
 
 FEWEST = 10
@@ -166,17 +164,15 @@ def rate_at(members: Values, others: Values, false_positives: float, confidence:
 
 def _fall(prepared: Prepared, kept: SubjectData) -> Values:
     """By how much each item's loss fell, on average over the rounds that are looked at [item]."""
-    every = max(1, prepared.plan.horizon.rounds // LOOKS)
-    before, fallen, looks = item_losses(prepared, flatten(prepared.model), kept), np.zeros(kept.items), 0
-
-    def look(done: RoundDone, state: State) -> None:
-        nonlocal looks
-        if state.round % every == 0 or state.round == prepared.plan.horizon.rounds:
-            fallen.__iadd__(before - item_losses(prepared, state.vector, kept))
-            looks += 1
-
-    execute(prepared, Unpaid(), record=look)
-    return fallen / looks
+    start, last = flatten(prepared.model), prepared.plan.horizon.rounds
+    every = max(1, last // LOOKS)
+    looks = [
+        item_losses(prepared, vector, kept)
+        for round, vector in enumerate(play(prepared, start, unwatched), start=1)
+        if round % every == 0 or round == last
+    ]
+    fall: Values = item_losses(prepared, start, kept) - np.mean(looks, axis=0)
+    return fall
 
 
 def item_losses(prepared: Prepared, vector: Tensor, data: SubjectData) -> Values:

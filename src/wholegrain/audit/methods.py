@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from wholegrain.audit.bounds import Counts, Guesses, Rates, one_run_epsilon, rates, two_world_epsilon
-from wholegrain.audit.curves import Curve, curve, refuted_by_rates, refuted_epsilon, refuted_in_one_run
+from wholegrain.audit.curves import curve, refuted_by_rates, refuted_epsilon
 
 Coins = NDArray[np.bool_]
 Values = NDArray[np.float64]
@@ -60,18 +60,6 @@ def by_one_run(evidence: Evidence, significance: float) -> Bound:
     return Bound(epsilon, False, f"{best.right} of {best.made} guesses right")
 
 
-def by_one_run_under(evidence: Evidence, significance: float) -> Bound:
-    """For mechanisms with a curve like the event's [Mahloujifar et al. 2024]."""
-    tried = all_guesses(evidence.coins, evidence.scores)
-    share = significance / len(tried)
-
-    def bound(guesses: Guesses) -> Bound:
-        seen = f"{guesses.right} of {guesses.made} guesses right"
-        return _under(evidence, lambda each: refuted_in_one_run(each, guesses, share), seen)
-
-    return max((bound(guesses) for guesses in tried), key=lambda each: each.epsilon)
-
-
 def by_trials(evidence: Evidence, significance: float) -> Bound:
     """For any mechanism, from independent trials [Clopper and Pearson 1934]."""
     found = seen_rates(evidence, significance, lambda each: two_world_epsilon(each, evidence.delta))
@@ -80,13 +68,10 @@ def by_trials(evidence: Evidence, significance: float) -> Bound:
 
 def by_trials_under(evidence: Evidence, significance: float) -> Bound:
     """For mechanisms with a curve like the event's, from independent trials [Nasr et al. 2023]."""
-    found = seen_rates(evidence, significance, _distance)
-    return _under(evidence, lambda each: refuted_by_rates(each, found), _told(found))
-
-
-def _under(evidence: Evidence, refutes: Callable[[Curve], bool], seen: str) -> Bound:
     assert evidence.event is not None
-    return Bound(refuted_epsilon(evidence.event, evidence.delta, refutes), refutes(curve(evidence.event)), seen)
+    found = seen_rates(evidence, significance, _distance)
+    epsilon = refuted_epsilon(evidence.event, evidence.delta, lambda each: refuted_by_rates(each, found))
+    return Bound(epsilon, refuted_by_rates(curve(evidence.event), found), _told(found))
 
 
 def all_guesses(coins: Coins, scores: Values) -> list[Guesses]:

@@ -4,8 +4,9 @@ Nothing is released and nothing is paid for: what an audit trains is thrown away
 is not private.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -14,12 +15,10 @@ from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Averaged, State, rounds
-from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
-from wholegrain.privacy.guard import Guard, Reservation
+from wholegrain.privacy.guard import Reservation
 from wholegrain.runs.runner import Prepared, in_process
 from wholegrain.silo.noise import NoiseSource, SeededNoise
-from wholegrain.silo.training import Silo
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +46,16 @@ NoiseOf = Callable[[int], NoiseSource]
 """The noise of each of an audit's runs, by the run's number."""
 
 
-def noise_like(prepared: Prepared) -> NoiseOf:
-    """The kind of noise that the run itself would use, other numbers in every run."""
+def unwatched(seen: Seen) -> None:
+    """The watcher of what nobody watches."""
+
+
+def noise_like(prepared: Prepared, seed: int = 0) -> NoiseOf:
+    """The kind of noise that the run itself would use, other numbers in every run of every audit."""
     if not isinstance(prepared.noise, SeededNoise):
         return lambda run: prepared.noise
-    seed = prepared.noise.seed
-    return lambda run: SeededNoise(derive(seed, Purpose.NOISE, "audit", run))
+    own = prepared.noise.seed
+    return lambda run: SeededNoise(derive(own, Purpose.NOISE, "audit", seed, run))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,34 +77,27 @@ class Watched:
             yield answer
 
 
-class Unpaid(Guard):
-    """The guard of what is thrown away: it reserves nothing, in no ledger."""
-
-    def __init__(self) -> None:
-        pass
+class Unpaid:
+    """Who answers for what is thrown away: nothing is reserved, in no ledger."""
 
     def reserve(self, round: int, steps: Mapping[str, int], start: str) -> Reservation:
         """Nothing is spent."""
         return Reservation((), 0.0)
 
-    def confirm(self, reservation: Reservation, silos: object) -> None:
+    def confirm(self, reservation: Reservation, silos: Iterable[str]) -> None:
         """Nothing has left."""
 
 
-def play(
-    prepared: Prepared,
-    vector: Tensor,
-    silos: Mapping[str, Silo],
-    clipped_sum: ClippedSum,
-    noise: NoiseSource,
-    watch: Watcher,
-) -> Tensor:
-    """The parameters after all rounds, from `vector`, on these silos."""
-    actual = replace(prepared, silos=silos, clipped_sum=clipped_sum, noise=noise)
+def play(prepared: Prepared, vector: Tensor, watch: Watcher) -> Iterator[Tensor]:
+    """The parameters after each round, from `vector`."""
     rows = {silo.name: (policy, silo) for policy, silo in prepared.plan.rows}
     settings = prepared.spec.rounds
-    engine = Watched(in_process(actual), rows, settings.learning_rate, watch)
+    engine = Watched(in_process(prepared), rows, settings.learning_rate, watch)
     averaged = Averaged(weights([facts for _, facts in rows.values()], Averaging(settings.averaging)))
     for played in rounds(State(0, vector), prepared.plan.horizon, engine, Unpaid(), averaged):
-        vector = played.state.vector
-    return vector
+        yield played.state.vector
+
+
+def last_of(vectors: Iterator[Tensor]) -> Tensor:
+    """The parameters after all rounds."""
+    return deque(vectors, maxlen=1).pop()

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from wholegrain.audit.attacks import Tick, bears_a_crowd, silent
 from wholegrain.audit.auditing import Audit, Settings, Verdict, audit
-from wholegrain.audit.figure import write_figure
+from wholegrain.audit.figure import require_figure, write_figure
 from wholegrain.audit.membership import Membership, membership
 from wholegrain.cli import show
 from wholegrain.cli.pricing import Json, remembering
@@ -50,8 +50,10 @@ def command(
     Exit code 1 means a violation. Nothing is released and nothing is paid for; what is printed is not private.
     """
     settings = Settings(unit=unit, canaries=canaries, runs=runs, confidence=confidence, seed=seed)
-    if figure is not None and no_membership:
-        raise SpecError("--figure shows the membership attack, which --no-membership leaves out.")
+    if figure is not None:
+        if no_membership or unit is not Unit.SUBJECT:
+            raise SpecError("--figure shows the attack on subjects' membership, which is left out here.")
+        require_figure(figure)
     spec = _spec(target, changes)
     pricing = remembering(spec.privacy.accountant)
     dataset = load_dataset(spec)
@@ -111,7 +113,9 @@ def _spec(target: Path, changes: list[str]) -> RunSpec:
 
 def _print(found: Audit, seen: Membership | None) -> None:
     promised = [found.proved] if found.claimed is None else [found.claimed, found.proved]
-    show.out.print(f"[bold]{found.policy}[/bold], unit {found.unit}: {found.runs} runs, {found.canaries} canaries in one")
+    show.out.print(
+        f"[bold]{found.policy}[/bold], unit {found.unit}: {found.runs} runs, {found.canaries} canaries in one"
+    )
     show.out.print(show.guarantees(promised))
     rows = [
         (each.attack, each.view, each.method, each.trials, _bound(each.epsilon, each.refutes), each.seen)
