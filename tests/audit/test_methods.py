@@ -37,6 +37,11 @@ def test_bounds_in_one_run_hold() -> None:
     assert np.median(found) > 0.5
 
 
+def test_trials_without_a_curve_find_half_of_a_gaussians_epsilon() -> None:
+    found = by_trials(evidence(MU, 100_000, np.random.default_rng(4)), 0.01).epsilon
+    assert 0.5 * 4.38 < found < 4.38
+
+
 def test_nothing_is_found_where_nothing_is() -> None:
     """A line drawn on the trials that it is used on would find something now and then."""
     draws = np.random.default_rng(2)
@@ -47,6 +52,7 @@ def test_nothing_is_found_where_nothing_is() -> None:
 def test_more_than_was_proved_is_refuted() -> None:
     draws = np.random.default_rng(3)
     assert by_trials_under(evidence(3 * MU, 300, draws), 0.01).refutes
+    assert by_trials(evidence(6 * MU, 2000, draws), 0.01).epsilon > 4.38
     assert by_one_run(evidence(6 * MU, 2000, draws), 0.01).epsilon > 4.38
 
 

@@ -35,7 +35,7 @@ class Verdict(StrEnum):
     VIOLATION = "violation"
     """The run gives away more than was proved: there is a fault in the code, or in the proof."""
     CLAIM_REFUTED = "claim refuted"
-    """The run gives away more than the paper claims of it; nothing was proved."""
+    """The run gives away more than the paper claims of it; that was not proved."""
     NOTHING_PROMISED = "nothing promised"
     """There is nothing to hold the findings against."""
 
@@ -65,7 +65,10 @@ FEWEST_CANARIES, FEWEST_RUNS = 50, 4
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A lower bound on ε by one attack and one method, and whether it refutes what was proved."""
+    """A lower bound on ε by one attack and one method, and whether it refutes what was proved.
+
+    `view` is what the attacker sees: every silo's update of every round, or the last model alone.
+    """
 
     attack: str
     view: str
@@ -106,14 +109,20 @@ class Audit:
 
     @property
     def verdict(self) -> Verdict:
-        """Findings and checks against the proof; without one, findings against the claim."""
-        if self.proved.standing is Standing.PROVED:
-            found = any(each.refutes or each.epsilon > self.proved.epsilon for each in self.findings)
-            failed = not all(check.passed for check in self.checks)
-            return Verdict.VIOLATION if found or failed else Verdict.CONSISTENT
-        if self.claimed is not None:
-            return Verdict.CLAIM_REFUTED if self.epsilon > self.claimed.epsilon else Verdict.CONSISTENT
-        return Verdict.NOTHING_PROMISED
+        """Findings and checks against the proof, if there is one, then findings against the claim, if there is one."""
+        proved = self.proved.standing is Standing.PROVED
+        if proved and (
+            self.failed or any(each.refutes for each in self.findings) or self.epsilon > self.proved.epsilon
+        ):
+            return Verdict.VIOLATION
+        if self.claimed is not None and self.epsilon > self.claimed.epsilon:
+            return Verdict.CLAIM_REFUTED
+        return Verdict.CONSISTENT if proved or self.claimed is not None else Verdict.NOTHING_PROMISED
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The checks that were not passed."""
+        return tuple(check.name for check in self.checks if not check.passed)
 
 
 def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = None, tick: Tick = silent) -> Audit:
@@ -147,12 +156,17 @@ def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = Non
     )
 
 
-SERVER, FINAL = "every update", "final model"
-ONE_RUN, TRIALS, CURVE = "one run", "trials", "trials, by the curve"
+SERVER, FINAL = "updates", "last model"
+ONE_RUN, TRIALS, CURVE = "one run", "trials", "curve"
 METHODS: Mapping[str, Method] = {
     ONE_RUN: methods.by_one_run,
     TRIALS: methods.by_trials,
     CURVE: methods.by_trials_under,
+}
+ASSUMES: Mapping[str, str] = {
+    ONE_RUN: "nothing but the secret coins",
+    TRIALS: "that trials are independent",
+    CURVE: "that trials are independent, and that the run gives away what was priced at some strength of the noise",
 }
 MOST_WEIGHT = 3.0
 """What the attack that should find most counts beside the others."""
@@ -203,9 +217,11 @@ class Against:
         With a coordinate of its own each is a trial as well, if the code is right: none shares noise or coins.
         """
         for score, view, weight in (("level", SERVER, MOST_WEIGHT), ("final", FINAL, 1.0), ("spread", SERVER, 1.0)):
-            name, evidence = f"gradient canaries in a crowd: {score}", self._evidence(outcome, score)
+            name, evidence = f"crowd: {score}", self._evidence(outcome, score)
             if score != "spread" or self.event is None:
-                yield Question(name, view, ONE_RUN, evidence, weight)
+                yield Question(name, view, ONE_RUN, evidence)
+            if score == "level":
+                yield Question(name, view, TRIALS, without_line(evidence), weight)
             if self.event is not None:
                 yield Question(name, view, CURVE, evidence, weight)
 
@@ -213,11 +229,10 @@ class Against:
         """One canary, many runs."""
         views = {"level": SERVER, "spread": SERVER, "louder": SERVER, "quieter": SERVER}
         for score, view in (views | ({"final": FINAL} if final else {})).items():
-            name, weight = f"gradient canary alone: {score}", MOST_WEIGHT if score == "level" else 1.0
+            name, weight = f"alone: {score}", MOST_WEIGHT if score == "level" else 1.0
             evidence = self._evidence(outcome, score)
             if score == "level" or self.event is None:
-                # The line that a likelihood ratio comes with is not the one that tells most about a single ε.
-                yield Question(name, view, TRIALS, replace(evidence, line=None), weight)
+                yield Question(name, view, TRIALS, without_line(evidence), weight)
             if self.event is not None:
                 yield Question(name, view, CURVE, evidence, weight)
 
@@ -225,12 +240,16 @@ class Against:
         """One canary whose gradients are the model's, many runs."""
         method = TRIALS if self.event is None else CURVE
         for score, view, name in (("level", SERVER, "gradient"), ("final", FINAL, "loss")):
-            evidence = replace(self._evidence(outcome, score), line=None)
-            yield Question(f"input canary: {name}", view, method, evidence)
+            yield Question(f"input: {name}", view, method, without_line(self._evidence(outcome, score)))
 
     def _evidence(self, outcome: Outcome, score: str) -> Evidence:
         line = 0.0 if score == "level" and self.law else None
         return Evidence(outcome.coins, outcome.scores[score], self.proved.delta, self.event, line)
+
+
+def without_line(evidence: Evidence) -> Evidence:
+    """For a line that is drawn: where a likelihood ratio is even is not where most is told about a single ε."""
+    return replace(evidence, line=None)
 
 
 def _claim(plan: Plan, unit: Unit) -> Guarantee | None:

@@ -143,7 +143,7 @@ class Design:
         if self.company is not Company.MADE_UP:
             return np.zeros(0, np.int64)
         if isinstance(policy.sampling, FixedItems):
-            return np.ones(self._room(silo), np.int64)
+            return np.ones(self._room(policy.sampling.size, silo), np.int64)
         if policy.clip.per is ClipPer.BATCH:
             misses = np.log1p(-min(policy.sampling.rate, 1 - 1e-9))
             return np.ones(int(np.ceil(np.log(RARELY) / misses)), np.int64)
@@ -218,12 +218,12 @@ class Design:
         data = self.prepared.silos[silo.name].data
         if self.company is Company.CROWD:
             return data
-        fewest = self._room(silo) if isinstance(policy.sampling, FixedItems) else 1
+        fewest = self._room(policy.sampling.size, silo) if isinstance(policy.sampling, FixedItems) else 1
         return data.take(np.arange(fewest if self.company is Company.ONE else 0))
 
-    def _room(self, silo: SiloFacts) -> int:
-        """Rows beside a canary's own in a silo of its public size."""
-        return max(0, silo.items - min(self.rows(silo), silo.items_per_subject or 1))
+    def _room(self, batch: int, silo: SiloFacts) -> int:
+        """Rows beside a canary's own in a silo of its public size, and a batch of them at least."""
+        return max(batch, silo.items - min(self.rows(silo), silo.items_per_subject or 1))
 
     def _made_up(self, row: Row, present: NDArray[np.bool_]) -> tuple[Codes, Codes]:
         """Codes and subjects of a silo's made-up rows; companions are other subjects in every silo."""

@@ -1,7 +1,7 @@
 """From scores to guesses to bounds: which canaries to guess about, and where to draw the line.
 
 Neither may be chosen by looking at the coins that are guessed. In one run a few numbers of guesses are tried, and share
-the significance; over trials the line is drawn by one half of them and used on the other, unless it was drawn before.
+the significance; over trials the line is drawn by some of them and used on the others, unless it was drawn before.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,6 +23,8 @@ SHARES = (0.01, 0.04, 0.15, 0.6)
 FEWEST = 30
 LINES = 200
 """Most places at which a line is tried."""
+SCOUTS = 4
+"""One trial in so many draws the line, and is used for nothing else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,30 +94,36 @@ def guess(coins: Coins, scores: Values, made: int) -> Guesses:
 
 
 def seen_rates(evidence: Evidence, significance: float, worth: Callable[[Rates], float]) -> Rates:
-    """Error rates of saying "in" above a line; one that is not given is drawn where every other trial shows most."""
+    """Error rates of saying "in" above a line; one that is not given is drawn where it is worth most to the scouts."""
 
-    def seen(part: slice, line: float) -> Rates:
-        return rates(_counts(evidence.coins[part], evidence.scores[part], line), significance)
+    def seen(part: Coins, line: float, times: int = 1) -> Rates:
+        return rates(_counts(evidence.coins[part], evidence.scores[part], line, times), significance)
 
+    def expected(line: float) -> float:
+        """What the others' rates will be worth, if they are as the scouts', of whom there are fewer."""
+        return worth(seen(scouts, line, SCOUTS - 1))
+
+    scouts = np.arange(len(evidence.coins)) % SCOUTS == 0
     if evidence.line is not None:
-        return seen(slice(None), evidence.line)
-    first, second = slice(0, None, 2), slice(1, None, 2)
-    return seen(second, max(_lines(evidence.scores[first]), key=lambda line: worth(seen(first, line))))
+        return seen(np.ones_like(scouts), evidence.line)
+    return seen(~scouts, max(_lines(evidence.scores[scouts]), key=expected))
 
 
 def _lines(scores: Values) -> Iterator[float]:
-    """Places between scores that differ."""
+    """Places between scores that differ, the closer the further out: what tells most of a large ε lies at an end."""
     distinct = np.unique(scores)
     if len(distinct) < 2:
         yield float(distinct[0])
         return
     between = (distinct[1:] + distinct[:-1]) / 2
-    yield from between[:: max(1, len(between) // LINES)].tolist()
+    steps = np.unique(np.geomspace(1, len(between), LINES // 2).astype(int))
+    yield from between[steps - 1].tolist()
+    yield from between[-steps].tolist()
 
 
-def _counts(coins: Coins, scores: Values, line: float) -> Counts:
+def _counts(coins: Coins, scores: Values, line: float, times: int) -> Counts:
     said = scores > line
-    return Counts(int((said & coins).sum()), int(coins.sum()), int((said & ~coins).sum()), int((~coins).sum()))
+    return Counts(*(times * int(each.sum()) for each in (said & coins, coins, said & ~coins, ~coins)))
 
 
 def _distance(found: Rates) -> float:

@@ -10,14 +10,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from wholegrain.audit.attacks import Tick, bears_a_crowd, silent
-from wholegrain.audit.auditing import Audit, Settings, Verdict, audit
+from wholegrain.audit.auditing import ASSUMES, Audit, Settings, Verdict, audit
 from wholegrain.audit.figure import require_figure, write_figure
 from wholegrain.audit.membership import Membership, membership
 from wholegrain.cli import show
 from wholegrain.cli.pricing import Json, remembering
 from wholegrain.cli.runs import Changes
 from wholegrain.errors import SpecError
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.units import Standing, Unit
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec, load
@@ -123,6 +123,8 @@ def _print(found: Audit, seen: Membership | None) -> None:
     ]
     title = f"Lower bounds on ε ({found.confidence:.0%} confidence for all of them together)"
     show.out.print(show.table(title, ("attack", "sees", "method", "trials", "ε ≥", "from"), rows))
+    for method in dict.fromkeys(each.method for each in found.findings):
+        show.out.print(f"{method}: assumes {ASSUMES[method]}", soft_wrap=True)
     checks = [(each.name, each.seen, "passed" if each.passed else "FAILED") for each in found.checks]
     if checks:
         show.out.print(show.table("Checks of what the proof rests on", ("what", "seen", ""), checks))
@@ -137,15 +139,10 @@ def _bound(epsilon: float, refutes: bool) -> str:
 
 
 def _reason(found: Audit) -> str:
-    bound = f"The lower bound is {found.epsilon:.2f}"
-    if found.verdict is Verdict.NOTHING_PROMISED:
-        return f"{bound}, and no guarantee to hold it against."
-    if found.verdict is Verdict.CLAIM_REFUTED and found.claimed is not None:
-        return f"{bound}; {found.claimed.epsilon:.4g} was claimed, and nothing proved."
-    promised = found.claimed if found.claimed is not None and not found.proved.event else found.proved
-    failed = [check.name for check in found.checks if not check.passed]
-    also = f" Not as it was priced: {', '.join(failed)}." if failed else ""
-    return f"{bound}; {show.number(promised.epsilon)} was {str(promised.standing).lower()}.{also}"
+    claimed = "" if found.claimed is None else f"{show.number(found.claimed.epsilon)} was claimed, "
+    proved = "nothing" if found.proved.standing is Standing.NONE else show.number(found.proved.epsilon)
+    failed = f" Not as it was priced: {', '.join(found.failed)}." if found.failed else ""
+    return f"The lower bound is {found.epsilon:.2f}; {claimed}{proved} was proved.{failed}"
 
 
 def _print_membership(seen: Membership) -> None:
