@@ -156,7 +156,7 @@ def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = Non
     )
 
 
-SERVER, FINAL = "updates", "last model"
+SERVER, FINAL = "updates", "model"
 ONE_RUN, TRIALS, CURVE = "one run", "trials", "curve"
 METHODS: Mapping[str, Method] = {
     ONE_RUN: methods.by_one_run,
@@ -165,8 +165,8 @@ METHODS: Mapping[str, Method] = {
 }
 ASSUMES: Mapping[str, str] = {
     ONE_RUN: "nothing but the secret coins",
-    TRIALS: "that trials are independent",
-    CURVE: "that trials are independent, and that the run gives away what was priced at some strength of the noise",
+    TRIALS: "independent trials",
+    CURVE: "independent trials, and the event's own curve at some noise",
 }
 MOST_WEIGHT = 3.0
 """What the attack that should find most counts beside the others."""

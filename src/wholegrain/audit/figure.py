@@ -3,6 +3,7 @@
 Both axes are logarithmic: what matters to a person is at the left, where an attacker is almost never wrong.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from wholegrain.privacy.units import Standing
 
 # Okabe and Ito's colours, as in reports.
 COLOURS = {"attack": "#0072b2", "proof allows": "#d55e00", "chance": "#7f7f7f"}
+DASHES = {"attack": [1, 0], "proof allows": [2, 2], "chance": [6, 4]}
+DECADES = [1.0, 0.1, 0.01, 0.001, 0.0001]
 POINTS = 120
 
 
@@ -54,19 +57,26 @@ def roc(found: Membership) -> Any:
         allowed = curve(found.guarantee.event)
         rows += [_row("proof allows", x, allowed.most_hits(float(x))) for x in alarms]
     scale = alt.Scale(type="log", domain=[least / 2, 1.0], clamp=True, nice=False)
+    axis = alt.Axis(values=[decade for decade in DECADES if decade >= least / 2], gridOpacity=0.5)
+    shown = {row["line"] for row in rows}
     low, high = found.auc_interval
     title = f"Who was trained on? AUC {found.auc:.3f} ({low:.3f}–{high:.3f})"
     return (
         alt.Chart(alt.InlineData(rows))
         .mark_line(clip=True)
         .encode(
-            x=alt.X("alarms:Q", title="false positives", scale=scale),
-            y=alt.Y("hits:Q", title="true positives", scale=scale),
-            color=alt.Color("line:N", title=None, scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))),
-            strokeDash=alt.StrokeDash("line:N", title=None),
+            x=alt.X("alarms:Q", title="false positives", scale=scale, axis=axis),
+            y=alt.Y("hits:Q", title="true positives", scale=scale, axis=axis),
+            color=alt.Color("line:N", title=None, scale=_by(COLOURS, shown)),
+            strokeDash=alt.StrokeDash("line:N", title=None, scale=_by(DASHES, shown)),
         )
         .properties(width=420, height=320, title=title)
     )
+
+
+def _by(look: Mapping[str, Any], shown: set[str]) -> Any:
+    found = {line: value for line, value in look.items() if line in shown}
+    return alt.Scale(domain=list(found), range=list(found.values()))
 
 
 def _steps(found: Membership) -> list[tuple[float, float]]:

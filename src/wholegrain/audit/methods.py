@@ -59,7 +59,7 @@ def by_one_run(evidence: Evidence, significance: float) -> Bound:
     tried = all_guesses(evidence.coins, evidence.scores)
     found = [(one_run_epsilon(guesses, evidence.delta, significance / len(tried)), guesses) for guesses in tried]
     epsilon, best = max(found, key=lambda pair: pair[0])
-    return Bound(epsilon, False, f"{best.right} of {best.made} guesses right")
+    return Bound(epsilon, False, f"{best.right} of {best.made} right")
 
 
 def by_trials(evidence: Evidence, significance: float) -> Bound:
@@ -133,4 +133,8 @@ def _distance(found: Rates) -> float:
 
 
 def _told(found: Rates) -> str:
-    return f"hits ≥ {found.hits:.2g}, alarms ≤ {found.alarms:.2g}"
+    return f"hits {_short(found.hits)}, alarms {_short(found.alarms)}"
+
+
+def _short(rate: float) -> str:
+    return f"{rate:.2f}" if rate >= 0.01 or rate == 0 else f"{rate:.0e}"

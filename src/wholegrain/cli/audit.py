@@ -124,7 +124,8 @@ def _print(found: Audit, seen: Membership | None) -> None:
     title = f"Lower bounds on ε ({found.confidence:.0%} confidence for all of them together)"
     show.out.print(show.table(title, ("attack", "sees", "method", "trials", "ε ≥", "from"), rows))
     for method in dict.fromkeys(each.method for each in found.findings):
-        show.out.print(f"{method}: assumes {ASSUMES[method]}", soft_wrap=True)
+        show.out.print(f" {method}: assumes {ASSUMES[method]}")
+    show.out.print()
     checks = [(each.name, each.seen, "passed" if each.passed else "FAILED") for each in found.checks]
     if checks:
         show.out.print(show.table("Checks of what the proof rests on", ("what", "seen", ""), checks))
