@@ -54,6 +54,13 @@ def test_own_policy(wholegrain: Command, here: Path, monkeypatch: pytest.MonkeyP
     assert re.search(r"subject +3\.999 +1e-05 +PROVED", planned.out)
 
 
+def test_audit(wholegrain: Command, here: Path) -> None:
+    command, output = shown("audit.md", "audit")
+    audited = wholegrain(*command)
+    assert audited.code == 0
+    assert [line.rstrip() for line in audited.out.splitlines()] == output.splitlines()
+
+
 @pytest.mark.parametrize("verb", ["show", "verify"])
 def test_ledger_of_a_run(wholegrain: Command, here: Path, verb: str) -> None:
     wholegrain("run", "examples/own_table/visits.toml", "--out", "runs/visits", "--quiet")

@@ -64,6 +64,47 @@ def test_a_charter_that_cannot_be_used_is_one_sentence(wholegrain, tmp_path: Pat
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"allow": {"models": [{"name": "logistik"}]}}, "did you mean 'logistic'"),
+        ({"link": {"address": "a:1", "certificates": "ca.crt", "key": "key"}}, "link.certificates names"),
+        ({"limit": {"epsilon": 6.0}}, "the ledger holds the budget"),
+    ],
+    ids=str,
+)
+def test_what_could_never_work_is_found_by_a_check(wholegrain, tmp_path: Path, changes: dict, said: str) -> None:
+    pytest.importorskip("flwr")
+    from deployment import task, vector, write_charter
+    from wholegrain.deploy.charter import load_charter
+    from wholegrain.deploy.client import hosted
+
+    with hosted(load_charter(write_charter(tmp_path))) as host:
+        host.answer(task(), vector())
+    code, _, err = wholegrain("silo", "--policy-file", write_charter(tmp_path, **changes), "--check")
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_server_sees_the_price_of_its_spec(wholegrain, tmp_path: Path) -> None:
+    from deployment import as_toml
+
+    silos = [{"name": name, "items": 100, "subjects": 40, "items_per_subject": 4} for name in ("north", "south")]
+    spec = tmp_path / "spec.toml"
+    tree = {
+        "policy": {"name": "subject_dp", "rate": 0.5},
+        "privacy": {"epsilon": 4.0},
+        "federation": {"shape": [3], "classes": 2, "silos": silos},
+    }
+    spec.write_text(as_toml(tree))
+    code, out, _ = wholegrain("plan", spec, "--json")
+    assert code == 0
+    planned = json.loads(out)
+    assert [silo["name"] for silo in planned["silos"]] == ["north", "south"]
+    assert planned["guarantees"][0]["epsilon"] <= 4.0
+
+
 def test_without_flower_there_is_a_sentence_that_says_so(
     wholegrain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

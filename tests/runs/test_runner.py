@@ -6,11 +6,14 @@ import torch
 from torch import nn
 
 import wholegrain as wg
-from wholegrain.errors import ModelError
+from wholegrain.errors import BudgetError, ModelError
+from wholegrain.federation.rounds import State
 from wholegrain.policies.catalog import CATALOG
 from wholegrain.runs.datasets import split_dataset
-from wholegrain.runs.runner import Prepared, Run, execute, guarded, prepare
+from wholegrain.runs.progress import RoundDone, SiloDone
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.summary import run_facts
 
 DATA = wg.clinics(patients=120, clinics=3, span=2, visits=5)
 
@@ -158,3 +161,32 @@ class Dropping(Mixing):
 def test_models_are_refused_for_what_they_do_and_not_only_for_their_layers(model: type[nn.Module], reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         prepare(spec("subject_dp"), dataset=DATA, model=model())
+
+
+class InterruptedRunError(Exception):
+    """What ends a process, as far as a ledger can tell."""
+
+
+def test_a_run_whose_budget_is_spent_ends_with_what_was_played(caplog: pytest.LogCaptureFixture) -> None:
+    """With secure noise a round that was interrupted is paid for twice, and the last one finds nothing left."""
+    secure = {"epsilon": 4.0, "noise": "secure"}
+    prepared = prepare(spec("subject_dp", privacy=secure), dataset=DATA)
+    kept: list[Start] = []
+
+    def record(done: RoundDone, state: State) -> None:
+        kept.append(Start(state, (*(kept[-1].done if kept else ()), done)))
+
+    def stop(event: SiloDone | RoundDone) -> None:
+        if isinstance(event, SiloDone) and event.round == 1:
+            raise InterruptedRunError
+
+    with guarded(prepared, "a run") as guard:
+        with pytest.raises(InterruptedRunError):
+            execute(prepared, guard, record=record, observe=stop)
+        run = execute(prepared, guard, start=kept[-1])
+        assert len(run.rounds) == 2
+        assert "The run ends after the rounds that were played" in caplog.text
+        assert run_facts(run)["rounds"] == 2
+        assert run_facts(run)["rounds_planned"] == 3
+        with pytest.raises(BudgetError):
+            execute(prepared, guard)

@@ -10,7 +10,7 @@ import typer
 
 import wholegrain
 from wholegrain import _check
-from wholegrain.cli import bounds, data, demo, federation, ledger, pricing, report, runs, show, silo
+from wholegrain.cli import audit, bounds, data, demo, federation, ledger, pricing, report, runs, show, silo
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command()(pricing.calibrate)
 app.command()(bounds.bounds)
 app.command()(demo.demo)
 app.command()(silo.silo)
+app.command("audit")(audit.command)
 app.command()(report.report)
 app.command()(report.watch)
 app.add_typer(data.app, name="data")

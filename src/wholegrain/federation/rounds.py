@@ -2,8 +2,9 @@
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
 from wholegrain.policies.horizon import Horizon
-from wholegrain.privacy.guard import Guard
+from wholegrain.privacy.guard import Reservation
 
 MOST_FAILED_ROUNDS = 3
 """So many failed rounds in a row end a run: going on would only spend."""
@@ -51,7 +52,17 @@ class Averaged:
     fewest: int = 1
 
 
-def rounds(state: State, horizon: Horizon, engine: Engine, guard: Guard, averaged: Averaged) -> Iterator[RoundRecord]:
+class Payer(Protocol):
+    """Who answers for a round's releases: a `Guard`, wherever anything is released."""
+
+    def reserve(self, round: int, steps: Mapping[str, int], start: str) -> Reservation:
+        """Pay for the steps of a round before any silo trains, or refuse."""
+
+    def confirm(self, reservation: Reservation, silos: Iterable[str]) -> None:
+        """Note that the releases of these silos have left them."""
+
+
+def rounds(state: State, horizon: Horizon, engine: Engine, guard: Payer, averaged: Averaged) -> Iterator[RoundRecord]:
     """Play the rounds from `state` to the horizon.
 
     Guarantee: a round's releases are in the ledger before any silo is asked to train for it; whoever fails has paid.

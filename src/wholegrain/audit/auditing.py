@@ -1,0 +1,270 @@
+"""The audit of a run: all attacks, what they show with one confidence for all, and the verdict.
+
+A verdict of violation is wrong with a probability of at most 1 − confidence, however many attacks were tried: they
+share the significance. A verdict of consistency proves nothing; it says how much of the proved ε was found in use.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from dp_accounting import DpEvent
+
+from wholegrain import _check
+from wholegrain.audit import methods
+from wholegrain.audit.attacks import Outcome, Tick, alone, bears_a_crowd, in_a_crowd, silent
+from wholegrain.audit.inputs import by_input
+from wholegrain.audit.laws import law_of
+from wholegrain.audit.methods import Evidence, Method
+from wholegrain.audit.playing import NoiseOf, noise_like
+from wholegrain.audit.scores import NoiseLaw
+from wholegrain.audit.sensitivity import ROUNDING, largest_move
+from wholegrain.errors import SpecError
+from wholegrain.gradients.pooling import ClipPer
+from wholegrain.policies.guarantees import obstacles
+from wholegrain.policies.plan import Plan
+from wholegrain.privacy.units import Guarantee, Standing, Unit
+from wholegrain.runs.runner import Prepared
+
+
+class Verdict(StrEnum):
+    """What an audit comes to."""
+
+    CONSISTENT = "consistent"
+    """Nothing was found that the guarantee does not allow."""
+    VIOLATION = "violation"
+    """The run gives away more than was proved: there is a fault in the code, or in the proof."""
+    CLAIM_REFUTED = "claim refuted"
+    """The run gives away more than the paper claims of it; that was not proved."""
+    NOTHING_PROMISED = "nothing promised"
+    """There is nothing to hold the findings against."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How much to try: canaries in one run, runs with one canary, and how sure to be of what is found."""
+
+    unit: Unit = Unit.SUBJECT
+    canaries: int = 2000
+    runs: int = 100
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.unit is Unit.SILO:
+            raise SpecError("An audit plants subjects or items; for the unit 'silo' there is none.")
+        if _check.count("--canaries", self.canaries) < FEWEST_CANARIES:
+            raise SpecError(f"--canaries = {self.canaries} tells nothing; {FEWEST_CANARIES} are the fewest.")
+        if _check.count("--runs", self.runs) < FEWEST_RUNS:
+            raise SpecError(f"--runs = {self.runs} tells nothing; {FEWEST_RUNS} are the fewest.")
+        _check.fraction("--confidence", self.confidence)
+
+
+FEWEST_CANARIES, FEWEST_RUNS = 50, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A lower bound on ε by one attack and one method, and whether it refutes what was proved.
+
+    `view` is what the attacker sees: every silo's update of every round, or the last model alone.
+    """
+
+    attack: str
+    view: str
+    method: str
+    trials: int
+    epsilon: float
+    refutes: bool
+    seen: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A property of the releases that the proof rests on, tested by itself."""
+
+    name: str
+    seen: str
+    passed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What was found, held against what was promised."""
+
+    policy: str
+    unit: Unit
+    proved: Guarantee
+    claimed: Guarantee | None
+    confidence: float
+    canaries: int
+    runs: int
+    findings: tuple[Finding, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def epsilon(self) -> float:
+        """The highest lower bound; all of them hold together with the confidence."""
+        return max(finding.epsilon for finding in self.findings)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Findings and checks against the proof, if there is one, then findings against the claim, if there is one."""
+        proved = self.proved.standing is Standing.PROVED
+        if proved and (
+            self.failed or any(each.refutes for each in self.findings) or self.epsilon > self.proved.epsilon
+        ):
+            return Verdict.VIOLATION
+        if self.claimed is not None and self.epsilon > self.claimed.epsilon:
+            return Verdict.CLAIM_REFUTED
+        return Verdict.CONSISTENT if proved or self.claimed is not None else Verdict.NOTHING_PROMISED
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The checks that were not passed."""
+        return tuple(check.name for check in self.checks if not check.passed)
+
+
+def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = None, tick: Tick = silent) -> Audit:
+    """Attack the run that was prepared, as often as the settings say; `tick` is told of each training.
+
+    Private: what is found is about canaries, but the training reads the real rows; it is not for publication.
+    """
+    noise, plan, unit = noise or noise_like(prepared, settings.seed), prepared.plan, settings.unit
+    against = Against(plan.guarantee(unit), law=_has_law(plan, unit))
+    asked: list[Question] = []
+    looked, canaries = NoiseLaw(), 0
+    if bears_a_crowd(prepared):
+        crowd = in_a_crowd(prepared, noise, unit, settings.canaries, settings.seed)
+        canaries, looked = settings.canaries, crowd.noise
+        asked += against.crowd(crowd)
+        tick()
+    single = alone(prepared, noise, unit, settings.runs, settings.seed, tick)
+    asked += against.alone(single, final=canaries == 0)
+    asked += against.inputs(by_input(prepared, noise, unit, settings.runs, settings.seed, tick))
+    share = (1 - settings.confidence) / (1 + sum(question.weight for question in asked))
+    return Audit(
+        policy=plan.policy,
+        unit=unit,
+        proved=against.proved,
+        claimed=_claim(plan, unit),
+        confidence=settings.confidence,
+        canaries=canaries,
+        runs=2 * settings.runs + (canaries > 0),
+        findings=tuple(question.answer(share * question.weight) for question in asked),
+        checks=tuple(_checks(prepared, looked + single.noise, share, settings.seed)),
+    )
+
+
+SERVER, FINAL = "updates", "model"
+ONE_RUN, TRIALS, CURVE = "one run", "trials", "curve"
+METHODS: Mapping[str, Method] = {
+    ONE_RUN: methods.by_one_run,
+    TRIALS: methods.by_trials,
+    CURVE: methods.by_trials_under,
+}
+ASSUMES: Mapping[str, str] = {
+    ONE_RUN: "nothing but the secret coins",
+    TRIALS: "independent trials",
+    CURVE: "independent trials, and the event's own curve at some noise",
+}
+MOST_WEIGHT = 3.0
+"""What the attack that should find most counts beside the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A method to be applied to an attack's evidence, with a weight by which the significance is shared."""
+
+    attack: str
+    view: str
+    method: str
+    evidence: Evidence
+    weight: float = 1.0
+
+    def answer(self, significance: float) -> Finding:
+        """The bound with this significance."""
+        bound = METHODS[self.method](self.evidence, significance)
+        return Finding(
+            attack=self.attack,
+            view=self.view,
+            method=self.method,
+            trials=len(self.evidence.coins),
+            epsilon=bound.epsilon,
+            refutes=bound.refutes,
+            seen=bound.seen,
+        )
+
+
+@dataclass(frozen=True)
+class Against:
+    """What to ask of each experiment, held against what was proved; fixed before any of them is made.
+
+    `law` says whether the level is a log-likelihood ratio, whose line is at zero by what it is.
+    """
+
+    proved: Guarantee
+    law: bool
+
+    @property
+    def event(self) -> DpEvent | None:
+        """The event that was priced, if the guarantee has one."""
+        return self.proved.event if self.proved.standing is Standing.PROVED else None
+
+    def crowd(self, outcome: Outcome) -> Iterator[Question]:
+        """Many canaries in one run.
+
+        With a coordinate of its own each is a trial as well, if the code is right: none shares noise or coins.
+        """
+        for score, view, weight in (("level", SERVER, MOST_WEIGHT), ("final", FINAL, 1.0), ("spread", SERVER, 1.0)):
+            name, evidence = f"crowd: {score}", self._evidence(outcome, score)
+            if score != "spread" or self.event is None:
+                yield Question(name, view, ONE_RUN, evidence)
+            if score == "level":
+                yield Question(name, view, TRIALS, without_line(evidence), weight)
+            if self.event is not None:
+                yield Question(name, view, CURVE, evidence, weight)
+
+    def alone(self, outcome: Outcome, *, final: bool) -> Iterator[Question]:
+        """One canary, many runs."""
+        views = {"level": SERVER, "spread": SERVER, "louder": SERVER, "quieter": SERVER}
+        for score, view in (views | ({"final": FINAL} if final else {})).items():
+            name, weight = f"alone: {score}", MOST_WEIGHT if score == "level" else 1.0
+            evidence = self._evidence(outcome, score)
+            if score == "level" or self.event is None:
+                yield Question(name, view, TRIALS, without_line(evidence), weight)
+            if self.event is not None:
+                yield Question(name, view, CURVE, evidence, weight)
+
+    def inputs(self, outcome: Outcome) -> Iterator[Question]:
+        """One canary whose gradients are the model's, many runs."""
+        method = TRIALS if self.event is None else CURVE
+        for score, view, name in (("level", SERVER, "gradient"), ("final", FINAL, "loss")):
+            yield Question(f"input: {name}", view, method, without_line(self._evidence(outcome, score)))
+
+    def _evidence(self, outcome: Outcome, score: str) -> Evidence:
+        line = 0.0 if score == "level" and self.law else None
+        return Evidence(outcome.coins, outcome.scores[score], self.proved.delta, self.event, line)
+
+
+def without_line(evidence: Evidence) -> Evidence:
+    """For a line that is drawn: where a likelihood ratio is even is not where most is told about a single ε."""
+    return replace(evidence, line=None)
+
+
+def _claim(plan: Plan, unit: Unit) -> Guarantee | None:
+    return plan.claimed if plan.claimed is not None and plan.claimed.unit is unit else None
+
+
+def _has_law(plan: Plan, unit: Unit) -> bool:
+    return all(law_of(policy, silo, unit, plan.horizon.steps) is not None for policy, silo in plan.rows)
+
+
+def _checks(prepared: Prepared, noise: NoiseLaw, significance: float, seed: int) -> Iterator[Check]:
+    policy = prepared.plan.rows[0][0]
+    if noise.values:
+        seen = f"{noise.strength:.4f} of its strength, {noise.repetition:.3f} of its variance over updates"
+        yield Check("noise where nothing else is", seen, noise.p_value() >= significance)
+    if policy.clip.per is not ClipPer.NONE and not obstacles(policy, Unit.SUBJECT):
+        move = largest_move(prepared, seed)
+        yield Check("how far one subject moves the sum", f"{move:.4f} of what is allowed", move <= 1 + ROUNDING)

@@ -1,0 +1,103 @@
+"""The real rounds, played for an audit: the run's own plan, step, engine and average, watched as the server sees them.
+
+Nothing is released and nothing is paid for: what an audit trains is thrown away. It reads raw data, and what it reports
+is not private.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from wholegrain._random import Purpose, derive
+from wholegrain.errors import RunError
+from wholegrain.federation.aggregation import Averaging, weights
+from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
+from wholegrain.federation.rounds import Averaged, State, rounds
+from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
+from wholegrain.privacy.guard import Reservation
+from wholegrain.runs.runner import Prepared, in_process
+from wholegrain.silo.noise import NoiseSource, SeededNoise
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One silo's update as the server sees it: where the round started, and how far it went."""
+
+    round: int
+    row: tuple[Policy, SiloFacts]
+    start: Tensor
+    moved: Tensor
+    learning_rate: float
+
+    def in_clip_norms(self, part: Tensor) -> Tensor:
+        """A part of what was moved as the sum of releases that it is, in clip norms.
+
+        A divisor that is read off the batch is not known; then the unit is unknown, too.
+        """
+        policy, _ = self.row
+        divisor = policy.divisor.value if isinstance(policy.divisor, PublicDivisor) else 1.0
+        return part * (-divisor / (self.learning_rate * policy.clip.norm))
+
+
+Watcher = Callable[[Seen], None]
+NoiseOf = Callable[[int], NoiseSource]
+"""The noise of each of an audit's runs, by the run's number."""
+
+
+def unwatched(seen: Seen) -> None:
+    """The watcher of what nobody watches."""
+
+
+def noise_like(prepared: Prepared, seed: int = 0) -> NoiseOf:
+    """The kind of noise that the run itself would use, other numbers in every run of every audit."""
+    if not isinstance(prepared.noise, SeededNoise):
+        return lambda run: prepared.noise
+    own = prepared.noise.seed
+    return lambda run: SeededNoise(derive(own, Purpose.NOISE, "audit", seed, run))
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """An engine whose answers are shown to a watcher on their way; a silo that fails ends the audit."""
+
+    engine: Engine
+    rows: Mapping[str, tuple[Policy, SiloFacts]]
+    learning_rate: float
+    watch: Watcher
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        """The inner engine's answers."""
+        for answer in self.engine.run(task):
+            if isinstance(answer, SiloFault):
+                raise RunError(f"Silo '{answer.silo}' failed in round {task.round} of the audit: {answer.reason}.")
+            moved = answer.vector - task.vector
+            self.watch(Seen(task.round, self.rows[answer.silo], task.vector, moved, self.learning_rate))
+            yield answer
+
+
+class Unpaid:
+    """Who answers for what is thrown away: nothing is reserved, in no ledger."""
+
+    def reserve(self, round: int, steps: Mapping[str, int], start: str) -> Reservation:
+        """Nothing is spent."""
+        return Reservation((), 0.0)
+
+    def confirm(self, reservation: Reservation, silos: Iterable[str]) -> None:
+        """Nothing has left."""
+
+
+def play(prepared: Prepared, vector: Tensor, watch: Watcher) -> Iterator[Tensor]:
+    """The parameters after each round, from `vector`."""
+    rows = {silo.name: (policy, silo) for policy, silo in prepared.plan.rows}
+    settings = prepared.spec.rounds
+    engine = Watched(in_process(prepared), rows, settings.learning_rate, watch)
+    averaged = Averaged(weights([facts for _, facts in rows.values()], Averaging(settings.averaging)))
+    for played in rounds(State(0, vector), prepared.plan.horizon, engine, Unpaid(), averaged):
+        yield played.state.vector
+
+
+def last_of(vectors: Iterator[Tensor]) -> Tensor:
+    """The parameters after all rounds."""
+    return deque(vectors, maxlen=1).pop()

@@ -1,0 +1,153 @@
+"""Small runs to audit, and faults to plant in them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from wholegrain.audit.auditing import Audit, Settings, audit
+from wholegrain.audit.playing import NoiseOf, noise_like
+from wholegrain.data.clinics import clinics
+from wholegrain.data.sampling import Batch
+from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.pooling import Clip, Pooled
+from wholegrain.gradients.reference import ClippedSum
+from wholegrain.policies.policy import Policy, PublicDivisor
+from wholegrain.runs.runner import Prepared, prepare
+from wholegrain.runs.spec import RunSpec
+from wholegrain.silo.noise import NoiseSource, NoiseStream
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "local_item_dp": {"noise": 2.0},
+    "local_group_dp": {"noise": 1.5, "group_cap": 1},
+    "higradavg_dp": {"noise": 1.5},
+    "user_ldp": {"noise": 1.6},
+    "subject_dp": {"noise": 1.2},
+}
+"""Little noise in few rounds: what is proved of each lies between 4 and 8."""
+
+
+@cache
+def prepared(policy: str, model: str = "logistic", **changes: Any) -> Prepared:
+    """A run over small clinics, nobody in more than one, nobody with more than two visits."""
+    usual = {"rate": 0.5, "steps": 1, "rounds": 2, "clip_norm": 1.0, "visits": 2, "clinics": 8}
+    settings = usual | POLICIES[policy] | changes
+    dataset = clinics(patients=20 * settings["clinics"], clinics=settings["clinics"], span=1, visits=settings["visits"])
+    spec = RunSpec.of(
+        {
+            "silos": {"items_per_subject": settings["visits"], "span": 1},
+            "model": {"name": model},
+            "policy": {
+                "name": policy,
+                "rate": settings["rate"],
+                "clip_norm": settings["clip_norm"],
+                "group_cap": settings.get("group_cap"),
+            },
+            "privacy": {"noise_multiplier": settings["noise"]},
+            "rounds": {"count": settings["rounds"], "steps": settings["steps"]},
+        }
+    )
+    return prepare(spec, dataset=dataset)
+
+
+def findings(found: Audit, *words: str) -> list[float]:
+    """Lower bounds of the attacks whose name has all of these words and that refute the proof."""
+    return [each.epsilon for each in found.findings if each.refutes and all(word in each.attack for word in words)]
+
+
+def audited(
+    run: Prepared, *, canaries: int = 500, runs: int = 12, fault: Callable[[NoiseSource], NoiseSource] | None = None
+) -> Audit:
+    """The audit, with a fault in the noise where one is given."""
+    usual = noise_like(run)
+    noise: NoiseOf = usual if fault is None else lambda number: fault(usual(number))
+    return audit(run, Settings(canaries=canaries, runs=runs), noise=noise)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A source that is as good as the one inside; the faulty ones differ by what they override."""
+
+    inner: NoiseSource
+    name: str = "faulty"
+    identity: str = "faulty"
+
+    def stream(self, round: int, silo: str) -> NoiseStream:
+        return self.inner.stream(round, silo)
+
+    def coins(self, round: int, silo: str) -> np.random.Generator:
+        return self.inner.coins(round, silo)
+
+
+class Halved(Noise):
+    """Noise divided by two."""
+
+    def stream(self, round: int, silo: str) -> NoiseStream:
+        return _HalvedStream(super().stream(round, silo))
+
+
+@dataclass(frozen=True)
+class _HalvedStream:
+    inner: NoiseStream
+
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+        self.inner.add_to(total, multiplier / 2, clip_norm)
+
+
+class SameEveryRound(Noise):
+    """Noise of the first round in every round."""
+
+    def stream(self, round: int, silo: str) -> NoiseStream:
+        return super().stream(0, silo)
+
+
+class SameEveryStep(Noise):
+    """Noise of a round's first step in all its steps."""
+
+    def stream(self, round: int, silo: str) -> NoiseStream:
+        return _Repeating(lambda: self.inner.stream(round, silo))
+
+
+@dataclass(frozen=True)
+class _Repeating:
+    start: Callable[[], NoiseStream]
+
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+        self.start().add_to(total, multiplier, clip_norm)
+
+
+@dataclass(frozen=True, eq=False)
+class ForgetsALayer:
+    """Gradients of one parameter are pooled as they are; those of the others are clipped."""
+
+    inner: ClippedSum
+    layout: Layout
+    parameter: str
+
+    def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
+        total = self.inner(vector, inputs, targets, groups, clip).total.clone()
+        raw = self.inner(vector, inputs, targets, groups, replace(clip, norm=1e6)).total
+        self.layout.views(total)[self.parameter].copy_(self.layout.views(raw)[self.parameter])
+        return Pooled(total, 0)
+
+
+def forgets(run: Prepared, parameter: str) -> Prepared:
+    """The run with a layer that is not clipped."""
+    return replace(run, clipped_sum=ForgetsALayer(run.clipped_sum, Layout.of(run.model), parameter))
+
+
+@dataclass(frozen=True)
+class LyingDivisor(PublicDivisor):
+    """It says that it is a constant."""
+
+    def divisor_for(self, batch: Batch) -> float:
+        return float(max(batch.subjects, 1))
+
+
+def with_rows(run: Prepared, change: Callable[[Policy], Policy]) -> Prepared:
+    """The run with another policy than the one that was priced."""
+    rows = tuple((change(policy), silo) for policy, silo in run.plan.rows)
+    return replace(run, plan=replace(run.plan, rows=rows))

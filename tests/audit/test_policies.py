@@ -1,0 +1,19 @@
+"""Every proved policy, on two models: nothing exceeds what was proved, and half of it is found."""
+
+import pytest
+
+from audit.planted import POLICIES, audited, prepared
+from wholegrain.audit.auditing import Verdict
+from wholegrain.privacy.units import Standing
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_was_proved_holds_and_half_of_it_is_in_use(policy: str, model: str) -> None:
+    run = prepared(policy, model)
+    found = audited(run, canaries=2000, runs=60 if policy == "user_ldp" else 8)
+    assert found.proved.standing is Standing.PROVED
+    assert 2.0 < found.proved.epsilon < 8.0
+    assert found.verdict is Verdict.CONSISTENT
+    assert 0.5 * found.proved.epsilon <= found.epsilon <= found.proved.epsilon
+    assert all(check.passed for check in found.checks)
