@@ -148,7 +148,8 @@ def _telling(round: int | None) -> Iterator[None]:
         yield
     except RuntimeError as error:
         when = "" if round is None else f" in round {round}"
-        why = re.sub(r"^\[\S*\] ", "", _check.reason(error))[:120]  # without the line of the library's own source
+        # The first sentence, without the line of the library's own source.
+        why = re.sub(r"^\[\S*\] ", "", _check.reason(error)).partition(". ")[0][:120]
         raise RunError(
             f"A process of the run was lost{when} ({why}); what is on record is whole, and `wholegrain resume` goes on"
             " from there."
