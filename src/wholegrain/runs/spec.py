@@ -73,10 +73,18 @@ class SilosSpec(Section):
 
 
 class ModelSpec(Section):
-    """A model of the catalogue or `module:factory`, with its options."""
+    """A model of the catalogue or `module:factory`, with its options.
+
+    `start` names a backbone that was trained on public data (`wholegrain pretrain`); a relative path is taken from the
+    spec's folder. `train` says what is trained from there: all of it, its head (the last layer), or updates of rank
+    `rank` beside its layers, and the head.
+    """
 
     name: str = "logistic"
     options: dict[str, Any] = {}
+    start: str | None = None
+    train: Literal["all", "head", "low_rank"] = "all"
+    rank: Annotated[int, Field(ge=1, le=4096)] = 4
 
 
 class PolicySpec(Section):
@@ -212,7 +220,7 @@ class RunSpec(Section):
 def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
     """Read a spec (TOML, or the JSON that a run keeps), with `a.b=value` changes applied on top.
 
-    A relative path of a table or of a source's files is taken from the spec's folder.
+    A relative path of a table, of a source's files or of a backbone is taken from the spec's folder.
     """
     return changed(read_tree(path), changes, path)
 
@@ -220,15 +228,21 @@ def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
 def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSpec:
     """The spec of a tree that stands at `path`, with `a.b=value` changes applied."""
     for change in changes:
-        _apply(tree, change)
+        apply(tree, change)
     refuse_blanks(tree, path)
     _refuse_unwritable(tree, path)
     data = tree.get("data")
     inner = [data.get(name) for name in ("table", "options")] if isinstance(data, dict) else []
     for section in (*inner, tree.get("ledger")):
-        if isinstance(section, dict) and isinstance(section.get("path"), str):
-            section["path"] = os.path.abspath(path.parent / section["path"])
+        resolve(section, "path", path)
+    resolve(tree.get("model"), "start", path)
     return RunSpec.of(tree)
+
+
+def resolve(section: Any, key: str, path: Path) -> None:
+    """Take a relative path in a section from the folder of the file that it stands in."""
+    if isinstance(section, dict) and isinstance(section.get(key), str):
+        section[key] = os.path.abspath(path.parent / section[key])
 
 
 def read_tree(path: Path) -> dict[str, Any]:
@@ -278,7 +292,8 @@ def _blanks(value: Any, place: str = "") -> Iterator[str]:
             yield from _blanks(inner, place)
 
 
-def _apply(tree: dict[str, Any], change: str) -> None:
+def apply(tree: dict[str, Any], change: str) -> None:
+    """Make one `a.b=value` change to a tree of sections."""
     key, equals, text = change.partition("=")
     *sections, last = key.strip().split(".")
     if not equals or not last:

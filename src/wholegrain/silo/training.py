@@ -1,5 +1,6 @@
 """T steps in one silo: draw, clip and pool, add noise, move. Nothing else touches a silo's data in a run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,18 +15,36 @@ from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.step import release
 
+CHUNK = 512
+"""Items that a view is computed for at once: a constant, so that every engine gets the same bits."""
+
+View = Callable[[Tensor], Tensor]
+"""A public function of an item, computed in the silo: what a frozen part of a model makes of it."""
+
+
+def viewed(stored: Tensor, view: View) -> Tensor:
+    """What the view makes of stored inputs [item, ...]."""
+    with torch.no_grad():
+        return torch.cat([view(values(some)) for some in torch.split(stored, CHUNK)])
+
 
 @dataclass(frozen=True, eq=False)
 class Silo:
-    """A silo's data, already held to its cap, and what is public of it."""
+    """A silo's data, already held to its cap, and what is public of it.
+
+    With a `view`, models are shown what it makes of an item instead of the item. It is a function of that item alone,
+    so that no guarantee changes.
+    """
 
     facts: SiloFacts
     data: SubjectData
+    view: View | None = None
 
     @cached_property
     def inputs(self) -> Tensor:
-        """Stored inputs as a tensor that shares the array's memory."""
-        return torch.from_numpy(self.data.inputs)
+        """Inputs as they are trained on: a tensor that shares the array's memory, or what the view made of it, once."""
+        stored = torch.from_numpy(self.data.inputs)
+        return stored if self.view is None else viewed(stored, self.view)
 
     @cached_property
     def targets(self) -> Tensor:
