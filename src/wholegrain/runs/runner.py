@@ -21,6 +21,7 @@ from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine
 from wholegrain.federation.rounds import Averaged, State, rounds
+from wholegrain.federation.server import Average, Server, Step
 from wholegrain.gradients.choice import mixes_items
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten, load
@@ -258,30 +259,32 @@ def execute(
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     state, done = start.state, list(start.done)
     carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)
-    learning_rate, size = prepared.spec.rounds.learning_rate, state.vector.numel()
+    size = state.vector.numel()
     for played in rounds(state, prepared.plan.horizon, carrier, guard, averaged):
         state = played.state
+        shown = averaged.server.shown(state.vector, state.memory)
         done.append(
             RoundDone(
                 round=state.round - 1,
                 cohort=played.cohort,
                 epsilon=played.epsilon,
                 seconds=played.seconds,
-                scores=_scores(prepared, state),
+                scores=_scores(prepared, shown),
                 faults=played.faults,
                 failed=played.failed,
                 moved=played.moved,
-                noise=noise_distance(prepared.plan, played.cohort, averaged.weights, learning_rate, size),
+                noise=_noise(prepared, averaged, played.cohort, state.round - 1, size),
             )
         )
         record(done[-1], state)
         observe(done[-1])
-    load(prepared.model, state.vector)
+    shown = averaged.server.shown(state.vector, state.memory)
+    load(prepared.model, shown)
     return Run(
         spec=prepared.spec,
         plan=prepared.plan,
         rounds=tuple(done),
-        vector=state.vector,
+        vector=shown,
         model=prepared.model,
         noise=prepared.noise.name,
         seconds=sum(each.seconds for each in done),
@@ -301,12 +304,34 @@ def in_process(prepared: Prepared) -> InProcess:
 def _averaged(prepared: Prepared) -> Averaged:
     facts = [facts for _, facts in prepared.plan.rows]
     settings = prepared.spec.rounds
-    return Averaged(weights(facts, Averaging(settings.averaging)), settings.fewest_silos)
+    server = prepared.spec.server
+    return Averaged(
+        weights(facts, Averaging(settings.averaging)),
+        settings.fewest_silos,
+        Server(
+            step=Step(server.step),
+            learning_rate=server.learning_rate,
+            schedule=server.schedule,
+            momentum=server.momentum,
+            average=Average(server.average),
+            tail=server.tail,
+            decay=server.decay,
+        ),
+    )
 
 
-def _scores(prepared: Prepared, state: State) -> Mapping[str, Score]:
+def _noise(prepared: Prepared, averaged: Averaged, cohort: tuple[str, ...], round: int, size: int) -> float | None:
+    """How far noise alone would be expected to move the parameters in this round."""
+    share = averaged.server.noise_share(round, prepared.plan.horizon.rounds)
+    if share is None:
+        return None
+    learning_rate = prepared.spec.rounds.learning_rate * share
+    return noise_distance(prepared.plan, cohort, averaged.weights, learning_rate, size)
+
+
+def _scores(prepared: Prepared, vector: Tensor) -> Mapping[str, Score]:
     model = prepared.trained or prepared.model
-    return {name: score(model, cross_entropy, state.vector, data) for name, data in prepared.scored.items()}
+    return {name: score(model, cross_entropy, vector, data) for name, data in prepared.scored.items()}
 
 
 def check_early(spec: RunSpec) -> None:

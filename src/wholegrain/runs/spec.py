@@ -143,6 +143,23 @@ class RoundsSpec(Section):
     checkpoint_every: int = 1
 
 
+class ServerSpec(Section):
+    """What the server makes of each round's mean. Silos have added their noise by then, so nothing here costs privacy.
+
+    `learning_rate` is how far the parameters go towards the mean (with `adam`, how far each goes in a round), along
+    `schedule` over the rounds. `average` shows and keeps a mean of parameters over rounds: over the last share `tail`,
+    or with each earlier round counting `decay` times the next.
+    """
+
+    step: Literal["plain", "momentum", "adam"] = "plain"
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    average: Literal["none", "tail", "exponential"] = "none"
+    tail: Annotated[float, Field(gt=0, le=1)] = 0.5
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
+
+
 class EvaluationSpec(Section):
     """Shares held out for validation and test, and whether training items are scored too.
 
@@ -199,6 +216,7 @@ class RunSpec(Section):
     privacy: PrivacySpec = PrivacySpec()
     ledger: LedgerSpec = LedgerSpec()
     rounds: RoundsSpec = RoundsSpec()
+    server: ServerSpec = ServerSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     compute: ComputeSpec = ComputeSpec()
     federation: FederationSpec | None = None
