@@ -20,6 +20,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "small_cnn": images.small_cnn,
     "upright_cnn": images.upright_cnn,
     "stacked_lstm": text.stacked_lstm,
+    "bigram": text.bigram,
 }
 
 

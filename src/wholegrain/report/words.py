@@ -79,7 +79,10 @@ def _assumptions(run: RunRecord) -> str:
     most = (
         "no public bound on a person's records" if None in bounds else f"at most {_range(bounds)} records of a person"
     )
-    return f"{most} in a silo; a person in at most {run.plan['span']} silos; sizes of silos are public"
+    reach = f"a person in at most {run.plan['span']} silos"
+    if run.spec.policy.by_span:
+        reach = "each silo knows in how many silos each of its people is, and tells nobody"
+    return f"{most} in a silo; {reach}; sizes of silos are public"
 
 
 def public_words(public: Facts | None) -> str:

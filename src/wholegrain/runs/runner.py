@@ -350,6 +350,8 @@ def check_early(spec: RunSpec) -> None:
         _check.positive("ledger.epsilon", spec.ledger.epsilon)
     if spec.federation is not None and spec.model.start is not None:
         raise SpecError("Silos on other machines cannot be told to start from a backbone; leave out model.start.")
+    if spec.policy.as_printed and spec.policy.by_span:
+        raise SpecError("The paper knows no weights by span; leave out policy.by_span or policy.as_printed.")
     if spec.policy.as_printed and spec.privacy.epsilon is None:
         raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
 
@@ -363,6 +365,7 @@ def settings_of(spec: RunSpec) -> Settings:
         clip_norm=policy.clip_norm,
         group_cap=policy.group_cap,
         items_per_step=policy.items_per_step,
+        by_span=policy.by_span,
     )
 
 

@@ -88,7 +88,11 @@ class ModelSpec(Section):
 
 
 class PolicySpec(Section):
-    """Which algorithm, with its public settings."""
+    """Which algorithm, with its public settings.
+
+    `by_span` (of `subject_dp` with rate 1): a subject in m silos counts 1/√m in each, and M costs nothing. Silos must
+    know m of each of their subjects; it is a private fact, and stays with them.
+    """
 
     name: str = "subject_dp"
     rate: float | None = None
@@ -96,6 +100,7 @@ class PolicySpec(Section):
     clip_norm: float = 1.0
     group_cap: int | None = None
     items_per_step: int | None = None
+    by_span: bool = False
     as_printed: bool = False
     composition: Literal["fewer_rounds", "more_lots"] = "fewer_rounds"
 
