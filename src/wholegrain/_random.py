@@ -20,6 +20,7 @@ class Purpose(StrEnum):
     SPLIT = "split"
     INITIAL = "initial parameters"
     SYNTHETIC = "synthetic data"
+    PRETRAINING = "pretraining"
 
 
 def derive(seed: int, purpose: Purpose, *keys: int | str) -> int:

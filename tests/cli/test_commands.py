@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from command import Command
 from data_files import PLAY, femnist_records, write_leaf, write_mnist
 from wholegrain.cli import demo
+from wholegrain.models.backbone import read_backbone
 
 
 def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:
@@ -228,3 +229,30 @@ def test_init_writes_a_spec_that_plan_refuses_until_it_is_filled_in(
     text = text.replace('classes = ["FILL IN"]', "classes = [0, 1]")
     spec.write_text(text.replace('categories = ["FILL IN"]', 'categories = ["f", "m"]'))
     assert "PROVED" in wholegrain("plan", spec).out
+
+
+PRETRAINING = """
+public = "drawn from typefaces"
+[data]
+source = "glyphs"
+options = { writers = 4, items = 6, classes = 3 }
+[model]
+name = "mlp"
+[training]
+batch_size = 8
+"""
+
+
+def test_pretrain_writes_a_backbone_once_and_says_what_it_is(wholegrain: Command, tmp_path: Path) -> None:
+    spec, out = tmp_path / "public.toml", tmp_path / "b.safetensors"
+    spec.write_text(PRETRAINING)
+    told = json.loads(wholegrain("pretrain", spec, "--out", out, "--json").out)
+    assert told["public"] == "drawn from typefaces"
+    assert told["digest"] == read_backbone(out).digest
+    again = wholegrain("pretrain", spec, "--out", out)
+    assert again.code == 2
+    assert "already exists" in again.err
+    other = wholegrain("pretrain", spec, "--out", tmp_path / "other.safetensors", "--quiet")
+    assert (other.code, other.err) == (0, "")
+    assert told["digest"][:16] in other.out
+    assert "no folder" in wholegrain("pretrain", spec, "--out", tmp_path / "nowhere" / "b.safetensors").err

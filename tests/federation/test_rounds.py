@@ -22,6 +22,7 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import BudgetError, LedgerError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
+from wholegrain.federation.server import Average, Server, Step
 from wholegrain.gradients import vectorised
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
@@ -440,3 +441,25 @@ def test_a_silo_that_raises_is_a_fault_and_the_others_train_as_ever() -> None:
     assert torch.equal(record.state.vector, expected.state.vector)
     assert spent(guard) == each(5)
     assert confirmed(guard) == each(5, ("a", "c"))
+
+
+class Huge:
+    """Every silo answers with values near the end of the numbers; in the second round nobody does."""
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        for silo in task.silos:
+            if task.round == 1:
+                yield SiloFault(silo, "it is away")
+            else:
+                yield SiloUpdate(silo, torch.full((2,), 1e38 if task.round == 2 else 1.0))
+
+
+def test_a_round_that_fails_leaves_what_the_server_remembers_and_one_that_overflows_fails() -> None:
+    server = Server(step=Step.MOMENTUM, learning_rate=10.0, average=Average.EXPONENTIAL)
+    averaged = Averaged(PLAIN.weights, server=server)
+    playing = list(rounds(State(0, torch.zeros(2)), HORIZON, Huge(), open_guard(terms=TERMS), averaged))
+    assert [record.failed for record in playing] == [False, True, True, False]
+    kept = [record.state.memory for record in playing[:3]]
+    assert kept[0].keys() == {"speed", "average", "averages"}
+    for memory in kept[1:]:
+        assert all(torch.equal(memory[name], value) for name, value in kept[0].items())

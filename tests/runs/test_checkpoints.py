@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from small_runs import Faults
+from small_runs import Faults, model, resume, start, stop_after, write_spec
 from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State, digest
 from wholegrain.runs.checkpoints import KEPT, Checkpoints
@@ -165,3 +166,34 @@ def test_parameters_last_although_their_file_goes(kept: Checkpoints) -> None:
     for round in range(5, 8):
         kept.add(State(round, vector(round)))
     assert torch.equal(state.vector, vector(4))
+
+
+def test_what_the_server_remembers_is_kept_and_vouched_for(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path, "run")
+    memory = {"speed": vector(7), "count": torch.tensor([3])}
+    kept.add(State(1, vector(1), memory))
+    found = kept.latest(1, vector(0)).memory
+    assert found.keys() == memory.keys()
+    assert all(torch.equal(found[name], value) for name, value in memory.items())
+    (file,) = tmp_path.glob("*.safetensors")
+    with safe_open(file, framework="pt") as content:
+        facts = content.metadata()
+    for changed in ({"speed": vector(8), "count": memory["count"]}, {"speed": memory["speed"]}, {}):
+        tensors = {f"server.{name}": value for name, value in changed.items()}
+        file.write_bytes(save({"vector": vector(1), **tensors}, metadata=facts))
+        with pytest.raises(RunError, match="No checkpoint"):
+            kept.latest(1, vector(0))
+
+
+@pytest.mark.parametrize(
+    "server", ["step='momentum'", "step='adam', learning_rate=0.1, average='tail'", "average='exponential'"]
+)
+def test_a_run_goes_on_with_what_its_server_remembers(server: str, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path / "specs")
+    spec.write_text(f"server = {{ {server}, schedule = 'linear' }}\n{spec.read_text()}")
+    start(tmp_path / "whole", spec)
+    for rounds in (1, 2):
+        out = tmp_path / f"stopped-{rounds}"
+        stop_after(out, rounds, spec)
+        resume(out)
+        assert model(out) == model(tmp_path / "whole")

@@ -10,7 +10,7 @@ import typer
 
 import wholegrain
 from wholegrain import _check
-from wholegrain.cli import audit, bounds, data, demo, federation, ledger, pricing, report, runs, show, silo
+from wholegrain.cli import audit, bounds, data, demo, federation, ledger, pretrain, pricing, report, runs, show, silo
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.plan)
+app.command()(pretrain.pretrain)
 app.command()(pricing.account)
 app.command()(pricing.calibrate)
 app.command()(bounds.bounds)

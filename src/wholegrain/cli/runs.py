@@ -10,13 +10,17 @@ from wholegrain.cli import show
 from wholegrain.cli.pricing import Json, remembering
 from wholegrain.cli.progress import watching
 from wholegrain.cli.stopping import stoppable
+from wholegrain.errors import SpecError
 from wholegrain.federation.rounds import State
+from wholegrain.policies.search import leaders
 from wholegrain.privacy.units import Guarantee
+from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engines import EngineChoice, engine_for, serve_silos
 from wholegrain.runs.events import event_files
+from wholegrain.runs.optimising import optimise as find_best
 from wholegrain.runs.progress import RoundDone, both
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, plan_federation, prepare
-from wholegrain.runs.spec import load
+from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.store import RunFolder, require_free
 from wholegrain.runs.summary import plan_facts, run_facts
 
@@ -83,9 +87,22 @@ def resume(
         _play(prepared, found, found.start(prepared), choice, Output(quiet, json, tensorboard))
 
 
-def plan(spec: SpecPath, changes: Changes = [], json: Json = False) -> None:  # noqa: B006
+def plan(
+    spec: SpecPath,
+    changes: Changes = [],  # noqa: B006
+    optimise: Annotated[
+        bool, typer.Option("--optimise", help="Choose settings from public facts; read no data.")
+    ] = False,
+    picture: Annotated[Path | None, typer.Option(help="With --optimise: the trade-off as SVG, in this file.")] = None,
+    json: Json = False,
+) -> None:
     """What a run would cost, before any training: noise, sampling, ε per unit, standing, rounds allowed."""
     asked = load(spec, tuple(changes))
+    if optimise:
+        _optimise(asked, picture, json)
+        return
+    if picture is not None:
+        raise SpecError("--picture shows what --optimise weighs; add it.")
     pricing = remembering(asked.privacy.accountant)
     found = (
         plan_federation(asked, asked.federation, pricing) if asked.federation else prepare(asked, pricing=pricing).plan
@@ -94,6 +111,24 @@ def plan(spec: SpecPath, changes: Changes = [], json: Json = False) -> None:  # 
         show.as_json(plan_facts(found))
     else:
         show.plan(found)
+
+
+def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
+    """Weigh what can be priced, and show the choice with its exact plan."""
+    choice = find_best(spec, pricing=remembering(spec.privacy.accountant))
+    if picture is not None:
+        draw_tradeoff(choice.weighed, picture)
+    if json:
+        show.as_json({"changes": choice.changes, "signal_to_noise": choice.chosen.ratio, **plan_facts(choice.plan)})
+        return
+    rows = [
+        (each.policy, f"{each.settings.rate:g}", each.steps, f"{each.noise_multiplier:.4g}", f"{each.ratio:.3g}")
+        for each in leaders(choice.weighed)
+    ]
+    title = f"Predicted from public facts, for {choice.parameters:,} parameters"
+    show.out.print(show.table(title, ("policy", "rate", "steps", "noise multiplier", "signal to noise"), rows))
+    show.plan(choice.plan)
+    show.out.print("To have it:", " ".join(f"--set {change}" for change in choice.changes), markup=False)
 
 
 def _prepare(path: Path, changes: list[str]) -> Prepared:

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
+from wholegrain.federation.server import PLAIN, Memory, Server
 from wholegrain.policies.horizon import Horizon
 from wholegrain.privacy.guard import Reservation
 
@@ -21,10 +22,11 @@ MOST_FAILED_ROUNDS = 3
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a run stands: the next round and the parameters to start it from."""
+    """Where a run stands: the next round, the parameters to start it from, and what the server remembers."""
 
     round: int
     vector: Tensor
+    memory: Memory = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +48,13 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Averaged:
-    """How a round's answers become parameters: each silo's public weight, and the fewest silos that make a mean."""
+    """How a round's answers become parameters: each silo's public weight, the fewest silos that make a mean, and what
+    the server makes of it.
+    """
 
     weights: Mapping[str, float]
     fewest: int = 1
+    server: Server = PLAIN
 
 
 class Payer(Protocol):
@@ -76,15 +81,24 @@ def rounds(state: State, horizon: Horizon, engine: Engine, guard: Payer, average
         answers = _asked_for(engine.run(task), cohort)
         mean = average(answers, averaged.weights, state.vector.numel(), state.vector.dtype)
         guard.confirm(reservation, mean.answered)
-        failed = mean.vector is None or len(mean.used) < averaged.fewest
-        vector = state.vector if mean.vector is None or failed else mean.vector
+        after = None
+        if mean.vector is not None and len(mean.used) >= averaged.fewest:
+            after = _moved(state, mean.vector, averaged.server, number, horizon.rounds)
+        failed = after is None
+        vector, memory = after or (state.vector, state.memory)
         moved = float(torch.linalg.vector_norm(vector - state.vector))
-        state = State(number + 1, vector)
+        state = State(number + 1, vector, memory)
         seconds = time.perf_counter() - started
         yield RoundRecord(state, cohort, mean.faults, failed, moved, reservation.epsilon, seconds)
         failures = failures + 1 if failed else 0
         if failures == MOST_FAILED_ROUNDS:
             raise RunError(_gave_up(number, mean.faults))
+
+
+def _moved(state: State, mean: Tensor, server: Server, round: int, rounds: int) -> tuple[Tensor, Memory] | None:
+    """What the server makes of the mean; None where that overflows, as a mean that does is none."""
+    vector, memory = server.move(state.vector, mean, state.memory, round, rounds)
+    return (vector, memory) if all(bool(torch.isfinite(each).all()) for each in (vector, *memory.values())) else None
 
 
 def _asked_for(answers: Iterator[SiloUpdate | SiloFault], cohort: tuple[str, ...]) -> Iterator[SiloUpdate | SiloFault]:

@@ -18,7 +18,9 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "mlp": dense.mlp,
     "leaf_cnn": images.leaf_cnn,
     "small_cnn": images.small_cnn,
+    "upright_cnn": images.upright_cnn,
     "stacked_lstm": text.stacked_lstm,
+    "bigram": text.bigram,
 }
 
 

@@ -5,6 +5,7 @@ from math import isqrt
 from torch import nn
 
 from wholegrain.errors import ModelError
+from wholegrain.models.fixed import Upright, Whiten
 
 
 def leaf_cnn(features: int, classes: int) -> nn.Module:
@@ -46,6 +47,31 @@ def small_cnn(features: int, classes: int, width: int = 16) -> nn.Module:
         nn.Linear(2 * width * (-(-side // 8)) ** 2, 2 * width),
         nn.Tanh(),
         nn.Linear(2 * width, classes),
+    )
+
+
+def upright_cnn(features: int, classes: int, width: int = 24, code: int = 64) -> nn.Module:
+    """A CNN made to be started from public data: images are straightened, and its last layer sees whitened features.
+
+    Without a public start it trains like any other. With one, the last layer alone is often enough: for 28 × 28 images
+    and 10 classes, 650 parameters.
+    """
+    side = _side(features, by=4)
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Unflatten(1, (1, side, side)),
+        Upright(side),
+        nn.Conv2d(1, width, 5, stride=2, padding=2),
+        nn.GroupNorm(4, width),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
+        nn.GroupNorm(8, 2 * width),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * width * (side // 4) ** 2, code),
+        nn.Tanh(),
+        Whiten(code),
+        nn.Linear(code, classes),
     )
 
 

@@ -30,3 +30,22 @@ def stacked_lstm(
 ) -> nn.Module:
     """The character model of the paper; what comes next is one of the characters that came before."""
     return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers)
+
+
+class Bigram(nn.Module):
+    """Scores of the next character by the last one alone: a row of a table."""
+
+    def __init__(self, classes: int, vocabulary: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, classes)
+        nn.init.normal_(self.table.weight, std=0.01)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of the next character [item, class] after windows of tokens [item, position]."""
+        scores: Tensor = self.table(tokens[:, -1])
+        return scores
+
+
+def bigram(features: int, classes: int, vocabulary: int | None = None) -> nn.Module:
+    """A table of what follows what: few enough parameters for few speakers."""
+    return Bigram(classes, vocabulary or classes)

@@ -30,6 +30,7 @@ class Settings:
     clip_norm: float = 1.0
     group_cap: int | None = None
     items_per_step: int | None = None
+    by_span: bool = False
 
     def __post_init__(self) -> None:
         if (self.rate is None) == (self.batch_size is None):
@@ -107,13 +108,16 @@ def user_ldp(settings: Settings, silo: SiloFacts) -> Policy:
 
 
 def subject_dp(settings: Settings, silo: SiloFacts) -> Policy:
-    """Subjects sampled, each one's mean gradient clipped as one."""
+    """Subjects sampled, each one's mean gradient clipped as one; by span, to C/√m where the subject is in m silos."""
+    if settings.by_span and not silo.knows_spans:
+        raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
     rate = settings.rate_over(silo.subjects)
     return Policy(
         name="subject_dp",
         sampling=PoissonSubjects(rate, items=settings.items_per_step),
         clip=Clip(ClipPer.SUBJECT, Pool.MEAN, settings.clip_norm),
         divisor=PublicDivisor(rate * silo.subjects),
+        by_span=settings.by_span,
     )
 
 

@@ -10,6 +10,10 @@ refused. Proofs, with C the clip norm, K the public bound on a subject's items, 
     subject, fixed size                            J ~ Hypergeometric items leave and J others enter
     item                                           moves the sum by C or 2C, with or without sampling: see `_item_step`
     silo                                           every step; only a clip per batch bounds it, by 2C
+
+By span, a subject in m silos moves each silo's sum by C/√m, in every step. Gaussian steps add up in squares: with S_i
+steps at noise σ_i in its silos, Σ S_i/(m·σ_i²) ≤ max S_i / min σ_i², whatever m is. All silos together reveal at most
+what the worst of them would reveal of somebody who is in it alone: the subject's reach is 1.
 """
 
 import math
@@ -39,9 +43,17 @@ def obstacles(policy: Policy, unit: Unit) -> tuple[str, ...]:
         reasons.append("the noise is looked up by the batch's largest group, a private fact")
     if not isinstance(policy.divisor, PublicDivisor):
         reasons.append("the noise is divided by the batch's number of subjects, a private fact")
+    if policy.by_span and not _adds_up_in_squares(policy):
+        reasons.append("weights by span are proved only where every subject, clipped as one, is in every step")
     if unit is Unit.SILO and policy.clip.per is not ClipPer.BATCH:
         reasons.append("only a clip of the whole batch bounds what a silo contributes")
     return tuple(reasons)
+
+
+def _adds_up_in_squares(policy: Policy) -> bool:
+    """Whether a step is a plain Gaussian one for each subject: no coin, and one clip for all that it contributes."""
+    sampling = policy.sampling
+    return isinstance(sampling, PoissonSubjects) and sampling.rate == 1 and policy.clip.per is ClipPer.SUBJECT
 
 
 def step_event(policy: Policy, silo: SiloFacts, unit: Unit) -> DpEvent:
@@ -57,11 +69,12 @@ def step_event(policy: Policy, silo: SiloFacts, unit: Unit) -> DpEvent:
 def exposure(rows: Iterable[Row], unit: Unit, span: int) -> Exposure:
     """What the rows' steps reveal about a unit.
 
-    A subject lives in up to `span` silos and pays for each (horizontal composition); an item or a silo pays in one.
+    A subject lives in up to `span` silos and pays for each (horizontal composition), unless it counts less in each by
+    how many they are; an item or a silo pays in one.
     Where nothing can be proved of a row, its step reveals everything.
     """
     rows = list(rows)
-    reach = span if unit is Unit.SUBJECT else 1
+    reach = span if unit is Unit.SUBJECT and not all(policy.by_span for policy, _ in rows) else 1
     if _unprovable(rows, unit):
         return Exposure(reach, {silo.name: NonPrivateDpEvent() for _, silo in rows}, NonPrivateDpEvent())
     steps = {silo.name: step_event(policy, silo, unit) for policy, silo in rows}
@@ -112,7 +125,7 @@ def needs_bound(policy: Policy) -> bool:
 def worst_row(rows: list[Row], unit: Unit) -> Row:
     """A row at least as revealing as each of these: largest rate, K and cap, smallest noise and silo."""
     policies, silos = [policy for policy, _ in rows], [silo for _, silo in rows]
-    if len({(type(p.sampling), p.clip.per, p.clip.pool) for p in policies}) > 1:
+    if len({(type(p.sampling), p.clip.per, p.clip.pool, p.by_span) for p in policies}) > 1:
         raise AccountingError(
             "Silos that follow different algorithms cannot be priced by their worst one;"
             " set span to the number of silos."

@@ -126,6 +126,8 @@ def make_plan(policy: str, settings: Settings, federation: Federation, horizon: 
     subject: ε = 2, δ = 1e-05, PROVED by pld
     """
     rows = tuple((find(policy).row(settings, silo), silo) for silo in federation.silos)
+    if settings.by_span and not all(row.by_span for row, _ in rows):
+        raise SpecError(f"by_span is for subject_dp, which clips a subject as one; {policy} does not heed it.")
     draft = Plan(
         policy=policy,
         rows=rows,
@@ -187,6 +189,8 @@ def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
 def _composition(plan: Plan, unit: Unit) -> str:
     if unit is not Unit.SUBJECT:
         return f"an {unit} pays in one silo" if unit is Unit.ITEM else "each silo pays for itself"
+    if all(policy.by_span for policy, _ in plan.rows):
+        return "a subject in m silos counts 1/√m in each: together they reveal at most what the worst one would"
     if plan.span >= len(plan.rows):
         return f"the releases of all {len(plan.rows)} silos are composed"
     return f"a subject is in {plan.span} silos at most; the worst step is composed as often"

@@ -21,6 +21,7 @@ class SiloFacts:
     """What is public of a silo: its name, N_i items, n_i subjects, and K_i, the bound on items of one subject.
 
     `drops_surplus` says what the silo does with a subject that exceeds K: drop items at random, or refuse the data.
+    `knows_spans` says that it knows, of each of its subjects, in how many silos that subject is.
     """
 
     name: str
@@ -28,6 +29,7 @@ class SiloFacts:
     subjects: int
     items_per_subject: int | None = None
     drops_surplus: bool = True
+    knows_spans: bool = False
 
     def __post_init__(self) -> None:
         _check.count(f"items of silo '{self.name}'", self.items)
@@ -92,13 +94,17 @@ Divisor = PublicDivisor | RealisedSubjects
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """One silo's algorithm. `noise` is None until a plan has calibrated it."""
+    """One silo's algorithm. `noise` is None until a plan has calibrated it.
+
+    `by_span`: a subject that is in m silos contributes at most C/√m in each of them.
+    """
 
     name: str
     sampling: Sampling
     clip: Clip
     divisor: Divisor
     noise: Noise | None = None
+    by_span: bool = False
 
     def with_noise(self, multiplier: float) -> "Policy":
         """The same row with this noise multiplier."""

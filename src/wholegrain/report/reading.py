@@ -34,6 +34,7 @@ class RunRecord:
     rounds: tuple[Facts, ...]
     summary: Facts | None
     counts: Facts | None
+    public: Facts | None
     ledger: Verified
 
     @property
@@ -84,6 +85,7 @@ def read_run(folder: Path, name: str) -> RunRecord:
         rounds=_lines(folder / "rounds.jsonl"),
         summary=_json(folder / "summary.json") if (folder / "summary.json").exists() else None,
         counts=_json(folder / "data.json") if (folder / "data.json").exists() else None,
+        public=_json(folder / "public.json") if (folder / "public.json").exists() else None,
         ledger=_verified(ledger_path(spec, folder)),
     )
 

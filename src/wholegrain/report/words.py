@@ -15,6 +15,7 @@ TRUST = (
     "each silo is trusted with its own data, and to add its noise before anything leaves it; whoever sees the updates,"
     " the server too, need not be trusted"
 )
+TRAINED = {"all": "all of it", "head": "its last layer", "low_rank": "low-rank updates and its last layer"}
 NOT_COVERED = (
     "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
     " how the settings of this run were chosen; what is true of a person because it is true of people like them; what"
@@ -65,6 +66,7 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "Noise", _noise(run)
     yield "Trust", TRUST
     yield "Assumes", _assumptions(run)
+    yield "Public", public_words(run.public)
     yield "Not covered", NOT_COVERED
     who = f"{plan['cohort']} of {len(plan['silos'])} silos"
     yield "Training", f"{plan['rounds']} rounds of {plan['steps_per_round']} steps in {who}"
@@ -91,8 +93,22 @@ def _assumptions(run: RunRecord) -> str:
     most = (
         "no public bound on a person's records" if None in bounds else f"at most {_range(bounds)} records of a person"
     )
-    span = f"a person in at most {run.plan['span']} silos"
-    return f"{most} in a silo; {span}; the same person has the same id in a silo's records; sizes of silos are public"
+    reach = f"a person in at most {run.plan['span']} silos"
+    if run.spec.policy.by_span:
+        reach = "each silo knows in how many silos each of its people is, and tells nobody"
+    return f"{most} in a silo; {reach}; the same person has the same id in a silo's records; sizes of silos are public"
+
+
+def public_words(public: Facts | None) -> str:
+    """What the run started from, of which the promise says nothing because it was public."""
+    if not public:
+        return "the settings, and first parameters drawn from the seed alone"
+    made, share = public["backbone"], f"{public['trained_parameters']:,} of {public['parameters']:,} parameters"
+    return (
+        f"the settings, and first parameters (backbone {public['digest'][:16]}) trained on '{made['data']}', which"
+        f" whoever made it vouches for as public: {made['public']}. Trained here: {TRAINED[public['train']]}, {share}."
+        " The promise does not cover the people in that data, if any"
+    )
 
 
 def _range(values: set[int]) -> str:

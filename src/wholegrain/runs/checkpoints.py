@@ -1,6 +1,7 @@
 """A run's parameters after its latest rounds, in safetensors; each file is whole, or it is passed over."""
 
 import contextlib
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from wholegrain._files import write_whole
 from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State, digest
 
+MEMORY = "server."
 KEPT = 2
 """Checkpoints that stay: one to go on from, and one in case it is damaged."""
 
@@ -25,8 +27,9 @@ class Checkpoints:
 
     def add(self, state: State) -> None:
         """Write the state whole; then let go of those that are no longer needed."""
-        facts = {"run": self.run, "round": str(state.round), "digest": digest(state.vector)}
-        write_whole(self._file(state.round), save({"vector": state.vector}, metadata=facts))
+        facts = {"run": self.run, "round": str(state.round), "digest": _digest(state)}
+        remembered = {f"{MEMORY}{name}": value.contiguous() for name, value in state.memory.items()}
+        write_whole(self._file(state.round), save({"vector": state.vector, **remembered}, metadata=facts))
         for old in self._files()[KEPT:]:
             with contextlib.suppress(OSError):
                 old.unlink()
@@ -51,13 +54,15 @@ class Checkpoints:
         """The state in a file, or None where it is not the one that was written there."""
         try:
             with safe_open(file, framework="pt") as content:
-                facts, vector = content.metadata() or {}, content.get_tensor("vector")
-            round = int(facts["round"])
+                facts = content.metadata() or {}
+                tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (no mapping)
+            round, vector = int(facts["round"]), tensors.pop("vector")
         except (SafetensorError, OSError, KeyError, ValueError):
             return None
         # The digest vouches for the parameters; that the round is theirs, the file's name must confirm.
         named = file == self._file(round) and facts.get("run") == self.run
-        return State(round, vector) if named and digest(vector) == facts.get("digest") else None
+        state = State(round, vector, {name.removeprefix(MEMORY): value for name, value in tensors.items()})
+        return state if named and _digest(state) == facts.get("digest") else None
 
     def _file(self, round: int) -> Path:
         return self.path / f"round-{round:07}.safetensors"
@@ -65,6 +70,13 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         """From the newest to the oldest."""
         return sorted(self.path.glob("round-*.safetensors"), reverse=True)
+
+
+def _digest(state: State) -> str:
+    """What tells the parameters, and what the server remembers, from others."""
+    remembered = [f"{name}:{value.dtype}:{digest(value)}" for name, value in sorted(state.memory.items())]
+    own = digest(state.vector)
+    return own if not remembered else hashlib.sha256("\n".join([own, *remembered]).encode()).hexdigest()
 
 
 def _alike(vector: Tensor, like: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """From a spec's `data` and `silos` sections to silos that keep their declared bounds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,8 @@ def split_dataset(dataset: Dataset, spec: RunSpec) -> Parts:
     by_name = partition.split(dataset.data, _labels(dataset, spec), kept)
     _require_span(by_name, spec.silos.span)
     silos = {name: _silo(name, data, dataset, spec) for name, data in by_name.items()}
+    if spec.policy.by_span:
+        silos = _with_spans(silos)
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
     if dataset.test is not None and spec.evaluation.test is None:
         parts["test"] = dataset.test
@@ -143,8 +145,22 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec) -> Silo
         subjects=data.subject_count,
         items_per_subject=bound,
         drops_surplus=drops,
+        knows_spans=spec.policy.by_span,
     )
     return Silo(facts, data)
+
+
+def _with_spans(silos: Mapping[str, Silo]) -> dict[str, Silo]:
+    """The silos, each with the number of silos that its items' subjects are in.
+
+    Private: what is counted; in a federation, silos would have to agree on whose records are whose.
+    """
+    subjects, spans = np.unique(
+        np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()]), return_counts=True
+    )
+    return {
+        name: replace(silo, spans=spans[np.searchsorted(subjects, silo.data.subjects)]) for name, silo in silos.items()
+    }
 
 
 def _require_span(silos: Mapping[str, SubjectData], span: int | None) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from wholegrain.errors import BudgetError, ModelError, SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
+from wholegrain.federation.server import Average, Server, Step
 from wholegrain.gradients.choice import mixes_items
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.pooling import Clip
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.models import catalog as models
 from wholegrain.models.inputs import values
 from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.catalog import Settings, find
@@ -40,12 +40,13 @@ from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
 from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger, require_known
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
+from wholegrain.runs.learners import learner_for, own_learner
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.signal import noise_distance
 from wholegrain.runs.spec import FederationSpec, RunSpec
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.sources import noise_source
-from wholegrain.silo.training import Silo, Trainer
+from wholegrain.silo.training import Silo, Trainer, viewed
 
 log = logging.getLogger("wholegrain.runs")
 
@@ -66,6 +67,11 @@ class Prepared:
     model: nn.Module
     clipped_sum: ClippedSum
     noise: NoiseSource
+    trained: nn.Module | None = None
+    """The part of the model that follows its frozen beginning, where it has one; silos and scored items are seen
+    through that beginning."""
+    public: Mapping[str, Any] = field(default_factory=dict)
+    """What the run starts from that is public: nothing, or a backbone's description."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,23 +154,27 @@ def prepare(
     facts = tuple(silo.facts for silo in parts.silos.values())
     largest = {name: silo.data.largest_subject for name, silo in parts.silos.items()}
     plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest)
-    model = models.checked(model) if model else _model(spec, dataset)
+    if model is None:
+        learner = learner_for(spec.model, dataset.features, dataset.classes, spec.seed)
+    else:
+        learner = own_learner(model)
     scored = dict(parts.held_out)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items()}
-    gradients = BookKeeping(model, cross_entropy, memory=_memory(spec))
-    prepared = Prepared(
+    gradients = BookKeeping(learner.trained, cross_entropy, memory=_memory(spec))
+    require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
+    return Prepared(
         spec=spec,
         data=dataset.name,
         plan=plan,
-        silos=parts.silos,
-        scored=scored,
-        model=model,
+        silos={name: replace(silo, view=learner.frozen) for name, silo in parts.silos.items()},
+        scored={name: learner.seen(data) for name, data in scored.items()},
+        model=learner.model,
         clipped_sum=gradients,
         noise=noise_source(spec.privacy.noise, spec.seed),
+        trained=learner.trained,
+        public=learner.public,
     )
-    require_fit(model, gradients, plan.rows[0][0].clip, dataset)
-    return prepared
 
 
 def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
@@ -261,30 +271,32 @@ def execute(
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     state, done = start.state, list(start.done)
     carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)
-    learning_rate, size = prepared.spec.rounds.learning_rate, state.vector.numel()
+    size = state.vector.numel()
     for played in _affordable(rounds(state, prepared.plan.horizon, carrier, guard, averaged), done):
         state = played.state
+        shown = averaged.server.shown(state.vector, state.memory)
         done.append(
             RoundDone(
                 round=state.round - 1,
                 cohort=played.cohort,
                 epsilon=played.epsilon,
                 seconds=played.seconds,
-                scores=_scores(prepared, state),
+                scores=_scores(prepared, shown),
                 faults=played.faults,
                 failed=played.failed,
                 moved=played.moved,
-                noise=noise_distance(prepared.plan, played.cohort, averaged.weights, learning_rate, size),
+                noise=_noise(prepared, averaged, played.cohort, state.round - 1, size),
             )
         )
         record(done[-1], state)
         observe(done[-1])
-    load(prepared.model, state.vector)
+    shown = averaged.server.shown(state.vector, state.memory)
+    load(prepared.model, shown)
     return Run(
         spec=prepared.spec,
         plan=prepared.plan,
         rounds=tuple(done),
-        vector=state.vector,
+        vector=shown,
         model=prepared.model,
         noise=prepared.noise.name,
         seconds=sum(each.seconds for each in done),
@@ -317,11 +329,34 @@ def in_process(prepared: Prepared) -> InProcess:
 def _averaged(prepared: Prepared) -> Averaged:
     facts = [facts for _, facts in prepared.plan.rows]
     settings = prepared.spec.rounds
-    return Averaged(weights(facts, Averaging(settings.averaging)), settings.fewest_silos)
+    server = prepared.spec.server
+    return Averaged(
+        weights(facts, Averaging(settings.averaging)),
+        settings.fewest_silos,
+        Server(
+            step=Step(server.step),
+            learning_rate=server.learning_rate,
+            schedule=server.schedule,
+            momentum=server.momentum,
+            average=Average(server.average),
+            tail=server.tail,
+            decay=server.decay,
+        ),
+    )
 
 
-def _scores(prepared: Prepared, state: State) -> Mapping[str, Score]:
-    return {name: score(prepared.model, cross_entropy, state.vector, data) for name, data in prepared.scored.items()}
+def _noise(prepared: Prepared, averaged: Averaged, cohort: tuple[str, ...], round: int, size: int) -> float | None:
+    """How far noise alone would be expected to move the parameters in this round."""
+    share = averaged.server.noise_share(round, prepared.plan.horizon.rounds)
+    if share is None:
+        return None
+    learning_rate = prepared.spec.rounds.learning_rate * share
+    return noise_distance(prepared.plan, cohort, averaged.weights, learning_rate, size)
+
+
+def _scores(prepared: Prepared, vector: Tensor) -> Mapping[str, Score]:
+    model = prepared.trained or prepared.model
+    return {name: score(model, cross_entropy, vector, data) for name, data in prepared.scored.items()}
 
 
 def check_early(spec: RunSpec) -> None:
@@ -338,6 +373,10 @@ def check_early(spec: RunSpec) -> None:
     _check.count("rounds.checkpoint_every", spec.rounds.checkpoint_every)
     if spec.ledger.epsilon is not None:
         _check.positive("ledger.epsilon", spec.ledger.epsilon)
+    if spec.federation is not None and spec.model.start is not None:
+        raise SpecError("Silos on other machines cannot be told to start from a backbone; leave out model.start.")
+    if spec.policy.as_printed and spec.policy.by_span:
+        raise SpecError("The paper knows no weights by span; leave out policy.by_span or policy.as_printed.")
     if spec.policy.as_printed and spec.privacy.epsilon is None:
         raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
 
@@ -351,6 +390,7 @@ def settings_of(spec: RunSpec) -> Settings:
         clip_norm=policy.clip_norm,
         group_cap=policy.group_cap,
         items_per_step=policy.items_per_step,
+        by_span=policy.by_span,
     )
 
 
@@ -368,14 +408,13 @@ def _memory(spec: RunSpec) -> int:
     return int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
 
 
-def _model(spec: RunSpec, dataset: Dataset) -> nn.Module:
-    return models.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
-
-
-def require_fit(model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Dataset) -> None:
+def require_fit(
+    model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Dataset, frozen: nn.Module | None = None
+) -> None:
     """Two items of zeros through the gradients of the plan, so that what cannot train is refused before it costs.
 
-    A model that changes its buffers on the way would carry facts about private rows out of the silo without noise.
+    Gradients are those of what follows `frozen`, where it is given. A model that changes its buffers on the way would
+    carry facts about private rows out of the silo without noise.
     """
     vector = flatten(model)
     inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
@@ -384,7 +423,7 @@ def require_fit(model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Da
     random = torch.random.get_rng_state()
     try:
         outputs = model(inputs)
-        gradients(vector, inputs, targets, groups, clip)
+        gradients(vector, inputs if frozen is None else viewed(inputs, frozen), targets, groups, clip)
     except Exception as error:  # the model is the user's own code
         raise ModelError(
             f"The model does not fit the data ({dataset.features} features, {dataset.classes}"

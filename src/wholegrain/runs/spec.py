@@ -73,14 +73,26 @@ class SilosSpec(Section):
 
 
 class ModelSpec(Section):
-    """A model of the catalogue or `module:factory`, with its options."""
+    """A model of the catalogue or `module:factory`, with its options.
+
+    `start` names a backbone that was trained on public data (`wholegrain pretrain`); a relative path is taken from the
+    spec's folder. `train` says what is trained from there: all of it, its head (the last layer), or updates of rank
+    `rank` beside its layers, and the head.
+    """
 
     name: str = "logistic"
     options: dict[str, Any] = {}
+    start: str | None = None
+    train: Literal["all", "head", "low_rank"] = "all"
+    rank: Annotated[int, Field(ge=1, le=4096)] = 4
 
 
 class PolicySpec(Section):
-    """Which algorithm, with its public settings."""
+    """Which algorithm, with its public settings.
+
+    `by_span` (of `subject_dp` with rate 1): a subject in m silos counts 1/√m in each, and M costs nothing. Silos must
+    know m of each of their subjects; it is a private fact, and stays with them.
+    """
 
     name: str = "subject_dp"
     rate: float | None = None
@@ -88,6 +100,7 @@ class PolicySpec(Section):
     clip_norm: float = 1.0
     group_cap: int | None = None
     items_per_step: int | None = None
+    by_span: bool = False
     as_printed: bool = False
     composition: Literal["fewer_rounds", "more_lots"] = "fewer_rounds"
 
@@ -133,6 +146,23 @@ class RoundsSpec(Section):
     averaging: Literal["plain", "items", "subjects"] = "plain"
     fewest_silos: int = 1
     checkpoint_every: int = 1
+
+
+class ServerSpec(Section):
+    """What the server makes of each round's mean. Silos have added their noise by then, so nothing here costs privacy.
+
+    `learning_rate` is how far the parameters go towards the mean (with `adam`, how far each goes in a round), along
+    `schedule` over the rounds. `average` shows and keeps a mean of parameters over rounds: over the last share `tail`,
+    or with each earlier round counting `decay` times the next.
+    """
+
+    step: Literal["plain", "momentum", "adam"] = "plain"
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    average: Literal["none", "tail", "exponential"] = "none"
+    tail: Annotated[float, Field(gt=0, le=1)] = 0.5
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
 
 
 class EvaluationSpec(Section):
@@ -191,6 +221,7 @@ class RunSpec(Section):
     privacy: PrivacySpec = PrivacySpec()
     ledger: LedgerSpec = LedgerSpec()
     rounds: RoundsSpec = RoundsSpec()
+    server: ServerSpec = ServerSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     compute: ComputeSpec = ComputeSpec()
     federation: FederationSpec | None = None
@@ -212,7 +243,7 @@ class RunSpec(Section):
 def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
     """Read a spec (TOML, or the JSON that a run keeps), with `a.b=value` changes applied on top.
 
-    A relative path of a table or of a source's files is taken from the spec's folder.
+    A relative path of a table, of a source's files or of a backbone is taken from the spec's folder.
     """
     return changed(read_tree(path), changes, path)
 
@@ -220,15 +251,21 @@ def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
 def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSpec:
     """The spec of a tree that stands at `path`, with `a.b=value` changes applied."""
     for change in changes:
-        _apply(tree, change)
+        apply(tree, change)
     refuse_blanks(tree, path)
     _refuse_unwritable(tree, path)
     data = tree.get("data")
     inner = [data.get(name) for name in ("table", "options")] if isinstance(data, dict) else []
     for section in (*inner, tree.get("ledger")):
-        if isinstance(section, dict) and isinstance(section.get("path"), str):
-            section["path"] = os.path.abspath(path.parent / section["path"])
+        resolve(section, "path", path)
+    resolve(tree.get("model"), "start", path)
     return RunSpec.of(tree)
+
+
+def resolve(section: Any, key: str, path: Path) -> None:
+    """Take a relative path in a section from the folder of the file that it stands in."""
+    if isinstance(section, dict) and isinstance(section.get(key), str):
+        section[key] = os.path.abspath(path.parent / section[key])
 
 
 def read_tree(path: Path) -> dict[str, Any]:
@@ -278,7 +315,8 @@ def _blanks(value: Any, place: str = "") -> Iterator[str]:
             yield from _blanks(inner, place)
 
 
-def _apply(tree: dict[str, Any], change: str) -> None:
+def apply(tree: dict[str, Any], change: str) -> None:
+    """Make one `a.b=value` change to a tree of sections."""
     key, equals, text = change.partition("=")
     *sections, last = key.strip().split(".")
     if not equals or not last:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.torch import save
+from torch import Tensor
 
 import wholegrain
 from wholegrain import _check
@@ -143,9 +144,8 @@ class RunFolder:
 
     def finish(self, run: Run) -> None:
         """Write the model and the summary, which says that the run is at its end."""
-        parameters = {n: v.contiguous() for n, v in Layout.of(run.model).views(run.vector).items()}
         try:
-            write_whole(self.path / "model.safetensors", save(parameters))
+            write_whole(self.path / "model.safetensors", save(_whole(run)))
             self._write("summary.json", run_facts(run))
         except OSError as error:
             raise RunError(f"The run cannot be saved in '{self.path}': {error.strerror}.") from error
@@ -160,10 +160,13 @@ class RunFolder:
             "run": self.run,
             "spec": prepared.spec.digest,
             "data": data_digest(prepared.silos, self.run),
+            "start": prepared.public.get("digest"),
             "wholegrain": wholegrain.__version__,
         }
         self._write("spec.json", prepared.spec.model_dump(mode="json"))
         self._write("plan.json", plan_facts(prepared.plan))
+        if prepared.public:
+            self._write("public.json", prepared.public)
         self._write_text("rounds.jsonl", "")
         if prepared.spec.privacy.noise == "seeded" and prepared.silos:
             # Counts of raw data: a simulation may show them, a release must not.
@@ -179,6 +182,11 @@ class RunFolder:
         if data_digest(prepared.silos, self.run) != _read(self.path / "run.json").get("data"):
             raise RunError(
                 f"The data is not what the run in '{self.path}' was started with; put it back, or start a new run."
+            )
+        if prepared.public.get("digest") != _read(self.path / "run.json").get("start"):
+            raise RunError(
+                f"The backbone is not the one that the run in '{self.path}' was started from; put it back, or start a"
+                " new run."
             )
         if json.loads(json.dumps(plan_facts(prepared.plan))) != _read(self.path / "plan.json"):
             raise RunError(
@@ -207,6 +215,14 @@ class RunFolder:
 
     def _write_text(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode())
+
+
+def _whole(run: Run) -> dict[str, Tensor]:
+    """The trained parameters by name; beside a frozen part, all of the model, so that the file can be used alone."""
+    trained = {name: value.contiguous() for name, value in Layout.of(run.model).views(run.vector).items()}
+    if all(parameter.requires_grad for parameter in run.model.parameters()):
+        return trained
+    return {name: value.contiguous() for name, value in run.model.state_dict().items()} | trained
 
 
 def data_digest(silos: Mapping[str, Silo], key: str) -> str:

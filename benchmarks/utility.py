@@ -1,0 +1,317 @@
+"""What a proved ε for whole people costs in accuracy: FedAvg, every policy and the best recipe, on four data sets.
+
+Run: python benchmarks/utility.py --backbone recipes/digits.safetensors [--quick] [--only mnist …]
+Then: python benchmarks/utility.py --draw
+
+Results are kept line by line in benchmarks/utility.jsonl; whatever is there already is not run again. Accuracy is on
+people who were never trained on. Settings were chosen with these data sets in view (on a fifth of the training people
+where it says so in docs/utility.md); no ε pays for that choice.
+"""
+
+import argparse
+import functools
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import torch
+
+import draw
+import record
+from wholegrain.cli.pricing import remembering
+from wholegrain.data.dataset import Dataset
+from wholegrain.errors import WholegrainError
+from wholegrain.privacy.units import Unit
+from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.spec import RunSpec
+
+RESULTS = record.ROOT / "benchmarks" / "utility.jsonl"
+EPSILONS, SEEDS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), (0, 1, 2), 1e-5
+POLICIES = ("local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "subject_dp")
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the benchmark."""
+
+    data: str
+    method: str
+    epsilon: float | None
+    seed: int
+    spec: Tree
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.data, self.method, self.epsilon, self.seed
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A data set with its silos and model, and what each method is run with on it."""
+
+    base: Tree
+    fedavg: Tree
+    policies: Mapping[str, Tree]
+    best: Mapping[float, Tree]
+    """By ε."""
+    by_span: Mapping[float, Tree] | None = None
+    """The best recipe where silos know in how many of them a subject is."""
+
+    def cases(self, name: str, epsilons: Iterable[float], seeds: Iterable[int]) -> Iterator[Case]:
+        """The best recipe first, then FedAvg, then the policies."""
+        for seed in seeds:
+            for epsilon in epsilons:
+                yield self._case(name, "best", epsilon, seed, self.best[epsilon])
+                if self.by_span:
+                    yield self._case(name, "best, by span", epsilon, seed, self.by_span[epsilon])
+            yield self._case(name, "fedavg", None, seed, self.fedavg)
+        for seed in seeds:
+            for method, tree in self.policies.items():
+                for epsilon in epsilons:
+                    yield self._case(name, method, epsilon, seed, tree)
+
+    def _case(self, name: str, method: str, epsilon: float | None, seed: int, tree: Tree) -> Case:
+        privacy = {"privacy": {"epsilon": epsilon, "delta": DELTA}} if epsilon else {}
+        return Case(name, method, epsilon, seed, merged(self.base, {"seed": seed}, privacy, tree))
+
+
+def merged(*trees: Mapping[str, Any]) -> Tree:
+    """Sections side by side; a later value replaces an earlier one."""
+    whole: Tree = {}
+    for tree in trees:
+        for key, value in tree.items():
+            whole[key] = {**whole.get(key, {}), **value} if isinstance(value, dict) else value
+    return whole
+
+
+def trained(policy: Tree, rounds: Tree, **sections: Tree) -> Tree:
+    return {"policy": policy, "rounds": {"averaging": "subjects", "checkpoint_every": 10**6, **rounds}, **sections}
+
+
+MOMENTUM = {"step": "momentum", "momentum": 0.9, "schedule": "linear"}
+LINEAR = {"schedule": "linear"}
+
+
+def lineup(rounds: int, learning_rate: float, clip: float) -> Mapping[str, Tree]:
+    """Every policy with every item in every step, alike in all but what it bounds."""
+    given = {"rate": 1.0, "clip_norm": clip}
+    long = {"count": rounds, "learning_rate": learning_rate}
+    return {
+        name: trained({"name": name, **given, **({"group_cap": 2} if name == "local_group_dp" else {})}, long)
+        for name in POLICIES
+    }
+
+
+def nlswork() -> Problem:
+    return Problem(
+        base={"data": {"source": "nlswork"}, "silos": {"surplus": "refuse"}, "evaluation": {"test": 0.2}},
+        fedavg=trained({"name": "fedavg", "rate": 0.1}, {"count": 50, "steps": 5, "learning_rate": 0.5}),
+        policies=lineup(30, 2.0, 1.0),
+        best={
+            epsilon: trained(
+                {"name": "subject_dp", "rate": 1.0, "clip_norm": 0.5, "by_span": True},
+                {"count": 60, "learning_rate": 4.0},
+                server=MOMENTUM,
+            )
+            for epsilon in EPSILONS
+        },
+    )
+
+
+# Rounds and learning rate of the head on whitened features, by ε: fewer, longer steps where noise is dear.
+HEAD = {0.5: (12, 200.0), 1.0: (20, 200.0), 2.0: (40, 150.0), 4.0: (60, 150.0), 8.0: (100, 150.0)}
+
+
+# Rounds where there are thousands of parameters and only hundreds of people.
+FEW = {0.5: 4, 1.0: 6, 2.0: 12, 4.0: 20, 8.0: 30}
+
+
+def mnist(backbone: Path, silos: Tree) -> Problem:
+    start = {"name": "upright_cnn", "start": str(backbone.absolute())}
+    return Problem(
+        base={
+            "data": {"source": "mnist_writers"},
+            "silos": {"count": 16, "items_per_subject": 131, **silos},
+            "model": {**start, "train": "head"},
+        },
+        fedavg=trained(
+            {"name": "fedavg", "batch_size": 48},
+            {"count": 40, "steps": 5, "learning_rate": 0.1},
+            model={"train": "all"},
+            server={"schedule": "linear", "learning_rate": 1.0},
+        ),
+        policies=lineup(30, 100.0, 0.03),
+        best={epsilon: head(epsilon) for epsilon in EPSILONS},
+        by_span={epsilon: head(epsilon, by_span=True) for epsilon in EPSILONS} if "alpha" in silos else None,
+    )
+
+
+def head(epsilon: float, by_span: bool = False) -> Tree:
+    """The head on whitened features; contributions that are divided by √m call for longer steps."""
+    count, learning_rate = HEAD[epsilon]
+    policy = {"name": "subject_dp", "rate": 1.0, "clip_norm": 0.03, "by_span": by_span}
+    return trained(policy, {"count": count, "learning_rate": learning_rate * (2.5 if by_span else 1)}, server=LINEAR)
+
+
+def plays() -> Problem:
+    return Problem(
+        base={
+            "data": {"source": "plays", "options": {"stride": 10}},
+            "silos": {"partition": "uniform", "count": 16, "items_per_subject": 200},
+            "model": {"name": "bigram"},
+            "evaluation": {"test": 0.2},
+        },
+        fedavg=trained({"name": "fedavg", "rate": 0.5}, {"count": 60, "learning_rate": 20.0}, server=MOMENTUM),
+        policies=lineup(20, 20.0, 0.1),
+        best={
+            epsilon: trained(
+                {"name": "subject_dp", "rate": 1.0, "clip_norm": 0.1},
+                {"count": FEW[epsilon], "learning_rate": 30.0},
+                server=LINEAR,
+            )
+            for epsilon in EPSILONS
+        },
+    )
+
+
+def glyphs() -> Problem:
+    return Problem(
+        base={
+            "data": {"source": "glyphs", "options": {"writers": 600, "items": 20, "classes": 10}},
+            "silos": {"partition": "uniform", "count": 16},
+            "evaluation": {"test": 0.2},
+        },
+        fedavg=trained({"name": "fedavg", "rate": 0.5}, {"count": 60, "learning_rate": 0.2}),
+        policies=lineup(20, 1.0, 1.0),
+        best={
+            epsilon: trained(
+                {"name": "subject_dp", "rate": 1.0, "clip_norm": 0.3},
+                {"count": FEW[epsilon], "learning_rate": 8.0},
+                server=LINEAR,
+            )
+            for epsilon in EPSILONS
+        },
+    )
+
+
+def problems(backbone: Path) -> Mapping[str, Problem]:
+    power = {f"mnist power {a}": mnist(backbone, {"partition": "power", "alpha": float(a)}) for a in (2, 8, 16)}
+    uniform = mnist(backbone, {"partition": "uniform"})
+    return {"nlswork": nlswork(), "mnist": uniform, "plays": plays(), "glyphs": glyphs(), **power}
+
+
+@functools.cache
+def dataset(source: str) -> Dataset:
+    """What a spec's data section names, read once."""
+    return load_dataset(RunSpec.of({"data": json.loads(source)}))
+
+
+def play(case: Case) -> Tree:
+    """The result of a case; what is refused says why."""
+    spec = RunSpec.of(case.spec)
+    found: Tree = {"data": case.data, "method": case.method, "epsilon": case.epsilon, "seed": case.seed}
+    try:
+        data = dataset(json.dumps(case.spec["data"], sort_keys=True))
+        prepared = prepare(spec, dataset=data, pricing=remembering("pld"))
+        with guarded(prepared, "utility") as guard:
+            run = execute(prepared, guard)
+    except WholegrainError as error:
+        return {**found, "refused": str(error)}
+    promised = run.plan.guarantee(Unit.SUBJECT)
+    spent = {"proved": promised.epsilon, "standing": str(promised.standing)} if case.epsilon else {}
+    return {**found, **spent, "accuracy": run.accuracy, "loss": run.scores["test"].loss}
+
+
+def read(path: Path) -> list[Tree]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def key_of(row: Tree) -> tuple[Any, ...]:
+    return row["data"], row["method"], row["epsilon"], row["seed"]
+
+
+def run(cases: Iterable[Case], path: Path) -> None:
+    """Play what was not played yet; each result is kept as soon as it is there."""
+    done = {key_of(row) for row in read(path)}
+    for case in cases:
+        if case.key in done:
+            continue
+        row = play(case)
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+
+
+def table(rows: list[Tree]) -> str:
+    """Mean accuracy and spread over seeds, as Markdown."""
+    lines = ["| data | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |"]
+    lines.append("|---|---|" + "---|" * len(EPSILONS))
+    for name in dict.fromkeys(row["data"] for row in rows):
+        own = [row for row in rows if row["data"] == name]
+        for method in ("fedavg", *POLICIES, "best", "best, by span"):
+            cells = [cell([r for r in own if r["method"] == method and r["epsilon"] in (e, None)]) for e in EPSILONS]
+            if any(found != "–" for found in cells):
+                lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def cell(rows: list[Tree]) -> str:
+    found = [100 * row["accuracy"] for row in rows if "accuracy" in row]
+    if not found:
+        return "refused" if rows else "–"
+    spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
+    return f"{statistics.mean(found):.1f}{spread}" + ("" if len(found) == len(SEEDS) else f" ({len(found)})")
+
+
+def picture(rows: list[Tree], path: Path) -> None:
+    """Accuracy by ε, one panel for each data set; a band shows the range over seeds."""
+    shown = [{**row, "accuracy": 100 * row["accuracy"]} for row in rows if "accuracy" in row]
+    private = [row for row in shown if row["epsilon"]]
+    names = list(dict.fromkeys(row["data"] for row in shown))
+    charts = []
+    for name in names:
+        points = alt.Data(values=[row for row in private if row["data"] == name])
+        without = alt.Data(values=[row for row in shown if row["data"] == name and not row["epsilon"]])
+        colour = alt.Color("method:N", title=None, sort=["best", "best, by span", *reversed(POLICIES)])
+        across = alt.X("epsilon:Q", title="ε (subject, proved)", scale=alt.Scale(type="log", domain=[0.45, 9]),
+                       axis=alt.Axis(values=list(EPSILONS)))  # fmt: skip
+        down = alt.Y("mean(accuracy):Q", title="accuracy, %", scale=alt.Scale(zero=False))
+        line = alt.Chart(points).mark_line(point=True).encode(x=across, y=down, color=colour)
+        bars = alt.Chart(points).mark_rule().encode(x=across, y="min(accuracy):Q", y2="max(accuracy):Q", color=colour)
+        rule = alt.Chart(without).mark_rule(strokeDash=[4, 3], color="#777777").encode(y="mean(accuracy):Q")
+        charts.append(alt.layer(rule, bars, line).properties(width=260, height=190, title=name))
+    whole = alt.concat(*charts, columns=2).resolve_scale(color="shared")
+    draw._dressed(whole).save(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--backbone", type=Path, default=record.ROOT / "recipes" / "digits.safetensors")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="+", help="these data sets")
+    parser.add_argument("--methods", nargs="+", help="these methods")
+    parser.add_argument("--quick", action="store_true", help="one seed, ε = 1 and 4")
+    parser.add_argument("--draw", action="store_true", help="write docs/images/utility.svg and print the table")
+    given = parser.parse_args()
+    if given.draw:
+        rows = read(given.results)
+        picture(rows, record.ROOT / "docs" / "images" / "utility.svg")
+        print(table(rows))
+        return
+    torch.set_num_threads(1)
+    epsilons, seeds = ((1.0, 4.0), (0,)) if given.quick else (EPSILONS, SEEDS)
+    for name, problem in problems(given.backbone).items():
+        if given.only and name not in given.only:
+            continue
+        cases = problem.cases(name, epsilons, seeds)
+        run((case for case in cases if not given.methods or case.method in given.methods), given.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""A backbone: parameters that were trained on public data, in one file with a description of where they come from.
+
+The file is safetensors, so nothing in it is executed. It is believed only if it is whole, by a digest of its content,
+and only if it fits the model that is to start from it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from wholegrain import _check
+from wholegrain._files import write_whole
+from wholegrain.errors import ModelError, RunError, SpecError
+
+FORMAT = 1
+KEY = "wholegrain"
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """Parameters and buffers by name, and facts for whoever must judge whether their origin is public."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """What tells these parameters, with their description, from any other."""
+        total = hashlib.sha256(json.dumps(self.facts, sort_keys=True, ensure_ascii=False).encode())
+        for name, tensor in sorted(self.tensors.items()):
+            total.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+            total.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()
+
+    def write(self, path: Path) -> None:
+        """Put it in place, whole."""
+        about = {"format": FORMAT, "digest": self.digest, "facts": dict(self.facts)}
+        content = save(
+            {name: tensor.contiguous() for name, tensor in self.tensors.items()},
+            metadata={KEY: json.dumps(about, ensure_ascii=False)},
+        )
+        try:
+            write_whole(path, content)
+        except OSError as error:
+            raise RunError(f"The backbone '{path}' cannot be written: {error.strerror}.") from error
+
+    def load_into(self, model: nn.Module, name: str) -> None:
+        """Give the model these parameters and buffers; one that it was not made for is refused."""
+        own = model.state_dict()
+        strange = sorted(set(own) ^ set(self.tensors))
+        if strange:
+            where = "the model" if strange[0] in self.tensors else "the backbone"
+            raise ModelError(
+                f"The backbone does not fit the model '{name}': {where} has no '{strange[0]}'.{self._hint}"
+            )
+        for key, value in self.tensors.items():
+            if value.shape != own[key].shape:
+                raise ModelError(
+                    f"The backbone does not fit the model '{name}': '{key}' has the shape {list(value.shape)} there and"
+                    f" {list(own[key].shape)} here.{self._hint}"
+                )
+        model.load_state_dict(dict(self.tensors))
+
+    @property
+    def _hint(self) -> str:
+        model = self.facts.get("model")
+        return f" It was made for '{model}' with {self.facts.get('classes')} classes." if model else ""
+
+
+def read_backbone(path: Path) -> Backbone:
+    """The backbone in a file, if it is whole and its values can be used."""
+    try:
+        with safe_open(path, framework="pt") as content:
+            about = json.loads((content.metadata() or {}).get(KEY, "null"))
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (no mapping)
+    except FileNotFoundError as error:
+        raise SpecError(f"There is no backbone '{path}'; make one with `wholegrain pretrain`.") from error
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        raise SpecError(f"The backbone '{path}' cannot be read: {_check.reason(error)}; make it again.") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT or not isinstance(about.get("facts"), dict):
+        raise SpecError(f"The file '{path}' does not say which public data it comes from; `wholegrain pretrain` does.")
+    backbone = Backbone(tensors, about["facts"])
+    if about.get("digest") != backbone.digest:
+        raise SpecError(f"The backbone '{path}' is damaged: its content is not what was written; make it again.")
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+        raise SpecError(f"The backbone '{path}' holds values that are not finite; make it again.")
+    return backbone

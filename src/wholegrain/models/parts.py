@@ -1,0 +1,96 @@
+"""Which part of a model is trained: all of it, its last layer, or updates of low rank beside frozen layers."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from wholegrain._random import Purpose, derive
+from wholegrain.errors import ModelError
+
+
+class LowRank(nn.Module):
+    """A frozen layer, and beside it one of rank `rank` that is trained and begins at nothing."""
+
+    def __init__(self, base: nn.Linear | nn.Conv2d, rank: int) -> None:
+        super().__init__()
+        self.base = base
+        self.down: nn.Module
+        self.up: nn.Linear | nn.Conv2d
+        if isinstance(base, nn.Conv2d):
+            self.down = nn.Conv2d(base.in_channels, rank, base.kernel_size, base.stride, base.padding, bias=False)  # type: ignore[arg-type]
+            self.up = nn.Conv2d(rank, base.out_channels, 1, bias=False)
+        else:
+            self.down = nn.Linear(base.in_features, rank, bias=False)
+            self.up = nn.Linear(rank, base.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What the frozen layer gives, and the update."""
+        outputs: Tensor = self.base(inputs) + self.up(self.down(inputs))
+        return outputs
+
+
+def train_head(model: nn.Module) -> nn.Module:
+    """The model with everything frozen but its last layer with parameters."""
+    head = _head(model)
+    model.requires_grad_(False)
+    head.requires_grad_(True)
+    return model
+
+
+def train_low_rank(model: nn.Module, rank: int, seed: int) -> nn.Module:
+    """The model with updates of this rank beside its linear and convolutional layers; its last layer is trained whole.
+
+    The first factors are drawn from the seed, the second are zero: the model begins as the one that was given.
+    """
+    head = _head(model)
+    train_head(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, Purpose.INITIAL, "low rank") % 2**32)
+        found = [place for place in _adaptable(model) if place[2] is not head]
+        for parent, name, layer in found:
+            setattr(parent, name, LowRank(layer, rank))
+    if not found:
+        raise ModelError(
+            "The model has no linear or convolutional layer before its last one to add low-rank updates to."
+        )
+    return model
+
+
+def divided(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
+    """The frozen beginning of a model, and the rest; None where nothing that takes work is frozen at its beginning.
+
+    What the beginning makes of an item is a public function of it, which need not be computed in every step.
+    """
+    if type(model) is not nn.Sequential:
+        return None, model
+    children = list(model)
+    trained = next((k for k, child in enumerate(children) if _trainable(child)), len(children))
+    frozen = nn.Sequential(*children[:trained])
+    if not any(True for _ in frozen.parameters()) or trained == len(children):
+        return None, model
+    return frozen, nn.Sequential(*children[trained:])
+
+
+def _head(model: nn.Module) -> nn.Module:
+    layers = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
+    if len(layers) < 2:
+        raise ModelError("The model has only one layer with parameters: there is nothing to freeze; train all of it.")
+    return layers[-1]
+
+
+def _adaptable(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear | nn.Conv2d]]:
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear or (type(child) is nn.Conv2d and _plain(child)):
+                yield parent, name, child
+
+
+def _plain(layer: nn.Conv2d) -> bool:
+    """Without groups, dilation or padding by other values than zero, which the second factor would have to repeat."""
+    return layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+
+
+def _trainable(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())

@@ -1,0 +1,67 @@
+"""The model that a run trains: built, started from public parameters, and divided into frozen and trained."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import SpecError
+from wholegrain.gradients.parameters import Layout
+from wholegrain.models import catalog
+from wholegrain.models.backbone import read_backbone
+from wholegrain.models.parts import divided, train_head, train_low_rank
+from wholegrain.runs.spec import ModelSpec
+from wholegrain.silo.training import viewed
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A model, its frozen beginning (None where there is none), the rest, and what of it was public before the run.
+
+    The rest's trainable parameters are the model's, in the same order: one vector serves both.
+    """
+
+    model: nn.Module
+    frozen: nn.Module | None
+    trained: nn.Module
+    public: Mapping[str, Any]
+
+    def seen(self, data: SubjectData) -> SubjectData:
+        """Items as the trained part sees them."""
+        if self.frozen is None:
+            return data
+        inputs = viewed(torch.from_numpy(data.inputs), self.frozen).numpy()
+        return SubjectData(np.ascontiguousarray(inputs), data.targets, data.subjects)
+
+
+def learner_for(spec: ModelSpec, features: int, classes: int, seed: int) -> Learner:
+    """The learner that a spec asks for."""
+    model = catalog.build(spec.name, features, classes, seed, spec.options)
+    if spec.start is None:
+        if spec.train != "all":
+            raise SpecError(f"model.train = '{spec.train}' needs model.start: without it, what is frozen is random.")
+        return Learner(model, None, model, {})
+    backbone = read_backbone(Path(spec.start))
+    backbone.load_into(model, spec.name)
+    if spec.train == "head":
+        train_head(model)
+    elif spec.train == "low_rank":
+        train_low_rank(model, spec.rank, seed)
+    public = {
+        "digest": backbone.digest,
+        "train": spec.train,
+        "trained_parameters": Layout.of(model).size,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "backbone": dict(backbone.facts),
+    }
+    return Learner(model, *divided(model), public)
+
+
+def own_learner(model: nn.Module) -> Learner:
+    """The caller's own module, trained as it is."""
+    return Learner(catalog.checked(model), *divided(model), {})

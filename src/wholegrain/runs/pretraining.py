@@ -1,0 +1,174 @@
+"""Ordinary training on public data, before any private run: no clip, no noise, no guarantee, and nobody to protect.
+
+Whoever writes the spec vouches in a sentence of their own that the data is public; the sentence stays with the backbone
+and stands in the report of every run that starts from it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from wholegrain._random import Purpose, generator
+from wholegrain.data import partition
+from wholegrain.data.cache import digest
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import ModelError, SpecError
+from wholegrain.gradients.parameters import flatten
+from wholegrain.models import catalog
+from wholegrain.models.backbone import Backbone
+from wholegrain.models.fixed import Whiten
+from wholegrain.models.inputs import values
+from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.evaluation import score
+from wholegrain.runs.spec import (
+    DataSpec,
+    ModelSpec,
+    RunSpec,
+    Section,
+    apply,
+    read_tree,
+    refuse_blanks,
+    resolve,
+    sentence,
+)
+from wholegrain.silo.training import viewed
+
+WARM_UP = 100
+FITTED = 20_000
+"""Items that whitening is fitted to, at most."""
+
+Observer = Callable[[int, int, float], None]
+"""Told of the steps done, all steps, and the latest mean loss."""
+
+
+class TrainingSpec(Section):
+    """AdamW with a cosine schedule, for `passes` passes over the data."""
+
+    passes: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    batch_size: Annotated[int, Field(ge=1)] = 128
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 3e-3
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.02
+    smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """The share of subjects on which accuracy is measured."""
+
+
+class PretrainSpec(Section):
+    """A whole pretraining: the model, the data, and why that data is public."""
+
+    public: Annotated[str, Field(min_length=10)]
+    seed: int = 0
+    data: DataSpec
+    model: ModelSpec = ModelSpec(name="upright_cnn")
+    training: TrainingSpec = TrainingSpec()
+
+
+def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
+    """Read the spec of a pretraining; relative paths in it are taken from its folder."""
+    tree = read_tree(path)
+    for change in changes:
+        apply(tree, change)
+    refuse_blanks(tree, path)
+    data = tree.get("data")
+    for section in (data.get("table"), data.get("options")) if isinstance(data, dict) else ():
+        resolve(section, "path", path)
+    try:
+        spec = PretrainSpec.model_validate(tree)
+    except ValidationError as error:
+        raise SpecError(sentence(error, PretrainSpec)) from error
+    if spec.model.start is not None or spec.model.train != "all":
+        raise SpecError("A backbone is trained whole and from the beginning: leave out model.start and model.train.")
+    return spec
+
+
+def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: None) -> Backbone:
+    """Train on public data, and describe what came of it."""
+    dataset = load_dataset(RunSpec(data=spec.data, seed=spec.seed))
+    kept, held_out = partition.by_subject(dataset.data, spec.training.held_out, spec.seed, "pretraining")
+    model = catalog.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
+    _fit(model, dataset.data.take(kept), spec, observe)
+    if not bool(torch.isfinite(flatten(model)).all()):
+        raise ModelError("The parameters are not all finite after pretraining; lower training.learning_rate.")
+    _whiten(model, dataset.data.take(kept[:FITTED]))
+    found = score(model, cross_entropy, flatten(model), dataset.data.take(held_out))
+    facts = {
+        "public": spec.public.strip().rstrip("."),
+        "model": spec.model.name,
+        "options": spec.model.options,
+        "features": dataset.features,
+        "classes": dataset.classes,
+        **_origin(dataset, spec),
+        "training": spec.training.model_dump(),
+        "seed": spec.seed,
+        "accuracy": round(found.accuracy, 6),
+    }
+    return Backbone({name: tensor.clone() for name, tensor in model.state_dict().items()}, facts)
+
+
+def _origin(dataset: Dataset, spec: PretrainSpec) -> Mapping[str, Any]:
+    data = dataset.data
+    arrays = {"inputs": data.inputs, "targets": data.targets, "subjects": data.subjects}
+    return {
+        "data": dataset.name,
+        "data_options": spec.data.options,
+        "data_digest": digest(dataset.name, arrays),
+        "items": data.items,
+        "subjects": data.subject_count,
+    }
+
+
+def _fit(model: nn.Module, data: SubjectData, spec: PretrainSpec, observe: Observer) -> None:
+    """Batches in an order drawn from the seed, pass after pass."""
+    settings = spec.training
+    batch = min(settings.batch_size, data.items)
+    steps = max(1, math.ceil(settings.passes * data.items / batch))
+    inputs, targets = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
+    )
+    order = torch.empty(0, dtype=torch.int64)
+    draws = generator(spec.seed, Purpose.PRETRAINING, "order")
+    smoothed = 0.0
+    for step in range(steps):
+        if len(order) < batch:
+            order = torch.from_numpy(draws.permutation(data.items))
+        some, order = order[:batch], order[batch:]
+        for group in optimiser.param_groups:
+            group["lr"] = settings.learning_rate * _schedule(step, steps)
+        optimiser.zero_grad()
+        loss = cross_entropy(model(values(inputs[some])), targets[some], label_smoothing=settings.smoothing)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        smoothed += (float(loss.detach()) - smoothed) / min(step + 1, 100)
+        observe(step + 1, steps, smoothed)
+
+
+def _schedule(step: int, steps: int) -> float:
+    """Up over the first steps, then down along a cosine."""
+    return min(1.0, (step + 1) / min(WARM_UP, steps)) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def _whiten(model: nn.Module, data: SubjectData) -> None:
+    """Fit a model's whitening to public features, and let the layer after it undo that: the scores stay the same."""
+    layers = list(model) if type(model) is nn.Sequential else []
+    for k, layer in enumerate(layers):
+        after = layers[k + 1] if k + 1 < len(layers) else None
+        if not isinstance(layer, Whiten) or not isinstance(after, nn.Linear):
+            continue
+        before = nn.Sequential(*layers[:k])
+        with torch.no_grad():
+            layer.fit(viewed(torch.from_numpy(data.inputs), before))
+            _undo(layer, after)
+
+
+def _undo(whitening: Whiten, head: nn.Linear) -> None:
+    weight: Tensor = head.weight.double()
+    head.bias.add_((weight @ whitening.mean.double()).to(head.bias.dtype))
+    head.weight.copy_((weight @ torch.linalg.inv(whitening.matrix.double())).to(head.weight.dtype))

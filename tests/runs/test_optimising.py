@@ -1,0 +1,109 @@
+"""`plan --optimise`: settings from public facts alone, exactly priced, and no data read."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command import Command, Outcome
+from small_runs import PRICING
+from wholegrain.cli import app
+from wholegrain.errors import SpecError
+from wholegrain.runs import datasets
+from wholegrain.runs.optimising import optimise
+from wholegrain.runs.spec import RunSpec, load
+
+SPEC = """
+[data]
+source = "mnist_writers"
+[policy]
+rate = 0.5
+clip_norm = 0.1
+[privacy]
+epsilon = 2.0
+[rounds]
+count = 50
+learning_rate = 10.0
+[federation]
+shape = [12]
+classes = 3
+silos = [{ name = "a", items = 900, subjects = 300 }, { name = "b", items = 1200, subjects = 400 }]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def read(*_: object) -> None:
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr(datasets, "load_dataset", read)
+    path = tmp_path / "server.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def test_the_choice_is_planned_exactly_and_meets_the_budget(spec: Path) -> None:
+    choice = optimise(load(spec), ("subject_dp",), PRICING)
+    assert choice.parameters == 39
+    assert 0.99 * 2.0 <= choice.plan.guarantee().epsilon <= 2.0
+    assert choice.plan.horizon.rounds == choice.chosen.steps
+    way = choice.spec.rounds.count * choice.spec.rounds.learning_rate / 2  # on a linear schedule
+    assert way == pytest.approx(50 * 10.0 * choice.chosen.trusted)
+
+
+def test_the_changes_give_the_chosen_spec(spec: Path) -> None:
+    choice = optimise(load(spec), ("subject_dp",), PRICING)
+    changed = load(spec, choice.changes)
+    assert changed.rounds.learning_rate == pytest.approx(choice.spec.rounds.learning_rate, rel=1e-3)
+    alike = choice.spec.model_copy(update={"rounds": changed.rounds})
+    assert changed == alike
+
+
+def test_less_budget_goes_less_far(spec: Path) -> None:
+    ways = []
+    for epsilon in (0.1, 8.0):
+        chosen = optimise(load(spec, (f"privacy.epsilon={epsilon}",)), ("subject_dp",), PRICING).spec.rounds
+        ways.append(chosen.count * chosen.learning_rate)
+    assert ways[0] < ways[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (["privacy.unit=item"], "budget for a subject"),
+        (["rounds.count=0"], r"rounds\.count"),
+        (["model.name=nothing"], "Unknown model"),
+    ],
+)
+def test_what_cannot_be_weighed_is_refused(spec: Path, changes: list[str], why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        optimise(load(spec, tuple(changes)), ("subject_dp",), PRICING)
+    bare = RunSpec.of({"policy": {"rate": 1.0}, "privacy": {"epsilon": 1.0}})
+    with pytest.raises(SpecError, match=r"\[federation\]"):
+        optimise(bare)
+
+
+def test_the_command_prints_the_choice_and_draws_it(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*arguments: str | Path) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["wholegrain", "plan", str(spec), *map(str, arguments)])
+        code: int | str | None = 0
+        try:
+            app.main()
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        return Outcome(int(code or 0), captured.out, captured.err)
+
+    wholegrain: Command = call
+    picture = tmp_path / "tradeoff.svg"
+    told = json.loads(wholegrain("--optimise", "--picture", picture, "--json").out)
+    assert told["policy"] == "subject_dp"
+    assert told["guarantees"][0]["standing"] == "PROVED"
+    assert picture.read_text().startswith("<svg")
+    shown = wholegrain("--optimise")
+    assert shown.code == 0
+    assert "--set policy.name=subject_dp" in " ".join(shown.out.split())
+    assert wholegrain("--picture", picture).code == 2
+    assert wholegrain("--optimise", "--picture", tmp_path / "nowhere" / "x.svg").code == 2

@@ -1,0 +1,248 @@
+"""Runs that start from public parameters: the same gradients with or without a cached view, and a record that tells."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import wholegrain as wg
+from small_runs import PRICING, model, resume, start, stop_after
+from wholegrain.errors import ModelError, RunError, SpecError
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameters import flatten
+from wholegrain.models.backbone import read_backbone
+from wholegrain.report.reading import read_run
+from wholegrain.report.words import conditions
+from wholegrain.runs.pretraining import load_pretraining, pretrain
+from wholegrain.runs.runner import check_early, execute, guarded, in_process, prepare
+from wholegrain.runs.spec import RunSpec, load
+from wholegrain.silo.training import Silo
+
+PUBLIC = """
+public = "{public}"
+[data]
+source = "glyphs"
+options = {{ writers = 12, items = 10, classes = 3, seed = 7 }}
+[model]
+name = "upright_cnn"
+options = {{ width = 4, code = 6 }}
+[training]
+batch_size = 16
+"""
+PRIVATE = """
+[data]
+source = "glyphs"
+options = { writers = 20, items = 8, classes = 3 }
+[silos]
+partition = "uniform"
+count = 2
+[model]
+name = "upright_cnn"
+options = { width = 4, code = 6 }
+start = "b.safetensors"
+train = "head"
+[policy]
+name = "subject_dp"
+rate = 1.0
+[privacy]
+epsilon = 4.0
+noise_multiplier = 6.0
+[rounds]
+count = 3
+steps = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a backbone and a spec that starts from it."""
+    folder = tmp_path_factory.mktemp("specs")
+    (folder / "public.toml").write_text(PUBLIC.format(public="drawn from typefaces"))
+    pretrain(load_pretraining(folder / "public.toml")).write(folder / "b.safetensors")
+    (folder / "spec.toml").write_text(PRIVATE)
+    return folder
+
+
+def spec(folder: Path, *changes: str) -> RunSpec:
+    return load(folder / "spec.toml", changes)
+
+
+def trained(asked: RunSpec, **changes: Any) -> Mapping[str, Any]:
+    prepared = prepare(asked, pricing=PRICING)
+    prepared = replace(prepared, **{name: change(prepared) for name, change in changes.items()})
+    with guarded(prepared, "run") as guard:
+        run = execute(prepared, guard)
+    return {"vector": run.vector, "scores": run.scores, "model": run.model}
+
+
+def test_pretraining_depends_on_the_spec_alone_and_says_what_it_used(specs: Path) -> None:
+    first, again = (pretrain(load_pretraining(specs / "public.toml")) for _ in range(2))
+    assert first.digest == again.digest == read_backbone(specs / "b.safetensors").digest
+    assert pretrain(load_pretraining(specs / "public.toml", ("seed=1",))).digest != first.digest
+    assert first.facts["public"] == "drawn from typefaces"
+    assert (first.facts["data"], first.facts["items"], first.facts["subjects"]) == ("glyphs", 120, 12)
+    assert 0 <= first.facts["accuracy"] <= 1
+
+
+def test_whitening_is_fitted_and_undone_by_the_head(specs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = read_backbone(specs / "b.safetensors")
+    monkeypatch.setattr("wholegrain.runs.pretraining._whiten", lambda model, data: None)
+    plain = pretrain(load_pretraining(specs / "public.toml"))
+    assert not torch.equal(fitted.tensors["12.matrix"], plain.tensors["12.matrix"])
+    x = torch.rand(5, 784, generator=torch.Generator().manual_seed(0))
+    outputs = []
+    for backbone in (fitted, plain):
+        module = prepare(spec(specs), pricing=PRICING).model
+        backbone.load_into(module, "upright_cnn")
+        outputs.append(module(x).detach())
+    assert torch.allclose(*outputs, atol=1e-3)
+
+
+@pytest.mark.parametrize("train", ["head", "all", "low_rank"])
+def test_a_run_starts_where_the_backbone_ended(specs: Path, train: str) -> None:
+    prepared = prepare(spec(specs, f"model.train={train}"), pricing=PRICING)
+    x = torch.rand(4, 784, generator=torch.Generator().manual_seed(0))
+    whole = prepare(spec(specs, "model.train=all"), pricing=PRICING).model
+    assert torch.equal(prepared.model(x), whole(x))
+    assert prepared.public["trained_parameters"] == flatten(prepared.model).numel()
+
+
+def test_a_cached_view_gives_what_the_whole_model_gives(specs: Path) -> None:
+    """Frozen parameters are no part of the vector: with the view or without, the same steps come out."""
+
+    def without(prepared: Any) -> Mapping[str, Silo]:
+        return {name: replace(silo, view=None) for name, silo in prepared.silos.items()}
+
+    def whole(prepared: Any) -> BookKeeping:
+        return BookKeeping(prepared.model, torch.nn.functional.cross_entropy)
+
+    asked = spec(specs, "evaluation.test=0")
+    viewed, plain = trained(asked), trained(asked, silos=without, clipped_sum=whole)
+    assert viewed["vector"].shape == (6 * 3 + 3,)
+    assert torch.allclose(viewed["vector"], plain["vector"], atol=1e-5)
+
+
+@pytest.mark.parametrize("train", ["head", "low_rank"])
+def test_what_is_frozen_stays_and_the_head_moves(specs: Path, train: str) -> None:
+    backbone = read_backbone(specs / "b.safetensors").tensors
+    after = trained(spec(specs, f"model.train={train}"))["model"].state_dict()
+    for name, value in backbone.items():
+        frozen = name if name in after else name.replace(".weight", ".base.weight").replace(".bias", ".base.bias")
+        assert torch.equal(after[frozen], value) is not name.startswith("13.")
+
+
+def test_a_resumed_run_gives_the_same_model_and_saves_it_whole(specs: Path, tmp_path: Path) -> None:
+    start(tmp_path / "whole", specs / "spec.toml")
+    stop_after(tmp_path / "stopped", 2, specs / "spec.toml")
+    resume(tmp_path / "stopped")
+    assert model(tmp_path / "whole") == model(tmp_path / "stopped")
+    saved = load_file(tmp_path / "whole" / "model.safetensors")
+    assert set(saved) == set(read_backbone(specs / "b.safetensors").tensors)
+
+
+def test_a_run_goes_on_only_with_the_backbone_that_it_began_with(specs: Path, tmp_path: Path) -> None:
+    for name in ("spec.toml", "b.safetensors"):
+        (tmp_path / name).write_bytes((specs / name).read_bytes())
+    stop_after(tmp_path / "run", 1, tmp_path / "spec.toml")
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(SpecError, match="There is no backbone"):
+        resume(tmp_path / "run")
+    pretrain(load_pretraining(specs / "public.toml", ("seed=1",))).write(tmp_path / "b.safetensors")
+    with pytest.raises(RunError, match="backbone is not the one"):
+        resume(tmp_path / "run")
+    (tmp_path / "b.safetensors").write_bytes((specs / "b.safetensors").read_bytes())
+    resume(tmp_path / "run")
+
+
+def test_the_guarantee_says_what_was_public(specs: Path, tmp_path: Path) -> None:
+    start(tmp_path / "run", specs / "spec.toml")
+    words = dict(conditions(read_run(tmp_path / "run", "run")))["Public"]
+    digest = json.loads((tmp_path / "run" / "public.json").read_text())["digest"]
+    for part in (digest[:16], "'glyphs'", "drawn from typefaces", "its last layer, 21 of"):
+        assert part in words
+
+
+def test_a_run_without_a_start_says_that_nothing_but_settings_was_public(proved_words: str) -> None:
+    assert proved_words == "the settings, and first parameters drawn from the seed alone"
+
+
+@pytest.fixture
+def proved_words(tmp_path: Path) -> str:
+    start(tmp_path / "plain")
+    return dict(conditions(read_run(tmp_path / "plain", "plain")))["Public"]
+
+
+def test_frozen_parts_of_a_model_of_ones_own_are_seen_through() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    module[0].requires_grad_(False)
+    before = module[0].weight.clone()
+    run = wg.train(
+        wg.clinics(patients=40, clinics=2, span=2),
+        model=module,
+        policy={"name": "fedavg", "rate": 0.5},
+        rounds={"count": 2},
+    )
+    assert run.vector.shape == (12,)
+    assert torch.equal(run.model[0].weight, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("model.start=absent.safetensors", "There is no backbone"),
+        ("model.start=spec.toml", "cannot be read"),
+        ("model.train=half", "model.train"),
+        ("model.rank=0", "model.rank"),
+        ("model.options.code=7", "does not fit the model 'upright_cnn'"),
+        ("data.options.classes=4", "does not fit the model 'upright_cnn'"),
+    ],
+)
+def test_what_cannot_be_started_from_is_refused(specs: Path, change: str, why: str) -> None:
+    with pytest.raises(wg.WholegrainError, match=why):
+        prepare(spec(specs, change), pricing=PRICING)
+
+
+def test_a_server_refuses_what_its_silos_would_not_do(specs: Path) -> None:
+    federation = {"shape": [784], "classes": 3, "silos": [{"name": "a", "items": 9, "subjects": 3}]}
+    asked = spec(specs).model_dump() | {"federation": federation}
+    with pytest.raises(SpecError, match=r"model\.start"):
+        check_early(RunSpec.of(asked))
+
+
+def test_freezing_random_parameters_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"needs model\.start"):
+        prepare(RunSpec.of({"data": {"source": "clinics"}, "model": {"name": "mlp", "train": "head"},
+                            "policy": {"name": "fedavg", "rate": 0.1}}))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("public=no", "public"),
+        ("training.passes=0", "training.passes"),
+        ("training.epochs=3", "unknown key 'training.epochs'"),
+        ("model.train=head", "trained whole"),
+    ],
+)
+def test_a_bad_pretraining_is_refused(specs: Path, change: str, why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        load_pretraining(specs / "public.toml", (change,))
+
+
+def test_pretraining_that_leaves_the_numbers_is_refused(specs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wholegrain.runs.pretraining._schedule", lambda step, steps: float("nan"))
+    with pytest.raises(ModelError, match="not all finite"):
+        pretrain(load_pretraining(specs / "public.toml"))
+
+
+def test_in_process_silos_compute_their_view_once(specs: Path) -> None:
+    prepared = prepare(spec(specs), pricing=PRICING)
+    engine = in_process(prepared)
+    silo = next(iter(engine.silos.values()))
+    assert silo.inputs.shape == (silo.data.items, 6)
+    assert silo.inputs is silo.inputs
