@@ -3,9 +3,9 @@
 Run: python benchmarks/utility.py --backbone recipes/digits.safetensors [--quick] [--only mnist …]
 Then: python benchmarks/utility.py --draw
 
-Results are kept line by line in benchmarks/utility.jsonl; whatever is there already is not run again. Accuracy is on
-people who were never trained on. Settings were chosen with these data sets in view (on a fifth of the training people
-where it says so in docs/utility.md); no ε pays for that choice.
+Results are kept line by line in benchmarks/utility.jsonl; whatever is there already is not run again, so remove the
+lines of a method whose settings you change. Accuracy is on people who were never trained on. Settings were chosen with
+these data sets in view (on a fifth of the training people where docs/utility.md says so); no ε pays for that choice.
 """
 
 import argparse

@@ -246,3 +246,13 @@ def test_in_process_silos_compute_their_view_once(specs: Path) -> None:
     silo = next(iter(engine.silos.values()))
     assert silo.inputs.shape == (silo.data.items, 6)
     assert silo.inputs is silo.inputs
+
+
+def test_the_recipes_fit_each_other() -> None:
+    folder = Path(__file__).parents[2] / "recipes"
+    public, private = load_pretraining(folder / "digits_backbone.toml"), load(folder / "mnist_writers_best.toml")
+    assert private.model.start == str(folder / "digits.safetensors")
+    assert (public.model.name, public.model.options) == (private.model.name, private.model.options)
+    assert public.data.options["classes"] == 10
+    assert (private.privacy.epsilon, private.privacy.delta, private.silos.count) == (4.0, 1e-5, 16)
+    assert private.silos.span is None
