@@ -10,7 +10,7 @@ import typer
 
 import wholegrain
 from wholegrain import _check
-from wholegrain.cli import bounds, data, demo, federation, ledger, pricing, report, runs, show, silo
+from wholegrain.cli import bounds, data, demo, federation, ledger, pricing, report, reproduce, runs, show, silo
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command()(demo.demo)
 app.command()(silo.silo)
 app.command()(report.report)
 app.command()(report.watch)
+app.command()(reproduce.reproduce)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(federation.app, name="federation")
