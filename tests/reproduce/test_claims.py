@@ -89,7 +89,9 @@ def test_every_claim_can_fail(claim: Claim) -> None:
     if claim.says.startswith(STILL_HOLD):
         better = {"user_ldp": 0.9} | dict.fromkeys(("fedavg", "local_item_dp", "local_group_dp"), 0.1)
         worse = {name: result(name, better.get(name, 0.1), 2.0) for name in PRINTED}
-        losing = {name: Result(name, Kind.PRINTED, (Round(0.5, 2.0 - (name == "user_ldp")),), noise=2.0) for name in worse}
+        losing = {
+            name: Result(name, Kind.PRINTED, (Round(0.5, 2.0 - (name == "user_ldp")),), noise=2.0) for name in worse
+        }
         measured = Evidence({key(claim.recipe, "", name, Kind.PRINTED): found for name, found in losing.items()})
     assert claim.judge(measured).verdict is Verdict.FAILS
 

@@ -15,7 +15,7 @@ from wholegrain.reproduce import running
 from wholegrain.reproduce.recipes import Kind
 from wholegrain.reproduce.running import Outcome, play, play_all, read_worth, worth_file
 from wholegrain.reproduce.trials import Trial, key
-from wholegrain.reproduce.worth import Worth, worth
+from wholegrain.reproduce.worth import Worth, worth_of_run
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 
@@ -48,7 +48,7 @@ def model(out: Path, made: Trial) -> bytes:
 
 
 def test_what_is_finished_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trial()
+    made = trial("user_ldp")
     assert play(made, tmp_path).done == "done"
     before = (tmp_path / made.key / "summary.json").stat().st_mtime_ns
     monkeypatch.setattr(running, "prepare", None)
@@ -138,7 +138,7 @@ def test_a_worth_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["local_item_dp", "user_ldp"])
 def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> None:
     made = trial(algorithm)
-    found = worth(prepare(made.spec), VISITS)
+    found = worth_of_run(prepare(made.spec), VISITS)
     declared = {"items_per_subject": VISITS, "surplus": "refuse"}
     plan = prepare(trial(algorithm, silos=declared).spec).plan
     exact = federation_epsilon(
@@ -150,18 +150,18 @@ def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> N
 
 @pytest.mark.parametrize("algorithm", ["local_group_dp", "higradavg_dp"])
 def test_where_private_facts_set_the_noise_nothing_is_proved(algorithm: str) -> None:
-    found = worth(prepare(trial(algorithm).spec), VISITS)
+    found = worth_of_run(prepare(trial(algorithm).spec), VISITS)
     assert math.isinf(found.subject)
     assert 1.0 < found.granted < math.inf  # and granted that, the claim of ε = 1 is still too small
     assert found.epsilon(Unit.SUBJECT) == found.granted
 
 
 def test_fedavg_is_worth_nothing() -> None:
-    found = worth(prepare(trial("fedavg").spec), VISITS)
+    found = worth_of_run(prepare(trial("fedavg").spec), VISITS)
     assert math.isinf(found.epsilon(Unit.SUBJECT))
     assert Worth.of(found.facts()) == found
 
 
 def test_a_bound_that_the_data_exceeds_is_refused() -> None:
-    with pytest.raises(SpecError, match="set silos.items_per_subject"):
-        worth(prepare(trial("user_ldp").spec), 1)
+    with pytest.raises(SpecError, match="set silos"):
+        worth_of_run(prepare(trial("user_ldp").spec), 1)

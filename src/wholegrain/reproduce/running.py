@@ -22,11 +22,9 @@ from wholegrain._files import write_whole
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import RunError, WholegrainError
 from wholegrain.federation.rounds import State
-from wholegrain.privacy.accountants import accountant
-from wholegrain.privacy.memory import RememberingAccountant, default_store
 from wholegrain.privacy.units import Unit
 from wholegrain.reproduce.trials import OF_PAPER, Trial
-from wholegrain.reproduce.worth import Worth, worth
+from wholegrain.reproduce.worth import Worth, pricing, worth_of_run
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.progress import RoundDone
 from wholegrain.runs.runner import Prepared, execute, guarded, prepare
@@ -160,8 +158,7 @@ def _execute(prepared: Prepared, folder: RunFolder) -> None:
 
 
 def _prepare(spec: RunSpec) -> Prepared:
-    pricing = RememberingAccountant(accountant(spec.privacy.accountant), default_store())
-    return prepare(spec, dataset=_dataset(spec.data.model_dump_json()), pricing=pricing)
+    return prepare(spec, dataset=_dataset(spec.data.model_dump_json()), pricing=pricing(spec.privacy.accountant))
 
 
 @lru_cache(maxsize=1)
@@ -174,7 +171,7 @@ def _keep_worth(trial: Trial, prepared: Prepared, folder: Path) -> None:
     if trial.kind not in OF_PAPER or worth_file(folder).exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(worth_file(folder), (json.dumps(worth(prepared, trial.bound).facts()) + "\n").encode())
+    write_whole(worth_file(folder), (json.dumps(worth_of_run(prepared, trial.bound).facts()) + "\n").encode())
 
 
 def _epsilon_beside(trial: Trial, out: Path) -> float:

@@ -13,7 +13,7 @@ from wholegrain.reproduce import figures
 from wholegrain.reproduce.chosen import Chosen, Source
 from wholegrain.reproduce.claims import BY_ALPHA, COMPOSITION, IMAGES, TEXT, Claim, all_claims
 from wholegrain.reproduce.evidence import Evidence, gather
-from wholegrain.reproduce.groups import geometry
+from wholegrain.reproduce.groups import geometry, price_paper
 from wholegrain.reproduce.page import Made, page
 from wholegrain.reproduce.recipes import Kind, Recipe, Scale, load, load_group_sizes
 from wholegrain.reproduce.running import Outcome, Told, play_all
@@ -85,9 +85,12 @@ def reproduce(order: Order, tell: Told) -> Made:
 
 def write(order: Order, recipes: Sequence[Recipe], found: Sequence[Trial], outcomes: Sequence[Outcome]) -> Made:
     """Figures and page from the runs that are there."""
-    sizes = () if order.what is What.FIG1 else tuple(geometry(load_group_sizes(order.where)))
+    shape = load_group_sizes(order.where)
+    sizes = () if order.what is What.FIG1 else tuple(geometry(shape))
+    asked_to_price = order.scale is not Scale.SMOKE and order.what is What.CLAIMS
+    priced = tuple(price_paper(load(IMAGES, order.where), shape, sizes)) if asked_to_price else ()
     evidence = gather(found, order.runs, sizes)
-    made = Made(order.command, order.scale, order.chosen, recipes, found, evidence, outcomes)
+    made = Made(order.command, order.scale, order.chosen, recipes, found, evidence, outcomes, priced)
     drawn = list(_figures(order.what, made))
     asked = {recipe.name for recipe in recipes}
     claims: list[Claim] = [claim for claim in all_claims() if order.what is What.CLAIMS or claim.recipe in asked]

@@ -15,13 +15,20 @@ from wholegrain.errors import SpecError
 from wholegrain.policies.guarantees import Row, obstacles, step_event, worst_row
 from wholegrain.policies.plan import Plan
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, PublicDivisor
+from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.events import repeat
+from wholegrain.privacy.memory import RememberingAccountant, default_store
 from wholegrain.privacy.units import Unit
 from wholegrain.runs.describe import count
 from wholegrain.runs.runner import Prepared
 from wholegrain.runs.summary import finite
 
 BATCHES = 20
+
+
+def pricing(name: str = "pld") -> Accountant:
+    """The accountant by name, with the answers that earlier processes left on disk."""
+    return RememberingAccountant(accountant(name), default_store())
 
 
 @dataclass(frozen=True)
@@ -50,13 +57,12 @@ class Worth:
         return Worth(**{name: math.inf if value is None else value for name, value in facts.items()})
 
 
-def worth(prepared: Prepared, bound: int) -> Worth:
-    """What a printed plan is worth where a subject has at most `bound` items in a silo.
+def worth(plan: Plan, bound: int, usual: int) -> Worth:
+    """What a printed plan is worth where a subject has at most `bound` items in a silo, and `usual` in a batch.
 
-    All silos are priced by their worst one, which is no less than exact and one price instead of sixteen. Private: it
-    reads group sizes, as the printed algorithms do.
+    All silos are priced by their worst one, which is no less than exact and one price instead of sixteen.
     """
-    plan, rows = prepared.plan, _granted(prepared, bound)
+    rows = [_granted(row, bound, usual) for row in plan.rows]
     provable = plan.policy != "fedavg" and not obstacles(plan.rows[0][0], Unit.SUBJECT)
     granted = math.inf if plan.policy == "fedavg" else _price(plan, rows)
     first = rows[0][0].noise
@@ -68,29 +74,26 @@ def worth(prepared: Prepared, bound: int) -> Worth:
     )
 
 
+def worth_of_run(prepared: Prepared, bound: int) -> Worth:
+    """The same for a run. Private: it reads how large groups get, as the printed algorithms do."""
+    most = max(silo.data.largest_subject for silo in prepared.silos.values())
+    if most > bound:
+        raise SpecError(f"A subject has {most} items in a silo; set silos.items_per_subject = {most} in the recipe.")
+    sizes = count(prepared.spec, prepared.silos, BATCHES)["batches"]["largest_group"]
+    return worth(prepared.plan, bound, int(Counter(sizes).most_common(1)[0][0]))
+
+
 def _price(plan: Plan, rows: list[Row]) -> float:
     releases = sum(plan.horizon.releases().values())
     event = repeat(step_event(*worst_row(rows, Unit.SUBJECT), Unit.SUBJECT), releases)
     return plan.accountant.epsilon(event, plan.delta)
 
 
-def _granted(prepared: Prepared, bound: int) -> list[Row]:
-    """The rows with K declared, and noise and divisor fixed and public."""
-    most = max(silo.data.largest_subject for silo in prepared.silos.values())
-    if most > bound:
-        raise SpecError(f"A subject has {most} items in a silo; set silos.items_per_subject = {most} in the recipe.")
-    usual = _usual_group(prepared)
-    rows = []
-    for policy, facts in prepared.plan.rows:
-        if isinstance(policy.noise, NoiseByLargestGroup):
-            policy = policy.with_noise(policy.noise.by_size(min(usual, policy.noise.largest)))
-        if not isinstance(policy.divisor, PublicDivisor):
-            policy = replace(policy, divisor=PublicDivisor(1.0))
-        rows.append((policy, replace(facts, items_per_subject=bound)))
-    return rows
-
-
-def _usual_group(prepared: Prepared) -> int:
-    """The most frequent largest group of a batch."""
-    sizes = count(prepared.spec, prepared.silos, BATCHES)["batches"]["largest_group"]
-    return int(Counter(sizes).most_common(1)[0][0])
+def _granted(row: Row, bound: int, usual: int) -> Row:
+    """The row with K declared, and noise and divisor fixed and public."""
+    policy, facts = row
+    if isinstance(policy.noise, NoiseByLargestGroup):
+        policy = policy.with_noise(policy.noise.by_size(min(usual, policy.noise.largest)))
+    if not isinstance(policy.divisor, PublicDivisor):
+        policy = replace(policy, divisor=PublicDivisor(1.0))
+    return policy, replace(facts, items_per_subject=bound)
