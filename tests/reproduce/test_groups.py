@@ -46,4 +46,5 @@ def test_the_papers_settings_are_worth_less_than_they_claim() -> None:
     assert found["user_ldp"].noise == pytest.approx(81.852, abs=1e-2)
     for name in ("local_group_dp", "higradavg_dp"):
         assert math.isinf(found[name].subject)
-    assert all(each.granted > 4.0 for each in found.values())
+    # A subject of 7 items is in few batches; UserLDP, which ignores that, keeps to its claim all the same.
+    assert {name for name, each in found.items() if each.granted > 4.0} == {*found} - {"user_ldp"}
