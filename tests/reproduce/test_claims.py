@@ -111,6 +111,7 @@ def test_a_printed_figure_is_met_as_points_or_as_a_share() -> None:
 def test_why_tells_an_order_that_is_kept_from_one_that_is_not() -> None:
     claim = next(claim for claim in all_claims() if claim.says.startswith("LocalGroupDP is 15 %"))
     assert "the order holds" in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.3})).why
+    assert "after 1 rounds" not in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.3})).why
     assert "not even the order" in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.9})).why
 
 
@@ -119,3 +120,11 @@ def test_what_is_proved_is_not_confused_with_what_is_granted() -> None:
     finding = claim.judge(evidence(subject=math.inf))
     assert finding.verdict is Verdict.FAILS
     assert "ε = ∞" in finding.measured
+
+
+def test_what_fewer_rounds_cost_is_told_apart() -> None:
+    claim = next(claim for claim in all_claims() if claim.says.startswith("LocalGroupDP is 15 %"))
+    item = Result("local_item_dp", Kind.PRINTED, (Round(0.6, 1.0), Round(0.9, 1.0)), noise=1.0)
+    group = Result("local_group_dp", Kind.PRINTED, (Round(0.5, 1.0),), noise=3.0)
+    measured = Evidence({key("femnist", "", found.algorithm, Kind.PRINTED): found for found in (item, group)})
+    assert "the other is at 60.0 %" in claim.judge(measured).why

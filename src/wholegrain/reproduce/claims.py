@@ -132,7 +132,17 @@ def _why_not(points: float, printed: float, low: Result, high: Result) -> str:
     direction = "the order holds, the size does not" if points > 0 else "not even the order holds"
     noise = f"σ = {low.noise:.3g}" + (f" against {high.noise:.3g}" if high.noise else "")
     more = "more" if points > printed else "less"
-    return f"{direction}: {more} is lost than printed; {noise}, {len(low.rounds)} rounds against {len(high.rounds)}"
+    return f"{direction}: {more} is lost than printed; {noise}{_after_as_many_rounds(low, high)}"
+
+
+def _after_as_many_rounds(low: Result, high: Result) -> str:
+    """How much of a difference is that of rounds."""
+    count = len(low.rounds)
+    if count >= len(high.rounds):
+        return ""
+    return f"; after {count} rounds, which is all that {NAMES[low.algorithm]} has, the other is at" + (
+        f" {percent(high.rounds[count - 1].accuracy)}"
+    )
 
 
 def _user_cost(recipe: str) -> Claim:
@@ -260,7 +270,7 @@ def _resilient(evidence: Evidence) -> Finding:
     if found is None:
         return NOT_MEASURED
     flat, drops = max(found[:3]) - min(found[:3]) <= UNMOVED, min(found[:3]) - found[3] > UNMOVED
-    falls = "" if flat else "k, and so σ, grows with α at every step, not only from 8 to 16"
+    falls = "" if flat and drops else "σ grows with α only until min(1, kB/|D|) is 1, and not from there on"
     return Finding(_verdict(flat and drops), _listed(found), falls)
 
 
