@@ -128,3 +128,9 @@ def test_what_fewer_rounds_cost_is_told_apart() -> None:
     group = Result("local_group_dp", Kind.PRINTED, (Round(0.5, 1.0),), noise=3.0)
     measured = Evidence({key("femnist", "", found.algorithm, Kind.PRINTED): found for found in (item, group)})
     assert "the other is at 60.0 %" in claim.judge(measured).why
+
+
+def test_one_exception_refutes_what_is_consistent() -> None:
+    claim = next(claim for claim in all_claims() if claim.says.startswith("the first way"))
+    assert claim.judge(evidence(second={"local_group_dp": 0.9})).verdict is Verdict.FAILS
+    assert claim.judge(evidence(second={"local_group_dp": 0.1})).verdict is Verdict.OPEN
