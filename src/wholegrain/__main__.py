@@ -2,4 +2,5 @@
 
 from wholegrain.cli.app import main
 
-main()
+if __name__ == "__main__":  # processes that a command starts read this module, too
+    main()

@@ -42,6 +42,7 @@ def plays_options(folder: Path) -> dict[str, Any]:
 
 
 OPTIONS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "babble": lambda folder: {"speakers": 12, "characters": 60, "window": 10},
     "clinics": lambda folder: {},
     "glyphs": glyphs_options,
     "nlswork": nlswork_options,

@@ -128,7 +128,7 @@ class TestRowsOfTheDesignPage:
     @pytest.mark.parametrize(
         ("noise", "divisor", "reason"),
         [
-            (NoiseByLargestGroup((1.0, 2.0)), PublicDivisor(1.0), "largest group"),
+            (NoiseByLargestGroup(float, 2), PublicDivisor(1.0), "largest group"),
             (FixedNoise(1.0), RealisedSubjects(), "number of subjects"),
         ],
     )

@@ -10,7 +10,21 @@ import typer
 
 import wholegrain
 from wholegrain import _check
-from wholegrain.cli import audit, bounds, data, demo, federation, ledger, pretrain, pricing, report, runs, show, silo
+from wholegrain.cli import (
+    audit,
+    bounds,
+    data,
+    demo,
+    federation,
+    ledger,
+    pretrain,
+    pricing,
+    report,
+    reproduce,
+    runs,
+    show,
+    silo,
+)
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
@@ -31,6 +45,7 @@ app.command()(silo.silo)
 app.command("audit")(audit.command)
 app.command()(report.report)
 app.command()(report.watch)
+app.command()(reproduce.reproduce)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(federation.app, name="federation")

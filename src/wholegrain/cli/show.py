@@ -97,5 +97,6 @@ def noise(policy: Policy) -> str:
     if policy.noise is None:
         return "–"
     if isinstance(policy.noise, NoiseByLargestGroup):
-        return f"{policy.noise.table[0]:.4g} … {policy.noise.table[-1]:.4g} by largest group"
+        least, most = policy.noise.by_size(1), policy.noise.by_size(policy.noise.largest)
+        return f"{least:.4g} … {most:.4g} by largest group"
     return f"{policy.noise.multiplier:.4g}"

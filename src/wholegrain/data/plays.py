@@ -39,12 +39,12 @@ def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) 
     file = located(path, "plays", "tinyshakespeare.txt")
     texts = speeches(_text(file), str(file)).values()
     encoded = [tokens(text) for text in texts if len(text) > window]
-    parts = [_windows(numbers, window, stride) for numbers, _ in encoded]
+    parts = [windows(numbers, window, stride) for numbers, _ in encoded]
     _require_some(parts, file, window)
     notes = unknown_note(sum(unknown for _, unknown in encoded))
     if len(texts) > len(parts):
         notes += (f"speakers of no more than {window} characters, left out: {len(texts) - len(parts)}",)
-    return Dataset(name="plays", data=_joined(parts), classes=len(VOCABULARY), notes=notes)
+    return Dataset(name="plays", data=joined(parts), classes=len(VOCABULARY), notes=notes)
 
 
 def speeches(text: str, name: str) -> dict[str, str]:
@@ -82,8 +82,8 @@ def _text(file: Path) -> str:
         raise DataError(f"The file '{file}' cannot be read: {_check.reason(error)}.") from error
 
 
-def _windows(numbers: NDArray[np.int8], window: int, stride: int) -> Windows:
-    """Windows [item, position] that have a character after them, and that character [item]."""
+def windows(numbers: NDArray[np.int8], window: int, stride: int) -> Windows:
+    """Windows [item, position] of one speaker's text that have a character after them, and that character [item]."""
     inputs = sliding_window_view(numbers[:-1], window)[::stride]
     return inputs, numbers[window::stride].astype(np.int64)
 
@@ -96,7 +96,8 @@ def _require_some(parts: list[Windows], file: Path, window: int) -> None:
         raise DataError(f"The windows of '{file}' would take {size:,} bytes; raise data.options.stride.")
 
 
-def _joined(parts: list[Windows]) -> SubjectData:
+def joined(parts: list[Windows]) -> SubjectData:
+    """The windows of all speakers, each a subject."""
     inputs, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     counts = [len(targets) for _, targets in parts]
     return SubjectData(inputs, targets, np.repeat(np.arange(len(parts), dtype=np.int64), counts))

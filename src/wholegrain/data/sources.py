@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wholegrain import _check
+from wholegrain.data.babble import babble
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.femnist import femnist
@@ -32,6 +33,7 @@ SOURCES: Mapping[str, Source] = {
     "mnist_writers": Source(mnist_writers, "70,000 digits by 836 writers: MNIST with QMNIST's ids, from files"),
     "femnist": Source(femnist, "digits and letters by writer, from LEAF's JSON files"),
     "shakespeare": Source(shakespeare, "80 characters and the next one by speaker, from LEAF's JSON files"),
+    "babble": Source(babble, "synthetic speakers of made-up words, 80 characters and the next one"),
     "plays": Source(plays, "80 characters and the next one by speaker, from plays as text"),
 }
 

@@ -83,6 +83,19 @@ def group_noise(budget: Budget, rate: float, lots: int, size: int) -> float:
     return item_noise(item_budget(budget, size), rate, lots)
 
 
+@dataclass(frozen=True)
+class GroupNoise:
+    """`group_noise` as a function of the size alone."""
+
+    budget: Budget
+    rate: float
+    lots: int
+
+    def __call__(self, size: int) -> float:
+        """σ_Z."""
+        return group_noise(self.budget, self.rate, self.lots, size)
+
+
 def higradavg_noise(budget: Budget, rate: float, lots: int, largest: int) -> float:
     """σ of HiGradAvgDP: item_noise at the subject sampling fraction min(1, kB/|D_i|)."""
     return item_noise(budget, min(1.0, largest * rate), lots)
@@ -113,10 +126,8 @@ def _local_item_dp(silo: PrintedSilo, budget: Budget, clip_norm: float) -> Polic
 
 
 def _local_group_dp(silo: PrintedSilo, budget: Budget, clip_norm: float) -> Policy:
-    sizes = range(1, min(silo.largest_subject, silo.batch) + 1)
-    table = tuple(group_noise(budget, silo.rate, silo.lots, size) for size in sizes)
-    clip = Clip(ClipPer.ITEM, Pool.SUM, clip_norm)
-    return _row("local_group_dp", silo, clip, NoiseByLargestGroup(table))
+    noise = NoiseByLargestGroup(GroupNoise(budget, silo.rate, silo.lots), min(silo.largest_subject, silo.batch))
+    return _row("local_group_dp", silo, Clip(ClipPer.ITEM, Pool.SUM, clip_norm), noise)
 
 
 def _higradavg_dp(silo: PrintedSilo, budget: Budget, clip_norm: float) -> Policy:

@@ -6,6 +6,7 @@ Rows of the catalogue hold public facts only. The paper's rows may also name a n
 batch; what that costs is for `guarantees` to say, never for the step.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wholegrain import _check
@@ -55,14 +56,18 @@ class FixedNoise:
 
 @dataclass(frozen=True)
 class NoiseByLargestGroup:
-    """σ_Z looked up by the batch's largest group [Marathe, Alg. 2 line 10]: a private fact sets the noise."""
+    """σ_Z by the batch's largest group [Marathe, Alg. 2 line 10]: a private fact sets the noise.
 
-    table: tuple[float, ...]
-    """σ_1, σ_2, …"""
+    Each σ_Z takes a search, and of the sizes that are possible few occur: `by_size` is asked when one does.
+    """
+
+    by_size: Callable[[int], float]
+    largest: int
+    """The largest Z that is possible."""
 
     def multiplier_for(self, batch: Batch) -> float:
         """σ_Z; an empty batch counts as Z = 1."""
-        return self.table[max(batch.largest_group, 1) - 1]
+        return self.by_size(max(batch.largest_group, 1))
 
 
 @dataclass(frozen=True)

@@ -64,12 +64,12 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def policy_facts(policy: Policy) -> dict[str, Any]:
-    """How a silo samples and how much noise it adds."""
+    """How a silo samples and how much noise it adds: the least and the most where its batches decide."""
     noise: float | list[float] | None = None
     if isinstance(policy.noise, FixedNoise):
         noise = policy.noise.multiplier
     elif isinstance(policy.noise, NoiseByLargestGroup):
-        noise = list(policy.noise.table)
+        noise = [policy.noise.by_size(1), policy.noise.by_size(policy.noise.largest)]
     return {
         "sampling": {"kind": type(policy.sampling).__name__, **asdict(policy.sampling)},
         "clip_per": str(policy.clip.per),

@@ -1,0 +1,95 @@
+"""Which data stands for the paper's: FEMNIST and Shakespeare themselves where their files are there, or the nearest.
+
+What was chosen is said wherever results are; nothing is called FEMNIST that is not.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wholegrain import _check
+from wholegrain.data.location import VARIABLE
+from wholegrain.errors import DataError, SpecError
+
+IMAGES: Mapping[str, str | None] = {"femnist": "femnist", "mnist_writers": "mnist_by_writer.npz", "glyphs": None}
+TEXT: Mapping[str, str | None] = {"shakespeare": "shakespeare", "plays": "tinyshakespeare.txt", "babble": None}
+"""Sources, the nearest to the paper first, and the usual name of their files; what is synthetic needs none."""
+
+WORDS: Mapping[str, str] = {
+    "femnist": "FEMNIST (LEAF's files)",
+    "mnist_writers": "MNIST by writer – not FEMNIST",
+    "glyphs": "glyphs: synthetic writers – not FEMNIST",
+    "shakespeare": "Shakespeare (LEAF's files)",
+    "plays": "plays as plain text – not LEAF's Shakespeare",
+    "babble": "babble: synthetic speakers – not Shakespeare",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data source by name, and where its files are."""
+
+    name: str
+    path: Path | None = None
+
+    @property
+    def words(self) -> str:
+        """What a page calls it."""
+        return WORDS[self.name]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What stands for FEMNIST, and what for Shakespeare."""
+
+    images: Source
+    text: Source
+
+
+def choose(given: Iterable[str]) -> Chosen:
+    """From NAME, NAME=PATH or a folder with the usual files; then `WHOLEGRAIN_DATA`; then synthetic data.
+
+    >>> chosen = choose(["glyphs", "babble"])
+    >>> chosen.images.name, chosen.text.name
+    ('glyphs', 'babble')
+    """
+    named: dict[str, Path | None] = {}
+    folders: list[Path] = []
+    for each in given:
+        name, equals, path = each.partition("=")
+        if name in WORDS:
+            named[name] = _there(Path(path)) if equals else None
+        elif equals or not Path(each).is_dir():
+            known = ", ".join(WORDS)
+            near = _check.suggestion(name, WORDS)
+            raise SpecError(
+                f"--data takes a folder, NAME or NAME=PATH; there is no folder '{each}'{near}; known: {known}."
+            )
+        else:
+            folders.append(Path(each))
+    usual = os.environ.get(VARIABLE)
+    if not folders and usual:
+        folders = [Path(usual)]
+    return Chosen(_nearest(IMAGES, named, folders), _nearest(TEXT, named, folders))
+
+
+def _nearest(sources: Mapping[str, str | None], named: Mapping[str, Path | None], folders: list[Path]) -> Source:
+    asked = [name for name in sources if name in named]
+    if len(asked) > 1:
+        raise SpecError(f"--data names both {' and '.join(asked)}; one stands for the paper's data at a time.")
+    for name in asked or sources:
+        path = named.get(name) or _found(sources[name], folders)
+        if path is not None or sources[name] is None:
+            return Source(name, path)
+    raise DataError(f"'{asked[0]}' reads files: give their place with --data {asked[0]}=PATH.")
+
+
+def _found(usual: str | None, folders: list[Path]) -> Path | None:
+    return next((folder / usual for folder in folders if usual and (folder / usual).exists()), None)
+
+
+def _there(path: Path) -> Path:
+    if not path.exists():
+        raise DataError(f"There is no '{path}' to read.")
+    return path.absolute()

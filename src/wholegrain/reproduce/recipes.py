@@ -1,0 +1,219 @@
+"""The experiments as files: the paper's settings, and what is changed for other data and for smaller scales.
+
+A recipe's `spec` holds the paper's own settings. Each `change` names the scale and the data that it is for (or neither)
+and why it is made, so that whatever differs from the paper can be said beside the results.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError
+
+from wholegrain import _check
+from wholegrain.errors import SpecError
+from wholegrain.runs.spec import Section, sentence
+
+PACKAGED = Path(__file__).parent / "recipes"
+BESIDE_SOURCES = Path(__file__).parents[3] / "recipes"
+
+Read = TypeVar("Read", bound=Section)
+
+
+class Scale(StrEnum):
+    """How much is run."""
+
+    SMOKE = "smoke"
+    """Everything once, in a minute or two; the figures mean nothing."""
+    SMALL = "small"
+    """Under 40 minutes on two cores."""
+    FULL = "full"
+    """The paper's rounds, batches and models."""
+
+
+class Kind(StrEnum):
+    """What a run is for."""
+
+    PRINTED = "printed"
+    """The algorithm as printed, with a learning rate at which it can learn."""
+    EXACT = "exact"
+    """The same with the printed learning rate."""
+    TRUE = "true"
+    """The sound policy at the ε that the printed run is really worth."""
+    CLAIMED = "claimed"
+    """A sound policy at the ε that the paper claims, for a subject and over all silos."""
+    MORE_LOTS = "more_lots"
+    """The algorithm as printed with the paper's second way of horizontal composition."""
+
+
+class RatesSpec(Section):
+    """A learning rate for FedAvg, and one for all private algorithms."""
+
+    fedavg: float
+    private: float
+
+
+class LearningSpec(Section):
+    """The printed learning rates, and those that are used."""
+
+    printed: RatesSpec
+    used: RatesSpec
+
+
+class SoundSpec(Section):
+    """Sampling rates of the sound policies: of items, and of subjects for `subject_dp`.
+
+    One rate in all silos, whose sizes differ a little: then one step is priced instead of one for each silo.
+    """
+
+    rate: float
+    subject_rate: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all runs of a variant share: sections of a spec, learning rates, and rates of the sound policies."""
+
+    spec: dict[str, Any]
+    learning_rate: LearningSpec
+    sound: SoundSpec
+
+
+class ChangeSpec(Section):
+    """What is changed for a scale, a source of data or a variant; without one it is for all of them."""
+
+    scale: Scale | None = None
+    data: str | None = None
+    vary: str | None = None
+    because: str = ""
+    spec: dict[str, Any] = Field(default_factory=dict)
+    learning_rate: dict[str, dict[str, float]] = Field(default_factory=dict)
+    sound: dict[str, float] = Field(default_factory=dict)
+
+
+class VariantSpec(Section):
+    """One of several settings that an experiment compares."""
+
+    name: str
+    spec: dict[str, Any] = Field(default_factory=dict)
+
+
+class RecipeSpec(Section):
+    """A recipe as its file has it."""
+
+    title: str
+    place: str
+    runs: dict[Kind, tuple[str, ...]]
+    base: str | None = None
+    spec: dict[str, Any] = Field(default_factory=dict)
+    learning_rate: LearningSpec | None = None
+    sound: SoundSpec | None = None
+    vary: tuple[VariantSpec, ...] = (VariantSpec(name=""),)
+    change: tuple[ChangeSpec, ...] = ()
+
+
+class GroupSizesSpec(Section):
+    """Whose item is where, and how batches are drawn: all that group sizes depend on."""
+
+    title: str
+    place: str
+    subjects: int
+    items: int
+    held_out: float
+    silos: int
+    batch_size: int
+    batches: int
+    alphas: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment with everything that its file, and the file it is based on, say."""
+
+    name: str
+    title: str
+    place: str
+    runs: Mapping[Kind, tuple[str, ...]]
+    """Which algorithms are run, by what for."""
+    spec: Mapping[str, Any]
+    learning_rate: LearningSpec
+    sound: SoundSpec
+    variants: tuple[VariantSpec, ...]
+    changes: tuple[ChangeSpec, ...]
+
+    def settings(self, scale: Scale, data: str, variant: VariantSpec) -> Settings:
+        """What all runs of this variant share at this scale and on this data."""
+        spec = merged(self.spec, variant.spec)
+        rates, sound = self.learning_rate.model_dump(), self.sound.model_dump()
+        for change in self.applied(scale, data, variant.name):
+            spec, rates = merged(spec, change.spec), merged(rates, change.learning_rate)
+            sound |= change.sound
+        return Settings(spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound))
+
+    def applied(self, scale: Scale, data: str, variant: str = "") -> list[ChangeSpec]:
+        """The changes for this scale, data and variant, in the order of the file."""
+        asked = {"scale": scale, "data": data, "vary": variant}
+        return [change for change in self.changes if all(getattr(change, key) in (None, asked[key]) for key in asked)]
+
+
+def folder() -> Path:
+    """Where the recipes are: inside an installed package, or beside its sources."""
+    return PACKAGED if PACKAGED.is_dir() else BESIDE_SOURCES
+
+
+def load(name: str, where: Path | None = None) -> Recipe:
+    """The recipe of this name, with its base beneath it."""
+    found = _read(name, where or folder(), RecipeSpec)
+    base = load(found.base, where) if found.base else None
+    rates = found.learning_rate or (base.learning_rate if base else None)
+    sound = found.sound or (base.sound if base else None)
+    if rates is None or sound is None:
+        raise SpecError(f"The recipe '{name}' lacks learning_rate or sound; give it both, or a base that has them.")
+    return Recipe(
+        name=name,
+        title=found.title,
+        place=found.place,
+        runs=found.runs,
+        spec=merged(base.spec if base else {}, found.spec),
+        learning_rate=rates,
+        sound=sound,
+        variants=found.vary,
+        changes=(*(base.changes if base else ()), *found.change),
+    )
+
+
+def load_group_sizes(where: Path | None = None) -> GroupSizesSpec:
+    """The geometry whose group sizes are counted."""
+    return _read("group_sizes", where or folder(), GroupSizesSpec)
+
+
+def merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """One tree laid over another.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
+    {'a': {'b': 1, 'c': 3}}
+    """
+    result = dict(tree)
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            value = merged(below, value)
+        result[key] = value
+    return result
+
+
+def _read(name: str, where: Path, kind: type[Read]) -> Read:
+    path = where / f"{name}.toml"
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SpecError(f"There is no recipe '{path}'.") from error
+    except (OSError, ValueError) as error:
+        raise SpecError(f"The recipe '{path}' cannot be read: {_check.reason(error)}.") from error
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise SpecError(f"In the recipe '{path}': {sentence(error, kind)}") from error

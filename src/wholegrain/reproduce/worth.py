@@ -1,0 +1,99 @@
+"""What a printed run is really worth to a subject, and what it is at most worth if one looks away from what is wrong.
+
+Of LocalGroupDP and HiGradAvgDP as printed nothing can be proved: private facts set the scale of their noise. *Granted*
+that nobody reads that scale off a release, their steps are priced as if it were fixed and public: at the noise of the
+most frequent group size, and at any public divisor. This is no guarantee; it says how far the rest of the claim is off.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from wholegrain.errors import SpecError
+from wholegrain.policies.guarantees import Row, obstacles, step_event, worst_row
+from wholegrain.policies.plan import Plan
+from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, PublicDivisor
+from wholegrain.privacy.accountants import Accountant, accountant
+from wholegrain.privacy.events import repeat
+from wholegrain.privacy.memory import RememberingAccountant, default_store
+from wholegrain.privacy.units import Unit
+from wholegrain.runs.describe import count
+from wholegrain.runs.runner import Prepared
+from wholegrain.runs.summary import finite
+
+BATCHES = 20
+
+
+def pricing(name: str = "pld") -> Accountant:
+    """The accountant by name, with the answers that earlier processes left on disk."""
+    return RememberingAccountant(accountant(name), default_store())
+
+
+@dataclass(frozen=True)
+class Worth:
+    """ε for an item and for a subject over all silos, proved; and for a subject, granted what cannot be proved."""
+
+    item: float
+    subject: float
+    granted: float
+    noise: float
+    """The noise multiplier in the first silo; the most frequent one where batches decide."""
+
+    def epsilon(self, unit: Unit) -> float:
+        """The ε at which a sound policy is put beside the run: the proved one, or else the granted one."""
+        if unit is Unit.ITEM:
+            return self.item
+        return self.subject if math.isfinite(self.subject) else self.granted
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it: no bound is null."""
+        return {name: finite(value) for name, value in asdict(self).items()}
+
+    @staticmethod
+    def of(facts: Mapping[str, Any]) -> "Worth":
+        """From its facts."""
+        return Worth(**{name: math.inf if value is None else value for name, value in facts.items()})
+
+
+def worth(plan: Plan, bound: int, usual: int) -> Worth:
+    """What a printed plan is worth where a subject has at most `bound` items in a silo, and `usual` in a batch.
+
+    All silos are priced by their worst one, which is no less than exact and one price instead of sixteen.
+    """
+    rows = [_granted(row, bound, usual) for row in plan.rows]
+    provable = plan.policy != "fedavg" and not obstacles(plan.rows[0][0], Unit.SUBJECT)
+    granted = math.inf if plan.policy == "fedavg" else _price(plan, rows)
+    first = rows[0][0].noise
+    return Worth(
+        item=plan.guarantee(Unit.ITEM).epsilon,
+        subject=granted if provable else math.inf,
+        granted=granted,
+        noise=first.multiplier if isinstance(first, FixedNoise) else math.nan,
+    )
+
+
+def worth_of_run(prepared: Prepared, bound: int) -> Worth:
+    """The same for a run. Private: it reads how large groups get, as the printed algorithms do."""
+    most = max(silo.data.largest_subject for silo in prepared.silos.values())
+    if most > bound:
+        raise SpecError(f"A subject has {most} items in a silo; set silos.items_per_subject = {most} in the recipe.")
+    sizes = count(prepared.spec, prepared.silos, BATCHES)["batches"]["largest_group"]
+    return worth(prepared.plan, bound, int(Counter(sizes).most_common(1)[0][0]))
+
+
+def _price(plan: Plan, rows: list[Row]) -> float:
+    releases = sum(plan.horizon.releases().values())
+    event = repeat(step_event(*worst_row(rows, Unit.SUBJECT), Unit.SUBJECT), releases)
+    return plan.accountant.epsilon(event, plan.delta)
+
+
+def _granted(row: Row, bound: int, usual: int) -> Row:
+    """The row with K declared, and noise and divisor fixed and public."""
+    policy, facts = row
+    if isinstance(policy.noise, NoiseByLargestGroup):
+        policy = policy.with_noise(policy.noise.by_size(min(usual, policy.noise.largest)))
+    if not isinstance(policy.divisor, PublicDivisor):
+        policy = replace(policy, divisor=PublicDivisor(1.0))
+    return policy, replace(facts, items_per_subject=bound)

@@ -1,0 +1,94 @@
+"""From the command to the page: everything once at the smallest scale, on data that needs no files."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from command import Command
+from wholegrain.reproduce import recipes, whole
+from wholegrain.reproduce.chosen import choose
+from wholegrain.reproduce.claims import all_claims
+from wholegrain.reproduce.recipes import Kind, Scale
+from wholegrain.reproduce.whole import Order, What, planned
+
+SMOKE = ("--scale", "smoke", "--data", "glyphs", "--data", "babble")
+
+
+@pytest.mark.timeout(900)
+def test_everything_runs_at_the_smallest_scale(wholegrain: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="glyphs draws typefaces of matplotlib: install wholegrain[data]")
+    outcome = wholegrain("reproduce", "claims", *SMOKE, "--out", tmp_path, "--processes", "2")
+    assert outcome.code == 0, outcome.err
+    folder = tmp_path / "smoke-glyphs-babble"
+    page = (folder / "reproduction.md").read_text()
+    assert page.count("not FEMNIST") > 1
+    assert "Its figures and verdicts mean nothing" in page
+    assert all(claim.says in page for claim in all_claims())
+    assert "not measured here" not in page
+    pictures = re.findall(r"\((figures/.*?\.svg)\)", page)
+    assert len(pictures) == 11
+    assert all((folder / picture).stat().st_size > 1000 for picture in pictures)
+
+
+def order(what: What, out: Path) -> Order:
+    return Order(what=what, scale=Scale.SMOKE, chosen=choose(["glyphs", "babble"]), out=out)
+
+
+def test_figures_ask_for_their_runs_alone(tmp_path: Path) -> None:
+    keys = {what: {trial.key for trial in planned(order(what, tmp_path))[1]} for what in What}
+    assert keys[What.FIG2] == {f"{recipe}/local_group_dp-printed" for recipe in ("femnist", "shakespeare")}
+    assert keys[What.FIG2] < keys[What.FIG1] < keys[What.CLAIMS]
+    assert {key.split("/")[0] for key in keys[What.FIG3]} == {"distribution"}
+    assert keys[What.FIG3] < keys[What.CLAIMS]
+
+
+def test_what_failed_is_said_and_the_page_is_written(wholegrain: Command, tmp_path: Path) -> None:
+    own = tmp_path / "recipes"
+    own.mkdir()
+    for name in ("femnist", "shakespeare", "group_sizes"):
+        (own / f"{name}.toml").write_text((recipes.folder() / f"{name}.toml").read_text())
+    for name in ("femnist", "shakespeare"):
+        text = (own / f"{name}.toml").read_text()
+        text = re.sub(r"(silos\.count|silos = \{ count) = 2\b", r"\1 = 1000000", text)
+        (own / f"{name}.toml").write_text(text)
+    outcome = wholegrain("reproduce", "fig2", *SMOKE, "--out", tmp_path / "out", "--recipes", own, "--processes", "1")
+    assert outcome.code == 1
+    assert "2/2" in outcome.err
+    assert "silos.count = 1000000" in outcome.err
+    page = (tmp_path / "out" / "smoke-glyphs-babble" / "reproduction.md").read_text()
+    assert "## Runs that failed" in page
+    assert "fig2-geometry" in page  # what needs no run is there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fig4",), "fig4"),
+        (("fig1", "--scale", "tiny"), "tiny"),
+        (("fig1", "--data", "femnis"), "did you mean 'femnist'"),
+        (("fig1", "--data", "glyphs", "--data", "babble", "--processes", "0"), "--processes must be"),
+        (("fig1", "--data", "glyphs", "--data", "babble", "--recipes", "/nowhere"), "There is no recipe"),
+        (("fig2", "--data", "glyphs", "--data", "babble", "--out", "/dev/null/x"), "cannot be written"),
+    ],
+)
+def test_bad_input_gets_a_sentence(wholegrain: Command, arguments: tuple[str, ...], message: str) -> None:
+    outcome = wholegrain("reproduce", *arguments)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_ctrl_c_says_how_to_go_on(wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(whole, "play_all", interrupted)
+    outcome = wholegrain("reproduce", "fig2", *SMOKE, "--out", tmp_path)
+    assert outcome.code == 130
+    assert "The same command goes on" in outcome.err
+
+
+def test_claims_name_recipes_and_kinds_that_exist() -> None:
+    assert {claim.recipe for claim in all_claims()} == set(whole.RECIPES[What.CLAIMS])
+    assert set(Kind) == {kind for name in whole.RECIPES[What.CLAIMS] for kind in recipes.load(name).runs}

@@ -1,0 +1,136 @@
+"""Each claim's verdict follows from what was measured: it can hold, fail, and be left open."""
+
+import math
+from collections.abc import Mapping
+
+import pytest
+
+from wholegrain.reproduce.claims import Claim, Verdict, all_claims
+from wholegrain.reproduce.evidence import Evidence, Result, Round
+from wholegrain.reproduce.groups import GroupSizes
+from wholegrain.reproduce.recipes import Kind
+from wholegrain.reproduce.trials import FOR_SUBJECTS, PRINTED, key
+from wholegrain.reproduce.worth import Worth
+
+# What the paper's text says, in figures that would make every claim hold.
+IMAGES = {"fedavg": 0.80, "local_item_dp": 0.72, "user_ldp": 0.05, "local_group_dp": 0.57, "higradavg_dp": 0.50}
+TEXT = {"fedavg": 0.50, "local_item_dp": 0.28, "user_ldp": 0.04, "local_group_dp": 0.10, "higradavg_dp": 0.01}
+ALPHA = {
+    "fedavg": (0.80, 0.80, 0.79, 0.80),
+    "local_item_dp": (0.72, 0.71, 0.72, 0.70),
+    "user_ldp": (0.05, 0.04, 0.05, 0.05),
+    "local_group_dp": (0.57, 0.55, 0.52, 0.45),
+    "higradavg_dp": (0.50, 0.49, 0.48, 0.30),
+}
+NOISE = {"fedavg": 0.0, "local_item_dp": 1.8, "user_ldp": 82.0, "local_group_dp": 5.3, "higradavg_dp": 18.0}
+SECOND = {"user_ldp": 0.04, "local_group_dp": 0.3, "higradavg_dp": 0.2}
+CLAIMS = {f"{number}: {claim.says}": claim for number, claim in enumerate(all_claims())}
+
+
+def result(name: str, accuracy: float, noise: float, subject: float = 4.0, kind: Kind = Kind.PRINTED) -> Result:
+    return Result(
+        algorithm=name,
+        kind=kind,
+        rounds=(Round(accuracy, loss=10.0 * (name == "user_ldp") + 1.0 - accuracy, moved=1.0, noise=1.0),),
+        epsilon=4.0,
+        worth=Worth(item=4.0, subject=subject, granted=subject, noise=noise),
+        noise=noise,
+    )
+
+
+def evidence(
+    images: Mapping[str, float] = IMAGES,
+    text: Mapping[str, float] = TEXT,
+    alpha: Mapping[str, tuple[float, ...]] = ALPHA,
+    second: Mapping[str, float] = SECOND,
+    *,
+    noise: float = 10.0,
+    subject: float = 4.0,
+    usual: int = 3,
+    most: int = 6,
+) -> Evidence:
+    results = {key("femnist", "", n, Kind.PRINTED): result(n, a, NOISE[n], subject) for n, a in images.items()}
+    for n, a in text.items():
+        sigma = NOISE[n] * (noise if n == "higradavg_dp" else 1.0)
+        results[key("shakespeare", "", n, Kind.PRINTED)] = result(n, a, sigma, subject)
+    for n, a in second.items():
+        results[key("composition", "", n, Kind.MORE_LOTS)] = result(n, a, NOISE[n], kind=Kind.MORE_LOTS)
+    for n, scores in alpha.items():
+        for number, a in zip((2, 4, 8, 16), scores, strict=True):
+            results[key("distribution", f"alpha-{number}", n, Kind.PRINTED)] = result(n, a, NOISE[n])
+    sizes = {a: GroupSizes(f"α = {a}", a, {3 if a < 16 else most: 9, 2: 1}) for a in (2, 4, 8, 16)}
+    uniform = GroupSizes("uniform", None, {usual: 9, 2: 1})
+    groups = {"femnist": uniform, "shakespeare": uniform} | {f"distribution/alpha-{a}": s for a, s in sizes.items()}
+    return Evidence(results, (uniform, *sizes.values()), groups)
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_every_claim_holds_on_the_papers_own_figures(claim: Claim) -> None:
+    finding = claim.judge(evidence())
+    assert finding.verdict is Verdict.HOLDS, finding
+
+
+FAILING = evidence(
+    images=dict.fromkeys(PRINTED, 0.5),
+    text=dict.fromkeys(PRINTED, 0.5),
+    alpha=dict.fromkeys(PRINTED, (0.9, 0.6, 0.9, 0.9)),
+    second=dict.fromkeys(FOR_SUBJECTS, 0.9),
+    noise=0.1,
+    subject=math.inf,
+    usual=2,
+    most=3,
+)
+STILL_HOLD = ("HiGradAvgDP's noise is about an order", "UserLDP's cost is clear")
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_every_claim_can_fail(claim: Claim) -> None:
+    measured = FAILING
+    if claim.says.startswith(STILL_HOLD):
+        better = {"user_ldp": 0.9} | dict.fromkeys(("fedavg", "local_item_dp", "local_group_dp"), 0.1)
+        worse = {name: result(name, better.get(name, 0.1), 2.0) for name in PRINTED}
+        losing = {
+            name: Result(name, Kind.PRINTED, (Round(0.5, 2.0 - (name == "user_ldp")),), noise=2.0) for name in worse
+        }
+        measured = Evidence({key(claim.recipe, "", name, Kind.PRINTED): found for name, found in losing.items()})
+    assert claim.judge(measured).verdict is Verdict.FAILS
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_every_claim_is_left_open_without_its_runs(claim: Claim) -> None:
+    assert claim.judge(Evidence()).verdict is Verdict.OPEN
+
+
+def test_a_printed_figure_is_met_as_points_or_as_a_share() -> None:
+    says = "LocalItemDP is 8 % below FedAvg on FEMNIST"
+    claim = next(claim for claim in all_claims() if claim.says == says)
+    for item, verdict in ((0.72, "holds"), (0.50, "does not hold"), (0.80, "does not hold"), (0.736, "holds")):
+        assert claim.judge(evidence(images=IMAGES | {"local_item_dp": item})).verdict == verdict
+
+
+def test_why_tells_an_order_that_is_kept_from_one_that_is_not() -> None:
+    claim = next(claim for claim in all_claims() if claim.says.startswith("LocalGroupDP is 15 %"))
+    assert "the order holds" in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.3})).why
+    assert "after 1 rounds" not in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.3})).why
+    assert "not even the order" in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.9})).why
+
+
+def test_what_is_proved_is_not_confused_with_what_is_granted() -> None:
+    claim = next(claim for claim in all_claims() if "keep to a subject-level" in claim.says)
+    finding = claim.judge(evidence(subject=math.inf))
+    assert finding.verdict is Verdict.FAILS
+    assert "ε = ∞" in finding.measured
+
+
+def test_what_fewer_rounds_cost_is_told_apart() -> None:
+    claim = next(claim for claim in all_claims() if claim.says.startswith("LocalGroupDP is 15 %"))
+    item = Result("local_item_dp", Kind.PRINTED, (Round(0.6, 1.0), Round(0.9, 1.0)), noise=1.0)
+    group = Result("local_group_dp", Kind.PRINTED, (Round(0.5, 1.0),), noise=3.0)
+    measured = Evidence({key("femnist", "", found.algorithm, Kind.PRINTED): found for found in (item, group)})
+    assert "the other is at 60.0 %" in claim.judge(measured).why
+
+
+def test_one_exception_refutes_what_is_consistent() -> None:
+    claim = next(claim for claim in all_claims() if claim.says.startswith("the first way"))
+    assert claim.judge(evidence(second={"local_group_dp": 0.9})).verdict is Verdict.FAILS
+    assert claim.judge(evidence(second={"local_group_dp": 0.1})).verdict is Verdict.OPEN

@@ -1,0 +1,112 @@
+"""Recipes state the paper's settings [Marathe, §5], and every scale and source of data gives specs that can be run."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from wholegrain.errors import SpecError
+from wholegrain.reproduce.chosen import IMAGES, TEXT, Source
+from wholegrain.reproduce.recipes import Kind, Scale, load, load_group_sizes
+from wholegrain.reproduce.trials import FOR_SUBJECTS, PRINTED, Trial, key, trials
+
+RECIPES = ("femnist", "shakespeare", "distribution", "composition")
+
+
+def of(recipe: str, scale: Scale = Scale.FULL, data: str | None = None) -> dict[str, Trial]:
+    loaded = load(recipe)
+    source = data or ("shakespeare" if recipe == "shakespeare" else "femnist")
+    return {trial.key: trial for trial in trials(loaded, scale, Source(source))}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "batch", "rounds", "clip", "open_rate", "private_rate", "model"),
+    [
+        ("femnist", 512, 100, 0.001, 0.001, 0.01, "leaf_cnn"),
+        ("shakespeare", 100, 200, 0.00001, 0.0002, 0.01, "stacked_lstm"),
+    ],
+)
+def test_the_full_scale_is_the_papers(
+    recipe: str, batch: int, rounds: int, clip: float, open_rate: float, private_rate: float, model: str
+) -> None:
+    found = of(recipe)
+    for name in PRINTED:
+        spec = found[key(recipe, "", name, Kind.PRINTED)].spec
+        assert (spec.silos.partition, spec.silos.count) == ("uniform", 16)
+        assert (spec.policy.batch_size, spec.policy.clip_norm, spec.policy.as_printed) == (batch, clip, True)
+        assert (spec.privacy.epsilon, spec.privacy.delta) == (4.0, 1e-5)
+        assert (spec.rounds.count, spec.model.name, spec.model.options) == (rounds, model, {})
+        assert spec.evaluation.validation == 0.2
+    exact = {trial.algorithm: trial.spec.rounds.learning_rate for trial in found.values() if trial.kind is Kind.EXACT}
+    assert exact == {"fedavg": open_rate, "local_group_dp": private_rate}
+
+
+@pytest.mark.parametrize(("recipe", "rounds"), [("femnist", 25), ("shakespeare", 50)])
+def test_sound_policies_train_as_many_rounds_as_the_paper_allows_for_subjects(recipe: str, rounds: int) -> None:
+    found = of(recipe)
+    for name in FOR_SUBJECTS:
+        assert found[key(recipe, "", name, Kind.CLAIMED)].spec.rounds.count == rounds
+        assert found[key(recipe, "", name, Kind.TRUE)].spec.rounds.count == rounds
+
+
+def test_every_alpha_of_the_paper_is_compared() -> None:
+    found = of("distribution")
+    laws = {(trial.variant, trial.spec.silos.partition, trial.spec.silos.alpha) for trial in found.values()}
+    assert laws == {(f"alpha-{alpha}", "power", alpha) for alpha in (2, 4, 8, 16)}
+
+
+def test_the_second_way_is_what_the_composition_runs() -> None:
+    assert {trial.spec.policy.composition for trial in of("composition").values()} == {"more_lots"}
+    assert {trial.spec.policy.composition for trial in of("femnist").values()} == {"fewer_rounds"}
+
+
+def test_group_sizes_have_femnists_geometry() -> None:
+    found = load_group_sizes()
+    assert (found.subjects, found.items, found.silos, found.batch_size) == (3500, 145, 16, 512)
+    assert found.alphas == (2, 4, 8, 16)
+
+
+@pytest.mark.parametrize(("recipe", "scale"), list(itertools.product(RECIPES, Scale)))
+def test_every_scale_and_source_has_its_runs(recipe: str, scale: Scale) -> None:
+    for data in TEXT if recipe == "shakespeare" else IMAGES:
+        found = list(trials(load(recipe), scale, Source(data)))
+        assert len({trial.key for trial in found}) == len(found)
+        assert {trial.spec.data.source for trial in found} == {data}
+        for trial in found:
+            assert trial.beside is None or trial.beside in {other.key for other in found}
+
+
+def test_printed_algorithms_declare_no_bound_and_drop_nothing() -> None:
+    for trial in of("femnist").values():
+        printed = trial.kind in (Kind.PRINTED, Kind.EXACT)
+        assert (trial.spec.silos.items_per_subject is None) == printed
+        assert trial.bound > 0
+
+
+def test_a_path_reaches_the_source(tmp_path: Path) -> None:
+    found = list(trials(load("femnist"), Scale.SMALL, Source("mnist_writers", tmp_path)))
+    assert {trial.spec.data.options["path"] for trial in found} == {str(tmp_path)}
+    assert "path" not in of("femnist", Scale.SMALL, "mnist_writers")[found[0].key].spec.data.options
+
+
+def test_what_is_not_as_in_the_paper_is_said() -> None:
+    for recipe, scale in itertools.product(("femnist", "shakespeare"), (Scale.SMALL, Scale.SMOKE)):
+        for data in TEXT if recipe == "shakespeare" else IMAGES:
+            assert any(change.because for change in load(recipe).applied(scale, data))
+    assert load("femnist").applied(Scale.FULL, "femnist") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "There is no recipe"),
+        ("title = ", "cannot be read"),
+        ('title = "a"\nplace = "b"\nruns = {}\nspeck = {}', "unknown key 'speck'.*did you mean 'spec'"),
+        ('title = "a"\nplace = "b"\nruns = { printed = ["fedavg"] }', "lacks learning_rate or sound"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(SpecError, match=message):
+        load("own", tmp_path)

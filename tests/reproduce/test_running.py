@@ -1,0 +1,167 @@
+"""Runs of an experiment: made once, gone on with where they stopped, and none lost to another's fault."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small_runs import Stopped
+from wholegrain.errors import RunError, SpecError
+from wholegrain.policies.guarantees import federation_epsilon
+from wholegrain.privacy.units import Unit
+from wholegrain.reproduce import running
+from wholegrain.reproduce.recipes import Kind
+from wholegrain.reproduce.running import Outcome, play, play_all, read_worth, worth_file
+from wholegrain.reproduce.trials import Trial, key
+from wholegrain.reproduce.worth import Worth, worth_of_run
+from wholegrain.runs.runner import prepare
+from wholegrain.runs.spec import RunSpec
+
+VISITS = 6
+
+
+def trial(
+    algorithm: str = "local_group_dp", kind: Kind = Kind.PRINTED, variant: str = "", **changes: dict[str, Any]
+) -> Trial:
+    printed = kind in (Kind.PRINTED, Kind.EXACT)
+    sections: dict[str, Any] = {
+        "data": {"source": "clinics", "options": {"patients": 60, "clinics": 4, "span": 2, "visits": VISITS}},
+        "silos": {"items_per_subject": None, "surplus": "refuse"} if printed else {"items_per_subject": VISITS},
+        "policy": {"name": algorithm, "batch_size": 8, "as_printed": printed, "group_cap": None if printed else 2},
+        "privacy": {"epsilon": 1.0},
+        "rounds": {"count": 4, "steps": 1},
+    }
+    for section, change in changes.items():
+        sections[section] = {**sections.get(section, {}), **change}
+    beside = key("tiny", variant, algorithm, Kind.PRINTED) if kind is Kind.TRUE else None
+    return Trial("tiny", variant, algorithm, kind, RunSpec.of(sections), VISITS, beside)
+
+
+def ignore(outcome: Outcome) -> None:
+    pass
+
+
+def model(out: Path, made: Trial) -> bytes:
+    return (out / made.key / "model.safetensors").read_bytes()
+
+
+def test_what_is_finished_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trial("user_ldp")
+    assert play(made, tmp_path).done == "done"
+    before = (tmp_path / made.key / "summary.json").stat().st_mtime_ns
+    monkeypatch.setattr(running, "prepare", None)
+    assert play(made, tmp_path) == Outcome(made, "already done")
+    assert (tmp_path / made.key / "summary.json").stat().st_mtime_ns == before
+
+
+def test_what_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trial("fedavg")
+    play(made, tmp_path / "whole")
+    add, seen = running.RunFolder.add_round, []
+
+    def stop(folder: running.RunFolder, *round: Any) -> None:
+        add(folder, *round)
+        seen.append(round[0].round)
+        if len(seen) == 2:
+            raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.RunFolder, "add_round", stop)
+        with pytest.raises(Stopped):
+            play(made, tmp_path / "stopped")
+        assert not (tmp_path / "stopped" / made.key / "summary.json").exists()
+        assert play(made, tmp_path / "stopped").done == "gone on with"
+    assert seen == [0, 1, 2, 3]
+    assert model(tmp_path / "stopped", made) == model(tmp_path / "whole", made)
+
+
+def test_one_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
+    bad = trial("fedavg", variant="bad", data={"options": {"patients": 60, "visit": 3}})
+    trials = [bad, trial("fedavg")]
+    told: list[Outcome] = []
+    outcomes = play_all(trials, tmp_path, 1, told.append)
+    assert [outcome.done for outcome in outcomes] == ["failed", "done"]
+    assert "has no option 'visit'" in outcomes[0].error
+    assert told == outcomes
+
+
+def test_several_processes_give_the_same(tmp_path: Path) -> None:
+    trials = [trial("fedavg"), trial("fedavg", variant="other", rounds={"learning_rate": 0.5})]
+    outcomes = play_all(trials, tmp_path / "two", 2, ignore)
+    assert sorted(outcome.done for outcome in outcomes) == ["done", "done"]
+    for made in trials:
+        play(made, tmp_path / "one")
+        assert model(tmp_path / "two", made) == model(tmp_path / "one", made)
+
+
+def test_other_settings_in_the_same_place_are_refused(tmp_path: Path) -> None:
+    play(trial("fedavg"), tmp_path)
+    outcome = play(trial("fedavg", rounds={"count": 2}), tmp_path)
+    assert "was made with other settings" in outcome.error
+
+
+def test_a_sound_run_is_put_beside_a_printed_one_at_what_that_is_worth(tmp_path: Path) -> None:
+    printed, sound = trial("higradavg_dp"), trial("higradavg_dp", Kind.TRUE)
+    outcomes = play_all([sound, printed], tmp_path, 1, ignore)
+    assert [outcome.error for outcome in outcomes] == ["", ""]
+    found = read_worth(tmp_path / printed.key)
+    assert found is not None
+    assert math.isinf(found.subject)
+    summary = json.loads((tmp_path / sound.key / "summary.json").read_text())
+    proved = next(g for g in summary["guarantees"] if g["unit"] == "subject")
+    assert proved["standing"] == "PROVED"
+    assert found.granted * 0.998 <= proved["epsilon"] <= found.granted
+    assert play(sound, tmp_path).done == "already done"
+
+
+def test_nothing_is_put_beside_a_run_that_protects_nobody(tmp_path: Path) -> None:
+    sound = trial("higradavg_dp", Kind.TRUE)
+    file = worth_file(tmp_path / str(sound.beside))
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(Worth(item=1.0, subject=math.inf, granted=101.0, noise=1.0).facts()))
+    assert play(sound, tmp_path).done == "skipped"
+    assert not (tmp_path / sound.key).exists()
+
+
+def test_without_its_printed_run_there_is_nothing_to_go_by(tmp_path: Path) -> None:
+    assert "has not been made" in play(trial("higradavg_dp", Kind.TRUE), tmp_path).error
+
+
+def test_a_worth_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    worth_file(tmp_path / "run").write_text("[]")
+    with pytest.raises(RunError, match="cannot be read"):
+        read_worth(tmp_path / "run")
+
+
+@pytest.mark.parametrize("algorithm", ["local_item_dp", "user_ldp"])
+def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> None:
+    made = trial(algorithm)
+    found = worth_of_run(prepare(made.spec), VISITS)
+    declared = {"items_per_subject": VISITS, "surplus": "refuse"}
+    plan = prepare(trial(algorithm, silos=declared).spec).plan
+    exact = federation_epsilon(
+        plan.rows, plan.horizon.releases(), Unit.SUBJECT, len(plan.rows), plan.accountant, plan.delta
+    )
+    assert exact <= found.subject <= 1.5 * exact
+    assert found.granted == found.subject
+
+
+@pytest.mark.parametrize("algorithm", ["local_group_dp", "higradavg_dp"])
+def test_where_private_facts_set_the_noise_nothing_is_proved(algorithm: str) -> None:
+    found = worth_of_run(prepare(trial(algorithm).spec), VISITS)
+    assert math.isinf(found.subject)
+    assert 1.0 < found.granted < math.inf  # and granted that, the claim of ε = 1 is still too small
+    assert found.epsilon(Unit.SUBJECT) == found.granted
+
+
+def test_fedavg_is_worth_nothing() -> None:
+    found = worth_of_run(prepare(trial("fedavg").spec), VISITS)
+    assert math.isinf(found.epsilon(Unit.SUBJECT))
+    assert Worth.of(found.facts()) == found
+
+
+def test_a_bound_that_the_data_exceeds_is_refused() -> None:
+    with pytest.raises(SpecError, match="set silos"):
+        worth_of_run(prepare(trial("user_ldp").spec), 1)
