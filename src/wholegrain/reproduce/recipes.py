@@ -75,8 +75,9 @@ class SoundSpec(Section):
 
 @dataclass(frozen=True)
 class Settings:
-    """What all runs of a variant share: sections of a spec, learning rates, and rates of the sound policies."""
+    """Which runs a variant has, and what they share: sections of a spec, learning rates, rates of sound policies."""
 
+    runs: Mapping[Kind, tuple[str, ...]]
     spec: dict[str, Any]
     learning_rate: LearningSpec
     sound: SoundSpec
@@ -89,6 +90,7 @@ class ChangeSpec(Section):
     data: str | None = None
     vary: str | None = None
     because: str = ""
+    runs: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
     spec: dict[str, Any] = Field(default_factory=dict)
     learning_rate: dict[str, dict[str, float]] = Field(default_factory=dict)
     sound: dict[str, float] = Field(default_factory=dict)
@@ -146,12 +148,13 @@ class Recipe:
 
     def settings(self, scale: Scale, data: str, variant: VariantSpec) -> Settings:
         """What all runs of this variant share at this scale and on this data."""
-        spec = merged(self.spec, variant.spec)
+        runs, spec = dict(self.runs), merged(self.spec, variant.spec)
         rates, sound = self.learning_rate.model_dump(), self.sound.model_dump()
         for change in self.applied(scale, data, variant.name):
             spec, rates = merged(spec, change.spec), merged(rates, change.learning_rate)
             sound |= change.sound
-        return Settings(spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound))
+            runs |= change.runs
+        return Settings(runs, spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound))
 
     def applied(self, scale: Scale, data: str, variant: str = "") -> list[ChangeSpec]:
         """The changes for this scale, data and variant, in the order of the file."""

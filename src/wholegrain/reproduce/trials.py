@@ -69,7 +69,7 @@ def trials(recipe: Recipe, scale: Scale, data: Source) -> Iterator[Trial]:
         if data.path is not None:
             options = {"data": {"options": {"path": str(data.path)}}}
             settings = replace(settings, spec=merged(settings.spec, options))
-        for kind, algorithms in recipe.runs.items():
+        for kind, algorithms in settings.runs.items():
             for algorithm in algorithms:
                 _check.known("algorithm", algorithm, NAMES)
                 yield _trial(recipe, variant, algorithm, kind, settings)
