@@ -123,6 +123,8 @@ class _Expected:
     weights: Tensor  # [unit]
     lengths: Tensor  # [unit]
     sketches: list[Tensor]
+    sizes: list[float]
+    """How long each parameter's part of the sum may be. A sketch can be much smaller, by chance."""
 
     @staticmethod
     def of(units: Units, gradients: Callable[[slice], list[Tensor]]) -> "_Expected":
@@ -130,11 +132,11 @@ class _Expected:
 
         Only its sketch is kept of each: the sketch of a weighted sum is the weighted sum of the sketches.
         """
-        found = [_length_and_sketches(gradients(items)) for items in _items_of_each(units)]
-        lengths = torch.stack([length for length, _ in found])
-        weights = torch.linspace(1, 2, units.count).to(lengths.dtype)
+        found = [_norms_and_sketches(gradients(items)) for items in _items_of_each(units)]
+        norms = torch.stack([norms for norms, _ in found])  # [unit, parameter]
+        weights = torch.linspace(1, 2, units.count).to(norms.dtype)
         sketches = [weights @ torch.stack(each) for each in zip(*(each for _, each in found), strict=True)]
-        return _Expected(units, weights, lengths, sketches)
+        return _Expected(units, weights, norms.norm(dim=1), sketches, (weights @ norms).tolist())
 
 
 def _items_of_each(units: Units) -> Iterator[slice]:
@@ -143,8 +145,8 @@ def _items_of_each(units: Units) -> Iterator[slice]:
             yield slice(start, start + run.size)
 
 
-def _length_and_sketches(gradients: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    return torch.stack([gradient.norm() for gradient in gradients]).norm(), _sketches(gradients)
+def _norms_and_sketches(gradients: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    return torch.stack([gradient.norm() for gradient in gradients]), _sketches(gradients)
 
 
 def _sketches(gradients: Iterable[Tensor]) -> list[Tensor]:
@@ -212,17 +214,16 @@ class _Trial:
         total = torch.zeros_like(self._vector)
         for share in shares:
             share.add(expected.units, expected.weights, self._layout.views(total))
-        if not _close(lengths, expected.lengths, 0.0):
+        if not _close(lengths, expected.lengths, float(expected.lengths.max())):
             return False
         # In each parameter by itself, however small its gradients are beside those of others.
-        noise = NOTHING * max(float(sketch.abs().max()) for sketch in expected.sketches)
-        pairs = zip(_sketches(self._layout.views(total).values()), expected.sketches, strict=True)
-        return all(_close(one, other, noise) for one, other in pairs)
+        nothing = NOTHING / AGREEMENT.get(total.dtype, 0.1) * max(expected.sizes)
+        found = zip(_sketches(self._layout.views(total).values()), expected.sketches, expected.sizes, strict=True)
+        return all(_close(one, other, size + nothing) for one, other, size in found)
 
 
-def _close(value: Tensor, expected: Tensor, noise: float) -> bool:
-    scale = float(expected.abs().max())
-    return float(torch.dist(value, expected, p=float("inf"))) <= AGREEMENT.get(expected.dtype, 0.1) * scale + noise
+def _close(value: Tensor, expected: Tensor, size: float) -> bool:
+    return float(torch.dist(value, expected, p=float("inf"))) <= AGREEMENT.get(expected.dtype, 0.1) * size
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
