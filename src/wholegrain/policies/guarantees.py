@@ -45,6 +45,8 @@ def obstacles(policy: Policy, unit: Unit) -> tuple[str, ...]:
         reasons.append("the noise is divided by the batch's number of subjects, a private fact")
     if policy.by_span and not _adds_up_in_squares(policy):
         reasons.append("weights by span are proved only where every subject, clipped as one, is in every step")
+    if policy.by_span and unit is Unit.ITEM:
+        reasons.append("one item can decide in how many silos its subject is, and so what the subject counts in each")
     if unit is Unit.SILO and policy.clip.per is not ClipPer.BATCH:
         reasons.append("only a clip of the whole batch bounds what a silo contributes")
     return tuple(reasons)
