@@ -166,14 +166,17 @@ def test_nothing_is_proved_of_an_item_whose_removal_changes_a_span() -> None:
     """A subject's only item in a silo: without it the subject counts more in all the others."""
     dataset = clinics(patients=12, clinics=4, span=4, visits=12, seed=1)
     assert dataset.silos is not None
-    for item, (subject, silo) in enumerate(zip(dataset.data.subjects, dataset.silos, strict=True)):
-        mine = dataset.data.subjects == subject
-        if (mine & (dataset.silos == silo)).sum() == 1 and len(set(dataset.silos[mine])) > 1:
-            break
-    kept = np.delete(np.arange(dataset.data.items), item)
+    item = next(item for item in range(dataset.data.items) if _decides_a_span(dataset, item))
+    silo, kept = dataset.silos[item], np.delete(np.arange(dataset.data.items), item)
     fewer = replace(dataset, data=dataset.data.take(kept), silos=dataset.silos[kept])
     before, after = (sums(silos_of(each), 1e-3, by_span=True) for each in (dataset, fewer))
     elsewhere = [name for name in after if name != silo and not torch.allclose(before[name], after[name], rtol=1e-9)]
     assert elsewhere
     assert any("one item can decide" in reason for reason in obstacles(row("a")[0], Unit.ITEM))
     assert not obstacles(row("a")[0], Unit.SUBJECT)
+
+
+def _decides_a_span(dataset: Dataset, item: int) -> bool:
+    assert dataset.silos is not None
+    mine = dataset.data.subjects == dataset.data.subjects[item]
+    return bool((mine & (dataset.silos == dataset.silos[item])).sum() == 1 and len(set(dataset.silos[mine])) > 1)
