@@ -148,7 +148,7 @@ def test_loading_twice_gives_the_same(case: Case, dataset: Dataset) -> None:
             assert (new.subjects == old.subjects).all()
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name not in ("clinics", "glyphs", "nlswork")])
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in ("clinics", "glyphs", "babble", "nlswork")])
 def test_a_source_that_reads_files_says_what_to_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHOLEGRAIN_DATA", raising=False)
     with pytest.raises(DataError, match=rf"'{name}' reads files .* data\.options\.path .* WHOLEGRAIN_DATA"):

@@ -1,9 +1,12 @@
 """The process beside a SuperNode: it takes tasks and answers them, and nothing that goes wrong on the way ends it."""
 
+import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Message, RecordDict
 from flwr.proto.message_pb2 import Message as Proto
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from deployment import ask, task, vector, write_charter
@@ -80,8 +84,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return made
 
 
+def work(host: Host) -> None:
+    """One task, from its token to its answer, as far as it gets."""
+    taken: queue.SimpleQueue[node._Task] = queue.SimpleQueue()
+    node._take(LINK, "token", taken)
+    if not taken.empty():
+        node._work(taken.get(), host)
+
+
 def test_a_task_is_answered_and_handed_over(fake: Fake, host: Host) -> None:
-    node._work(LINK, "token", host)
+    work(host)
     (reply,) = fake.pushed
     assert wire.read_vector(reply).shape == vector().shape
     assert fake.finished == ["completed"]
@@ -93,30 +105,70 @@ def test_a_task_is_answered_and_handed_over(fake: Fake, host: Host) -> None:
 )
 def test_a_task_that_cannot_be_unpacked_is_left_alone(fake: Fake, host: Host, error: Exception) -> None:
     fake.message = error
-    node._work(LINK, "token", host)
+    work(host)
     assert not fake.pushed
     assert not fake.finished, "the SuperNode would wait for an answer for ever"
     assert fake.closed
     fake.message = ask(task())
-    node._work(LINK, "token", host)
+    work(host)
     assert len(fake.pushed) == 1
+
+
+def test_a_task_whose_content_never_comes_does_not_keep_the_silo_from_others(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As SuperNodes hand them out, of a run that ended while its message was on the way."""
+    stale, fresh = threading.Event(), Fake(ask(task()))
+    tokens = ["stale", "fresh"]
+
+    def pull(client: Fake) -> tuple[Message, Context, object, object]:
+        if client is not fresh:
+            stale.wait(60)
+            raise RuntimeError("the content never came")
+        return fresh.pull(client)
+
+    class Process:
+        returncode = 0
+
+        def poll(self) -> int | None:
+            return 0 if fresh.finished else None
+
+    class Tasks(Fake):
+        def __enter__(self) -> "Tasks":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def client(link: LinkSpec, *interceptors: object) -> Fake:
+        own = [each for each in interceptors if isinstance(each, RuntimeTokenHttpInterceptor)]
+        return (fresh if own[0]._token == "fresh" else Fake(ask(task()))) if own else Tasks(ask(task()))
+
+    monkeypatch.setattr(node, "_client", client)
+    monkeypatch.setattr(node, "_supernode", lambda *_: contextlib.nullcontext(Process()))
+    monkeypatch.setattr(node, "_acquire", lambda _: tokens.pop(0) if tokens else None)
+    monkeypatch.setattr(node, "pull_task_input", pull)
+    monkeypatch.setattr(node, "push_message", fresh.push)
+    monkeypatch.setattr(node, "push_task_output", fresh.finish)
+    assert node._answer_tasks(LINK, host) == 0
+    assert len(fresh.pushed) == 1
+    stale.set()
 
 
 def test_an_answer_that_cannot_be_handed_over_does_not_end_the_silo(fake: Fake, host: Host) -> None:
     fake.fails = httpx.ConnectError("refused")
-    node._work(LINK, "token", host)
+    work(host)
     assert not fake.finished
 
 
 def test_a_task_that_has_expired_does_not_end_the_silo(fake: Fake, host: Host) -> None:
     """Flower's own heartbeat would raise SIGINT in this process."""
-    node._work(LINK, "token", host)
+    work(host)
     assert fake.beats
     assert node._beat(fake)  # type: ignore[arg-type]
     unauthorised = httpx.HTTPStatusError("401", request=httpx.Request("POST", "http://x"), response=httpx.Response(401))
     fake.fails = unauthorised
     assert not node._beat(fake)  # type: ignore[arg-type]
-    node._work(LINK, "token", host)
+    work(host)
 
 
 def test_a_message_that_is_stored_after_its_task_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

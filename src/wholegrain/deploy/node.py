@@ -12,16 +12,20 @@ may be refused, but it ends neither.
 import contextlib
 import logging
 import os
+import queue
 import secrets
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from flwr.app import Context, Message
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -114,12 +118,13 @@ def _answer_tasks(link: LinkSpec, host: Host) -> int:
     secret = secrets.token_bytes(32)
     interceptor = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE)
     with _supernode(link, secret) as supernode, _client(link, interceptor) as tasks:
+        taken: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         while supernode.poll() is None:
             token = _acquire(tasks)
-            if token is None:
-                time.sleep(PAUSE)
-            else:
-                _work(link, token, host)
+            if token is not None:
+                threading.Thread(target=_take, args=(link, token, taken), daemon=True).start()
+            with contextlib.suppress(queue.Empty):
+                _work(taken.get(timeout=PAUSE), host)
     return supernode.returncode
 
 
@@ -170,24 +175,50 @@ def _acquire(tasks: RuntimeHttpClient) -> str | None:
     return found.token or None
 
 
-def _work(link: LinkSpec, token: str, host: Host) -> None:
-    """Take one task, answer it, and hand the answer over. The bundle that comes with it is dropped unread.
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """A task that was taken, with its message, and the line to the SuperNode that waits for its answer."""
 
-    A task that cannot be taken or handed over is left alone: the SuperNode misses its heartbeat, tells the server, and
-    goes on.
+    client: RuntimeHttpClient
+    heartbeat: HeartbeatSender
+    message: Message
+    context: Context
+
+    def leave(self) -> None:
+        """The SuperNode is not told of this task any more."""
+        self.heartbeat.stop()
+        self.client.close()
+
+
+def _take(link: LinkSpec, token: str, taken: "queue.SimpleQueue[_Task]") -> None:
+    """Take one task. The bundle that comes with it is dropped unread.
+
+    In a thread of its own: of a run that ended while its message was on the way, a SuperNode hands out the task and
+    never has the message's content, and whoever waits for that would answer nothing else. A task that cannot be taken
+    is left alone: the SuperNode misses its heartbeat, tells the server, and goes on.
     """
     client = _client(link, RuntimeTokenHttpInterceptor(token))
     heartbeat = HeartbeatSender(lambda: _beat(client))
     heartbeat.start()
     try:
         message, context, _, _ = pull_task_input(client)
-        push_message(client, reply_to(message, host), context)
-        push_task_output(client=client, context=context, sub_status=SubStatus.COMPLETED, details="")
     except Exception:  # Flower unpacks what the server sent, and says in many ways that it cannot
-        log.exception("a task could not be taken, or its answer not handed over")
-    finally:
+        log.exception("a task could not be taken")
         heartbeat.stop()
         client.close()
+        return
+    taken.put(_Task(client, heartbeat, message, context))
+
+
+def _work(task: _Task, host: Host) -> None:
+    """Answer a task, and hand the answer over, if that can be done."""
+    try:
+        push_message(task.client, reply_to(task.message, host), task.context)
+        push_task_output(client=task.client, context=task.context, sub_status=SubStatus.COMPLETED, details="")
+    except Exception:  # the SuperNode is gone, or has given the task up
+        log.exception("an answer could not be handed over")
+    finally:
+        task.leave()
 
 
 def _beat(client: RuntimeHttpClient) -> bool:
