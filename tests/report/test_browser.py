@@ -138,7 +138,7 @@ def test_live_page_follows_the_run(browser: Any, proved: Path, tmp_path: Path) -
         visit = Visit(browser, address)
         rows = "document.querySelectorAll('#figure-epsilon tbody tr').length"
         assert visit.page.evaluate(rows) == 1
-        assert visit.page.get_by_text("not at its end").count() == 1
+        assert visit.page.get_by_text("not at its end", exact=True).count() == 1
         (folder / "rounds.jsonl").write_text("".join(lines))
         visit.page.wait_for_function(f"{rows} === 3", timeout=30_000)
         visit.shot("live")

@@ -54,8 +54,8 @@ def test_noise_and_divisor_of_a_public_row_are_the_same_for_any_batch(batch: Bat
 @pytest.mark.parametrize(
     ("row", "batch", "expected"),
     [
-        (policy(noise=NoiseByLargestGroup((1.0, 7.0))), BATCH, (4 + 3.5) / 8),
-        (policy(noise=NoiseByLargestGroup((1.0, 7.0))), EMPTY, (4 + 0.5) / 8),
+        (policy(noise=NoiseByLargestGroup({1: 1.0, 2: 7.0}.__getitem__, 2)), BATCH, (4 + 3.5) / 8),
+        (policy(noise=NoiseByLargestGroup({1: 1.0, 2: 7.0}.__getitem__, 2)), EMPTY, (4 + 0.5) / 8),
         (policy(divisor=RealisedSubjects()), BATCH, (4 + 1.5) / 3),
         (policy(divisor=RealisedSubjects()), EMPTY, (4 + 1.5) / 1),
     ],
