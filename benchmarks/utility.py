@@ -159,6 +159,15 @@ def head(epsilon: float, by_span: bool = False) -> Tree:
     return trained(policy, {"count": count, "learning_rate": learning_rate * (2.5 if by_span else 1)}, server=LINEAR)
 
 
+def few_steps(clip_norm: float, learning_rate: float) -> Mapping[float, Tree]:
+    """Everybody in each of few steps, which grow smaller; a larger budget pays for more of them."""
+    policy = {"name": "subject_dp", "rate": 1.0, "clip_norm": clip_norm}
+    return {
+        epsilon: trained(policy, {"count": FEW[epsilon], "learning_rate": learning_rate}, server=LINEAR)
+        for epsilon in EPSILONS
+    }
+
+
 def plays() -> Problem:
     return Problem(
         base={
@@ -169,14 +178,7 @@ def plays() -> Problem:
         },
         fedavg=trained({"name": "fedavg", "rate": 0.5}, {"count": 60, "learning_rate": 20.0}, server=MOMENTUM),
         policies=lineup(20, 20.0, 0.1),
-        best={
-            epsilon: trained(
-                {"name": "subject_dp", "rate": 1.0, "clip_norm": 0.1},
-                {"count": FEW[epsilon], "learning_rate": 30.0},
-                server=LINEAR,
-            )
-            for epsilon in EPSILONS
-        },
+        best=few_steps(clip_norm=0.1, learning_rate=30.0),
     )
 
 
@@ -189,14 +191,7 @@ def glyphs() -> Problem:
         },
         fedavg=trained({"name": "fedavg", "rate": 0.5}, {"count": 60, "learning_rate": 0.2}),
         policies=lineup(20, 1.0, 1.0),
-        best={
-            epsilon: trained(
-                {"name": "subject_dp", "rate": 1.0, "clip_norm": 0.3},
-                {"count": FEW[epsilon], "learning_rate": 8.0},
-                server=LINEAR,
-            )
-            for epsilon in EPSILONS
-        },
+        best=few_steps(clip_norm=0.3, learning_rate=8.0),
     )
 
 
