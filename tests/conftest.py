@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from command import Command, Outcome
+
 torch.set_num_threads(1)
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
@@ -26,3 +28,21 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the command line's stored answers, and what it spends, away from the user's own."""
     monkeypatch.setenv("WHOLEGRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def wholegrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Call `wholegrain ARGS` in this process."""
+    from wholegrain.cli import app  # here, because most tests do without it and it takes seconds to import
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["wholegrain", *map(str, arguments)])
+        code: int | str | None = 0
+        try:
+            app.main()
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        return Outcome(int(code or 0), captured.out, captured.err)
+
+    return call

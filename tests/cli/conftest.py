@@ -1,29 +1,8 @@
-"""The command as a user calls it, and small specs to call it with."""
+"""Small specs to call the command with."""
 
 from pathlib import Path
 
 import pytest
-
-from command import Command, Outcome
-from wholegrain.cli import app
-
-
-@pytest.fixture
-def wholegrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Call `wholegrain ARGS` in this process."""
-
-    def call(*arguments: str | Path) -> Outcome:
-        monkeypatch.setattr("sys.argv", ["wholegrain", *map(str, arguments)])
-        code: int | str | None = 0
-        try:
-            app.main()
-        except SystemExit as stop:
-            code = stop.code
-        captured = capsys.readouterr()
-        return Outcome(int(code or 0), captured.out, captured.err)
-
-    return call
-
 
 CLINICS = """
 seed = 3

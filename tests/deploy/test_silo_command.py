@@ -6,62 +6,47 @@ from pathlib import Path
 
 import pytest
 
-from wholegrain.cli import app
+from command import Command
 
 
-@pytest.fixture
-def wholegrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["wholegrain", *map(str, arguments)])
-        code = 0
-        try:
-            app.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-def test_a_silo_says_where_it_stands(wholegrain, tmp_path: Path) -> None:
+def test_a_silo_says_where_it_stands(wholegrain: Command, tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     from deployment import task, vector, write_charter
     from wholegrain.deploy.charter import load_charter
     from wholegrain.deploy.client import hosted
 
     path = write_charter(tmp_path)
-    code, out, _ = wholegrain("silo", "--policy-file", path, "--check", "--json")
-    assert code == 0
-    standing = json.loads(out)
+    told = wholegrain("silo", "--policy-file", path, "--check", "--json")
+    assert told.code == 0
+    standing = json.loads(told.out)
     assert (standing["subjects"], standing["epsilon"], standing["epsilon_spent"]) == (40, 4.0, 0.0)
     with hosted(load_charter(path)) as host:
         host.answer(task(), vector())
-    assert json.loads(wholegrain("silo", "--policy-file", path, "--check", "--json")[1])["epsilon_spent"] > 1
-    code, out, _ = wholegrain("silo", "--policy-file", path, "--check")
-    assert code == 0
-    assert "Silo 'north'" in out
-    assert "smallest_noise" in out
+    assert json.loads(wholegrain("silo", "--policy-file", path, "--check", "--json").out)["epsilon_spent"] > 1
+    told = wholegrain("silo", "--policy-file", path, "--check")
+    assert told.code == 0
+    assert "Silo 'north'" in told.out
+    assert "smallest_noise" in told.out
 
 
-def test_a_charter_that_cannot_be_used_is_one_sentence(wholegrain, tmp_path: Path) -> None:
+def test_a_charter_that_cannot_be_used_is_one_sentence(wholegrain: Command, tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     from deployment import write_charter
 
     for changes, said in (({"limit": {"epsilon": "FILL IN"}}, "limit.epsilon"), ({"limit": {"epsilon": 0}}, "epsilon")):
         path = write_charter(tmp_path, **changes)
-        code, _, err = wholegrain("silo", "--policy-file", path)
-        assert code == 2
-        (line,) = err.splitlines()
+        told = wholegrain("silo", "--policy-file", path)
+        assert told.code == 2
+        (line,) = told.err.splitlines()
         assert line.startswith("error: ")
         assert str(path) in line
         assert said in line
     (tmp_path / "visits.csv").unlink()
     path.write_text(path.read_text().replace("epsilon = 0", "epsilon = 1"))
-    code, _, err = wholegrain("silo", "--policy-file", path, "--check")
-    assert code == 2
-    assert "visits.csv" in err
-    assert len(err.splitlines()) == 1
+    told = wholegrain("silo", "--policy-file", path, "--check")
+    assert told.code == 2
+    assert "visits.csv" in told.err
+    assert len(told.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +58,9 @@ def test_a_charter_that_cannot_be_used_is_one_sentence(wholegrain, tmp_path: Pat
     ],
     ids=str,
 )
-def test_what_could_never_work_is_found_by_a_check(wholegrain, tmp_path: Path, changes: dict, said: str) -> None:
+def test_what_could_never_work_is_found_by_a_check(
+    wholegrain: Command, tmp_path: Path, changes: dict, said: str
+) -> None:
     pytest.importorskip("flwr")
     from deployment import task, vector, write_charter
     from wholegrain.deploy.charter import load_charter
@@ -81,13 +68,13 @@ def test_what_could_never_work_is_found_by_a_check(wholegrain, tmp_path: Path, c
 
     with hosted(load_charter(write_charter(tmp_path))) as host:
         host.answer(task(), vector())
-    code, _, err = wholegrain("silo", "--policy-file", write_charter(tmp_path, **changes), "--check")
-    assert code == 2
-    assert said in err
-    assert len(err.splitlines()) == 1
+    told = wholegrain("silo", "--policy-file", write_charter(tmp_path, **changes), "--check")
+    assert told.code == 2
+    assert said in told.err
+    assert len(told.err.splitlines()) == 1
 
 
-def test_a_server_sees_the_price_of_its_spec(wholegrain, tmp_path: Path) -> None:
+def test_a_server_sees_the_price_of_its_spec(wholegrain: Command, tmp_path: Path) -> None:
     from deployment import as_toml
 
     silos = [{"name": name, "items": 100, "subjects": 40, "items_per_subject": 4} for name in ("north", "south")]
@@ -98,17 +85,17 @@ def test_a_server_sees_the_price_of_its_spec(wholegrain, tmp_path: Path) -> None
         "federation": {"shape": [3], "classes": 2, "silos": silos},
     }
     spec.write_text(as_toml(tree))
-    code, out, _ = wholegrain("plan", spec, "--json")
-    assert code == 0
-    planned = json.loads(out)
+    told = wholegrain("plan", spec, "--json")
+    assert told.code == 0
+    planned = json.loads(told.out)
     assert [silo["name"] for silo in planned["silos"]] == ["north", "south"]
     assert planned["guarantees"][0]["epsilon"] <= 4.0
 
 
 def test_without_flower_there_is_a_sentence_that_says_so(
-    wholegrain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wholegrain.deploy.client", None)  # as if Flower could not be imported there
-    code, _, err = wholegrain("silo", "--policy-file", tmp_path / "silo.toml")
-    assert code == 2
-    assert err == "error: A silo needs Flower: install wholegrain[flower].\n"
+    told = wholegrain("silo", "--policy-file", tmp_path / "silo.toml")
+    assert told.code == 2
+    assert told.err == "error: A silo needs Flower: install wholegrain[flower].\n"

@@ -1,13 +1,13 @@
 """`plan --optimise`: settings from public facts alone, exactly priced, and no data read."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from command import Command, Outcome
+from command import Command
 from small_runs import PRICING
-from wholegrain.cli import app
 from wholegrain.errors import SpecError
 from wholegrain.runs import datasets
 from wholegrain.runs.optimising import optimise
@@ -83,27 +83,15 @@ def test_what_cannot_be_weighed_is_refused(spec: Path, changes: list[str], why: 
         optimise(bare)
 
 
-def test_the_command_prints_the_choice_and_draws_it(
-    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def call(*arguments: str | Path) -> Outcome:
-        monkeypatch.setattr("sys.argv", ["wholegrain", "plan", str(spec), *map(str, arguments)])
-        code: int | str | None = 0
-        try:
-            app.main()
-        except SystemExit as stop:
-            code = stop.code
-        captured = capsys.readouterr()
-        return Outcome(int(code or 0), captured.out, captured.err)
-
-    wholegrain: Command = call
+def test_the_command_prints_the_choice_and_draws_it(wholegrain: Command, spec: Path, tmp_path: Path) -> None:
+    plan = partial(wholegrain, "plan", spec)
     picture = tmp_path / "tradeoff.svg"
-    told = json.loads(wholegrain("--optimise", "--picture", picture, "--json").out)
+    told = json.loads(plan("--optimise", "--picture", picture, "--json").out)
     assert told["policy"] == "subject_dp"
     assert told["guarantees"][0]["standing"] == "PROVED"
     assert picture.read_text().startswith("<svg")
-    shown = wholegrain("--optimise")
+    shown = plan("--optimise")
     assert shown.code == 0
     assert "--set policy.name=subject_dp" in " ".join(shown.out.split())
-    assert wholegrain("--picture", picture).code == 2
-    assert wholegrain("--optimise", "--picture", tmp_path / "nowhere" / "x.svg").code == 2
+    assert plan("--picture", picture).code == 2
+    assert plan("--optimise", "--picture", tmp_path / "nowhere" / "x.svg").code == 2
