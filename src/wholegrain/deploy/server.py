@@ -122,7 +122,8 @@ def _play(prepared: Prepared, folder: RunFolder, start: Start | None, engine: Fl
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
     missing = set(engine.tasks) - engine.wait_for(set(engine.tasks), engine.patience)
-    for silo, why in engine.misfits.items():
+    if engine.misfits:
+        silo, why = next(iter(engine.misfits.items()))
         raise RunError(f"Silo '{silo}' is not what the spec says: {why}. Nothing was asked of any silo; mend the spec.")
     for silo in sorted(missing):
         log.warning("silo '%s' is not connected", silo)
