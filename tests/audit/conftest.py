@@ -1,3 +1,0 @@
-"""The command, as the tests of the command line call it."""
-
-from cli.conftest import wholegrain as wholegrain
