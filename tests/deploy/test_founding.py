@@ -26,7 +26,7 @@ from wholegrain.policies.guarantees import federation_epsilon
 from wholegrain.policies.policy import FixedNoise
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.units import Unit
-from wholegrain.runs.runner import plan_federation
+from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.spec import load
 
 SILOS = ("north", "south", "West_2")

@@ -18,8 +18,9 @@ from wholegrain.gradients.parameters import flatten
 from wholegrain.models.backbone import read_backbone
 from wholegrain.report.reading import read_run
 from wholegrain.report.words import conditions
+from wholegrain.runs.planning import check_early
 from wholegrain.runs.pretraining import load_pretraining, pretrain
-from wholegrain.runs.runner import check_early, execute, guarded, in_process, prepare
+from wholegrain.runs.runner import execute, guarded, in_process, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.silo.training import Silo
 

@@ -18,8 +18,9 @@ from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engines import EngineChoice, engine_for, serve_silos
 from wholegrain.runs.events import event_files
 from wholegrain.runs.optimising import optimise as find_best
+from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.progress import RoundDone, both
-from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, plan_federation, prepare
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.store import RunFolder, require_free
 from wholegrain.runs.summary import plan_facts, run_facts

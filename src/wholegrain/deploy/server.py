@@ -22,8 +22,9 @@ from wholegrain.models import catalog as models
 from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.memory import RememberingAccountant, default_store
+from wholegrain.runs.planning import plan_federation, settings_of
 from wholegrain.runs.progress import RoundDone, SiloDone
-from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, plan_federation, settings_of
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded
 from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec, load
 from wholegrain.runs.store import RunFolder
 from wholegrain.silo.sources import noise_source

@@ -16,7 +16,7 @@ from wholegrain.policies.search import POLICIES, Candidate, Question, best, cand
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.units import Budget
 from wholegrain.runs.learners import learner_for
-from wholegrain.runs.runner import check_early, plan_for
+from wholegrain.runs.planning import check_early, plan_for
 from wholegrain.runs.spec import RunSpec
 
 
