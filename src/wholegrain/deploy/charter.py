@@ -101,6 +101,9 @@ def load_charter(path: Path) -> Charter:
     if isinstance(data, dict):
         _resolve(data.get("table"), "path", path)
         _resolve(data.get("options"), "path", path)
+    allow = tree.get("allow")
+    for model in _listed(allow.get("models")) if isinstance(allow, dict) else ():
+        _resolve(model, "start", path)
     try:
         charter = Charter.model_validate(tree)
     except ValidationError as error:
@@ -113,6 +116,10 @@ def load_charter(path: Path) -> Charter:
 def _resolve(section: Any, key: str, path: Path) -> None:
     if isinstance(section, dict) and isinstance(section.get(key), str):
         section[key] = str((path.parent / section[key]).resolve())
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _ledger_beside(ledger: LedgerSpec, path: Path) -> LedgerSpec:

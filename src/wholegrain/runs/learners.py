@@ -55,6 +55,7 @@ def learner_for(spec: ModelSpec, features: int, classes: int, seed: int) -> Lear
     public = {
         "digest": backbone.digest,
         "train": spec.train,
+        "rank": spec.rank if spec.train == "low_rank" else None,
         "trained_parameters": Layout.of(model).size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "backbone": dict(backbone.facts),

@@ -53,7 +53,7 @@ def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accou
 
     A linear schedule halves the way that a constant learning rate goes.
     """
-    check_early(spec.model_copy(update={"federation": None}))
+    check_early(spec)
     if spec.federation is None:
         raise SpecError("plan --optimise reads no data: the spec needs the section [federation] with the silos' sizes.")
     if spec.privacy.epsilon is None or spec.privacy.unit != "subject":

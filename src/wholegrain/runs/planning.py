@@ -101,8 +101,6 @@ def check_early(spec: RunSpec) -> None:
     _check.count("rounds.checkpoint_every", spec.rounds.checkpoint_every)
     if spec.ledger.epsilon is not None:
         _check.positive("ledger.epsilon", spec.ledger.epsilon)
-    if spec.federation is not None and spec.model.start is not None:
-        raise SpecError("Silos on other machines cannot be told to start from a backbone; leave out model.start.")
     if spec.policy.as_printed and spec.policy.by_span:
         raise SpecError("The paper knows no weights by span; leave out policy.by_span or policy.as_printed.")
     if spec.policy.as_printed and spec.privacy.epsilon is None:
