@@ -93,8 +93,8 @@ def require_files(link: LinkSpec) -> None:
 
 def load_charter(path: Path) -> Charter:
     """Read a silo.toml; relative paths in it are taken from its folder."""
-    tree = read_tree(path)
-    refuse_blanks(tree, path)
+    tree = read_tree(path, "charter")
+    refuse_blanks(tree, path, "charter")
     for section, key in (("ledger", "path"), ("link", "certificates"), ("link", "key")):
         _resolve(tree.get(section), key, path)
     data = tree.get("data")
@@ -107,7 +107,7 @@ def load_charter(path: Path) -> Charter:
     try:
         charter = Charter.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(f"'{path}': {sentence(error, Charter)}") from error
+        raise SpecError(sentence(error, Charter, f"the charter '{path}'")) from error
     if charter.ledger.path is None:
         charter = charter.model_copy(update={"ledger": _ledger_beside(charter.ledger, path)})
     return charter
