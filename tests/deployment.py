@@ -13,14 +13,10 @@ from torch import Tensor
 
 from wholegrain.engines import wire
 from wholegrain.engines.wire import SiloTask
-from wholegrain.models import catalog
-from wholegrain.models.backbone import Backbone
 from wholegrain.policies.catalog import Settings
 
 PARAMETERS = 8
 """Of the logistic model on the table's three features and two classes."""
-
-FACTS = {"public": "made up for a test", "data": "nothing", "model": "mlp", "classes": 2}
 
 
 def write_table(path: Path, people: int = 40, seed: int = 0) -> Path:
@@ -81,26 +77,6 @@ def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value)
-
-
-def write_backbone(path: Path, seed: int = 11) -> str:
-    """Parameters for `public_model` on that table, and their digest."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made = catalog.build("mlp", 3, 2, seed, {"hidden": [4]})
-    backbone = Backbone({name: value.clone() for name, value in made.state_dict().items()}, FACTS)
-    backbone.write(path)
-    return backbone.digest
-
-
-def public_model(start: str, train: str, rank: int | None = None) -> dict[str, Any]:
-    """A model that starts from the backbone at `start`, as a spec or a charter names it."""
-    return {
-        "name": "mlp",
-        "options": {"hidden": [4]},
-        "start": start,
-        "train": train,
-        **({"rank": rank} if rank else {}),
-    }
 
 
 def task(**changes: Any) -> SiloTask:

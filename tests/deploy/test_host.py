@@ -17,7 +17,8 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
-from deployment import PARAMETERS, charter_tree, public_model, task, vector, write_backbone, write_charter
+from backbones import public_model, write_backbone
+from deployment import PARAMETERS, charter_tree, task, vector, write_charter
 from wholegrain.data.dataset import Dataset
 from wholegrain.deploy.agreed import agree
 from wholegrain.deploy.charter import Charter, load_charter

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from backbones import public_model, write_backbone
 from command import Command
 
 
@@ -76,7 +77,7 @@ def test_what_could_never_work_is_found_by_a_check(
 
 def test_an_operator_sees_the_digest_of_the_start_that_is_agreed_to(wholegrain: Command, tmp_path: Path) -> None:
     pytest.importorskip("flwr")
-    from deployment import public_model, write_backbone, write_charter
+    from deployment import write_charter
 
     digest = write_backbone(tmp_path / "public" / "b.safetensors")
     models = [public_model("public/b.safetensors", "low_rank", 2), {"name": "logistic"}]
@@ -105,7 +106,7 @@ def test_a_start_that_cannot_be_used_is_found_by_a_check(
     wholegrain: Command, tmp_path: Path, model: dict, said: str
 ) -> None:
     pytest.importorskip("flwr")
-    from deployment import public_model, write_backbone, write_charter
+    from deployment import write_charter
 
     write_backbone(tmp_path / "b.safetensors")
     whole = (tmp_path / "b.safetensors").read_bytes()
