@@ -146,6 +146,17 @@ def test_a_server_sees_the_price_of_its_spec(wholegrain: Command, tmp_path: Path
     planned = json.loads(told.out)
     assert [silo["name"] for silo in planned["silos"]] == ["north", "south"]
     assert planned["guarantees"][0]["epsilon"] <= 4.0
+    assert "public" not in planned
+
+    digest = write_backbone(tmp_path / "b.safetensors")
+    spec.write_text(as_toml({**tree, "model": public_model("b.safetensors", "head")}))
+    assert json.loads(wholegrain("plan", spec, "--json").out)["public"]["digest"] == digest
+    told = wholegrain("plan", spec)
+    assert f"Starts from the backbone {digest}\nand trains 10 of 26 parameters (head).\n" in told.out
+    (tmp_path / "b.safetensors").unlink()
+    told = wholegrain("plan", spec)
+    assert told.code == 2
+    assert told.err.startswith("error: There is no backbone ")
 
 
 def test_without_flower_there_is_a_sentence_that_says_so(

@@ -80,6 +80,14 @@ def plan(planned: Plan) -> None:
         out.print(f"The budget allows {allowed} rounds with this noise.")
 
 
+def start(public: Mapping[str, Any]) -> None:
+    """The public parameters that a run would start from, if any."""
+    if public:
+        share = f"{public['trained_parameters']:,} of {public['parameters']:,} parameters"
+        out.print(f"Starts from the backbone {public['digest']}", soft_wrap=True)
+        out.print(f"and trains {share} ({public['train']}).")
+
+
 def sampling(policy: Policy) -> str:
     """The sampler in one phrase."""
     drawn = policy.sampling

@@ -21,7 +21,7 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.memory import RememberingAccountant, default_store
-from wholegrain.runs.learners import learner_for
+from wholegrain.runs.learners import federation_learner
 from wholegrain.runs.planning import plan_federation, settings_of
 from wholegrain.runs.progress import RoundDone, SiloDone
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded
@@ -68,8 +68,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
     federation = _federation(spec)
     pricing = pricing or RememberingAccountant(accountant(spec.privacy.accountant), default_store())
     plan = plan_federation(spec, federation, pricing)
-    features = math.prod(federation.shape)
-    learner = learner_for(spec.model, features, federation.classes, spec.seed)
+    learner = federation_learner(spec, federation)
     return Prepared(
         spec=spec,
         data="federation",
