@@ -1,6 +1,7 @@
 """The server of a federation whose silos are in this process: the same rounds, the same record, and no data."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -154,15 +155,23 @@ def test_silos_that_start_from_their_copies_train_the_model_of_one_process(publi
 
 
 @pytest.mark.parametrize("public", [("head", None)], indirect=True)
-def test_a_server_with_another_backbone_is_refused_by_every_silo(public, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [{"seed": 12}, {"train": "all"}, {"train": "low_rank"}, {"start": None}], ids=str)
+def test_what_silos_would_refuse_to_start_from_is_not_asked_of_them(public, tmp_path: Path, change) -> None:
     hosts, model = public
-    write_backbone(Path(model["start"]), seed=12)
+    digest = write_backbone(Path(model["start"]), seed=change.pop("seed", 11))
+    model = {**model, **change}
+    if model["start"] is None:
+        model["train"] = "all"
     heads = {name: host.ledger.head for name, host in hosts.items()}
-    with pytest.raises(RunError, match=r"failed one after the other.*\[allow.models\] the model 'mlp' is agreed"):
-        serve(public_spec(hosts, model), tmp_path / "run", grid_of(hosts))
+    grid = grid_of(hosts)
+    asked = f"the backbone {digest} (train '{model['train']}'" if model["start"] else "no backbone"
+    said = f"is not what the spec says: its charter does not agree to the model 'mlp' from {asked}"
+    with pytest.raises(RunError, match=re.escape(said)):
+        serve(public_spec(hosts, model), tmp_path / "run", grid)
+    assert not grid.asked("train")
     assert {name: host.ledger.head for name, host in hosts.items()} == heads
-    for name in hosts:
-        assert (tmp_path / name / "refusals.jsonl").read_text().count("[allow.models]") == 3
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", create=False) as ledger:
+        assert all(not run.reserved for run in ledger.book.runs.values())
 
 
 def test_a_run_that_stopped_goes_on_where_it_was(hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.deploy.charter import Charter
-from wholegrain.engines.wire import SiloTask, StartTask, start_of
+from wholegrain.engines.wire import NO_START, ModelTask, SiloTask, start_of
 from wholegrain.errors import RefusalError, SpecError, WholegrainError
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.runs.learners import Learner, learner_for
@@ -33,9 +33,9 @@ class Agreed:
     held_out: SubjectData | None
 
     @property
-    def start(self) -> StartTask | None:
-        """From which public parameters it starts, if from any."""
-        return start_of(self.learner.public)
+    def task(self) -> ModelTask:
+        """What a task must say of the model, to the letter."""
+        return ModelTask(model=self.model.name, options=self.model.options, start=start_of(self.learner.public))
 
     @cached_property
     def scored(self) -> SubjectData | None:
@@ -43,7 +43,8 @@ class Agreed:
         return None if self.held_out is None else self.learner.seen(self.held_out)
 
     def __str__(self) -> str:
-        return f"{self.model.name} {_from(self.start)}" if self.start else self.model.name
+        start = self.task.start
+        return f"{self.model.name} from {start}" if start else self.model.name
 
 
 def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData | None) -> tuple[Agreed, ...]:
@@ -71,18 +72,13 @@ def _learners(charter: Charter, dataset: Dataset) -> Iterator[Learner]:
 
 def find_agreed(agreed: Sequence[Agreed], task: SiloTask) -> Agreed:
     """The model that the task asks for, from the start that it asks for; nothing is built for it."""
-    named = [each for each in agreed if (each.model.name, each.model.options) == (task.model, task.options)]
+    named = [each for each in agreed if (each.task.model, each.task.options) == (task.model, task.options)]
     if not named:
         raise RefusalError("allow.models", f"the model '{task.model}' with these options is not agreed to")
     for each in named:
-        if each.start == task.start:
+        if each.task.start == task.start:
             return each
-    offers = " or ".join(_from(each.start) for each in named)
-    raise RefusalError("allow.models", f"the model '{task.model}' is agreed to {offers}, not {_from(task.start)}")
-
-
-def _from(start: StartTask | None) -> str:
-    if start is None:
-        return "from no backbone"
-    rank = "" if start.rank is None else f", rank {start.rank}"
-    return f"from the backbone {start.digest} (train '{start.train}'{rank})"
+    offers = " or ".join(str(each.task.start or NO_START) for each in named)
+    raise RefusalError(
+        "allow.models", f"the model '{task.model}' is agreed to from {offers}, not from {task.start or NO_START}"
+    )

@@ -171,7 +171,7 @@ class Host:
 
 
 def facts_of(host: Host) -> dict[str, Any]:
-    """What the silo says of itself when it is asked: its name, and the public facts that a plan is made from."""
+    """What the silo says when it is asked: its name, the public facts that a plan is made from, and what it agrees to."""
     facts = host.silo.facts
     return {
         "silo": facts.name,
@@ -180,6 +180,7 @@ def facts_of(host: Host) -> dict[str, Any]:
         "items_per_subject": facts.items_per_subject,
         "features": host.dataset.features,
         "classes": host.dataset.classes,
+        "models": [each.task.model_dump(mode="json") for each in host.agreed],
     }
 
 

@@ -21,6 +21,8 @@ TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
 RAW = "wholegrain.float32"
 """Flower's name for how an array is packed: ours is raw float32, little-endian."""
 
+NO_START = "no backbone"
+
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -40,8 +42,23 @@ class StartTask(_Form):
     train: Literal["all", "head", "low_rank"]
     rank: Annotated[int, Field(ge=1, le=4096)] | None = None
 
+    def __str__(self) -> str:
+        rank = "" if self.rank is None else f", rank {self.rank}"
+        return f"the backbone {self.digest} (train '{self.train}'{rank})"
 
-class SiloTask(_Form):
+
+class ModelTask(_Form):
+    """Which model is trained, from which start."""
+
+    model: Name
+    options: dict[str, Any] = {}
+    start: StartTask | None = None
+
+    def __str__(self) -> str:
+        return f"the model '{self.model}' from {self.start or NO_START}"
+
+
+class SiloTask(ModelTask):
     """What the server asks one silo to do in one round. All of it is public, and none of it is trusted."""
 
     run: Name
@@ -52,9 +69,6 @@ class SiloTask(_Form):
     settings: Settings
     noise_multiplier: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0)]
-    model: Name
-    options: dict[str, Any] = {}
-    start: StartTask | None = None
 
 
 def start_of(public: Mapping[str, Any]) -> StartTask | None:
