@@ -171,7 +171,7 @@ class Host:
 
 
 def facts_of(host: Host) -> dict[str, Any]:
-    """What the silo says when it is asked: its name, the public facts that a plan is made from, and what it agrees to."""
+    """What the silo says when it is asked: its name, public facts that a plan is made from, and what it agrees to."""
     facts = host.silo.facts
     return {
         "silo": facts.name,
