@@ -85,6 +85,8 @@ def test_an_operator_sees_the_digest_of_the_start_that_is_agreed_to(wholegrain: 
     assert told.code == 0
     expected = f"mlp from the backbone {digest} (train 'low_rank', rank 2); logistic"
     assert json.loads(told.out)["models"] == expected
+    shown = wholegrain("silo", "--policy-file", tmp_path / "silo.toml", "--check").out
+    assert digest in "".join(shown.split())
 
 
 @pytest.mark.parametrize(
