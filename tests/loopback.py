@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from backbones import public_model, write_backbone
 from deployment import as_toml, charter_tree, table
 from wholegrain.deploy.founding import Founding, found
 from wholegrain.runs.runner import execute, guarded, prepare
@@ -32,6 +33,10 @@ PROGRAMS = Path(sys.executable).parent
 NAMES = ("north", "south", "west")
 PATIENCE = 300.0
 """Seconds for what takes twenty on a quiet machine."""
+
+LOGISTIC = {"name": "logistic"}
+STARTS = (("head", None), ("low_rank", 2))
+"""What every silo agrees to train from its own copy of a backbone: train and rank."""
 
 
 # What is put in place before anything starts.
@@ -60,7 +65,6 @@ def training(rounds: int, **privacy: Any) -> dict[str, Any]:
     """What server and simulation have in common."""
     return {
         "seed": 3,
-        "model": {"name": "logistic"},
         "policy": {"name": "subject_dp", "rate": 0.5},
         "privacy": {"epsilon": 4.0, **privacy},
         "rounds": {"count": rounds, "steps": 2, "learning_rate": 0.5},
@@ -105,6 +109,12 @@ class Federation:
         }
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("FLWR", "WHOLEGRAIN"))}
         return {**kept, **own}
+
+    def public_model(self, train: str, rank: int | None = None) -> dict[str, Any]:
+        """A model from public parameters, by the server's own copy of them."""
+        path = self.server / "b.safetensors"
+        write_backbone(path)
+        return public_model(str(path), train, rank)
 
     def start(self, log: Path, *command: object, **more: str) -> subprocess.Popen[bytes]:
         """A process in a group of its own, whose words go to a file beside it."""
@@ -155,7 +165,7 @@ class Federation:
         """`flwr run APP` to its end, in the background."""
         return self.start(app / "flwr.log", PROGRAMS / "flwr", "run", app, "federation", "--stream")
 
-    def write_app(self, name: str, rounds: int, **federation: Any) -> Path:
+    def write_app(self, name: str, rounds: int, model: Mapping[str, Any] = LOGISTIC, **federation: Any) -> Path:
         """An app with a spec and a run of its own."""
         app = self.server / name
         shutil.copytree(self.server / "app", app)
@@ -167,7 +177,7 @@ class Federation:
             for name, (items, subjects) in self.sizes.items()
         ]
         shape = {"shape": [3], "classes": 2, "silos": silos, "patience": 120.0, **federation}
-        (app / "spec.toml").write_text(as_toml({**training(rounds), "federation": shape}))
+        (app / "spec.toml").write_text(as_toml({**training(rounds), "model": model, "federation": shape}))
         return app
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
@@ -252,25 +262,28 @@ def write_silo(federation: Federation, name: str, data: str = "") -> None:
         silo=name,
         data={"source": "table", "table": table(str(federation.folder / "data" / f"{data or name}.csv"))},
         limit={"epsilon": 12.0, "smallest_noise": 0.5, "noise": "seeded"},
+        allow={"models": [LOGISTIC, *(public_model("b.safetensors", *start) for start in STARTS)]},
         link=link,
     )
+    write_backbone(federation.silo(name) / "b.safetensors")
     (federation.silo(name) / "silo.toml").write_text(as_toml(tree))
 
 
-def simulation(federation: Federation, rounds: int) -> dict[str, Any]:
+def simulation(federation: Federation, rounds: int, model: Mapping[str, Any] = LOGISTIC) -> dict[str, Any]:
     """The spec of the same training in one process."""
     own = {**table(str(federation.folder / "data" / "all.csv")), "silo": "clinic"}
     return {
         **training(rounds),
+        "model": model,
         "data": {"source": "table", "table": own},
         "silos": {"items_per_subject": 4},
         "evaluation": {"test": 0.0},
     }
 
 
-def simulated(federation: Federation, rounds: int, tmp_path: Path) -> bytes:
+def simulated(federation: Federation, rounds: int, tmp_path: Path, model: Mapping[str, Any] = LOGISTIC) -> bytes:
     """The model of the same training in one process."""
-    prepared = prepare(RunSpec.of(simulation(federation, rounds)))
+    prepared = prepare(RunSpec.of(simulation(federation, rounds, model)))
     folder = RunFolder.create(tmp_path / "simulated", prepared)
     with guarded(prepared, folder.run, folder.path) as guard:
         folder.finish(execute(prepared, guard))

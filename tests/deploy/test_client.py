@@ -59,6 +59,7 @@ def test_a_query_is_answered_with_name_and_public_sizes(host: Host) -> None:
         "items_per_subject": 4,
         "features": 3,
         "classes": 2,
+        "models": [{"model": "logistic", "options": {}, "start": None}],
     }
     assert not reply.content.array_records
 
@@ -95,7 +96,11 @@ def test_a_refusal_is_told_by_its_rule_and_kept_by_the_silo(host: Host) -> None:
     assert line["refused"] == told
     assert (line["message"], line["run"], line["round"]) == ("train", 7, "0")
     reply_to(ask(task(model="mlp")), host)
-    assert len(refusals(host)) == 2
+    start = wire.StartTask(digest="0" * 64, train="head")
+    reply = reply_to(ask(task(start=start)), host)
+    told = f"[allow.models] the model 'logistic' is agreed to from no backbone, not from {start}"
+    assert said(reply) == {"silo": "north", "refused": told}
+    assert [line["refused"] for line in refusals(host)[2:]] == [told]
 
 
 @pytest.mark.parametrize("error", [ValueError(SECRET), DataError(SECRET), MemoryError(SECRET), RecursionError(SECRET)])

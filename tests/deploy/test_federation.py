@@ -33,6 +33,7 @@ from loopback import (
     write_silo,
 )
 from wholegrain.deploy.certificates import silo_key
+from wholegrain.engines.wire import StartTask
 from wholegrain.policies.catalog import Settings
 from wholegrain.privacy.ledger import Ledger
 
@@ -72,11 +73,13 @@ def run_of(folder: Path) -> str:
 
 
 def test_a_real_federation_trains_the_same_model_as_a_simulation(federation: Federation, tmp_path: Path) -> None:
-    app = federation.write_app("first", rounds=2)
+    """From the head of a public start, of which every silo has a copy of its own; without one, see below."""
+    model = federation.public_model("head")
+    app = federation.write_app("first", 2, model)
     said = federation.flwr("run", app, "federation", "--stream")
     run = app / "run"
     assert (run / "summary.json").exists(), said + federation.logs()
-    assert (run / "model.safetensors").read_bytes() == simulated(federation, 2, tmp_path)
+    assert (run / "model.safetensors").read_bytes() == simulated(federation, 2, tmp_path, model)
     assert [line["faults"] for line in rounds_of(run)] == [[]] * 2
     reserved, released = steps(run / "ledger.sqlite", run_of(run))
     assert reserved == released == dict.fromkeys(NAMES, 4)
@@ -160,6 +163,7 @@ ASKED = {
     "a larger clip": ("limit.largest_clip", {"settings": Settings(rate=0.5, clip_norm=9.0)}, vector()),
     "more steps": ("limit.most_steps", {"steps": 6}, vector()),
     "another model": ("allow.models", {"model": "mlp"}, vector()),
+    "another backbone": ("allow.models", {"start": StartTask(digest="0" * 64, train="head")}, vector()),
     "code": ("allow.models", {"model": "hostile.server:main"}, vector()),
     "another policy": ("allow.policies", {"policy": "fedavg"}, vector()),
     "NaN": ("parameters", {}, vector(float("nan"))),
@@ -275,7 +279,9 @@ def test_a_server_that_dies_goes_on_with_its_run_when_it_is_back(federation: Fed
         assert own == ({name: 8}, {name: 8})
 
 
-def test_a_plain_supernode_with_the_app_of_the_bundle_keeps_to_the_charter_too(federation: Federation) -> None:
+def test_a_plain_supernode_with_the_app_of_the_bundle_keeps_to_the_charter_too(
+    federation: Federation, tmp_path: Path
+) -> None:
     """Flower starts a process for each message here, and runs the bundle's code: for those who trust their server."""
     federation.stop(federation.silos["west"])
     folder = federation.silo("west")
@@ -284,10 +290,12 @@ def test_a_plain_supernode_with_the_app_of_the_bundle_keeps_to_the_charter_too(f
     own = {"FLWR_HOME": str(folder / "flower")}
     plain = federation.start(folder / "plain.log", PROGRAMS / "flower-supernode", *link.split(), *config, **own)
     try:
-        app = federation.write_app("plain", rounds=1)
+        model = federation.public_model("low_rank", 2)
+        app = federation.write_app("plain", 1, model)
         federation.flwr("run", app, "federation", "--stream")
         assert [line["faults"] for line in rounds_of(app / "run")] == [[]]
         assert steps(folder / "ledger.sqlite", run_of(app / "run")) == ({"west": 2}, {"west": 2})
+        assert (app / "run" / "model.safetensors").read_bytes() == simulated(federation, 1, tmp_path, model)
     finally:
         federation.stop(plain)
         federation.start_silo("west")

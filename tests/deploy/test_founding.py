@@ -26,8 +26,8 @@ from wholegrain.policies.guarantees import federation_epsilon
 from wholegrain.policies.policy import FixedNoise
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.units import Unit
-from wholegrain.runs.runner import plan_federation
-from wholegrain.runs.spec import load
+from wholegrain.runs.planning import plan_federation
+from wholegrain.runs.spec import ModelSpec, load
 
 SILOS = ("north", "south", "West_2")
 
@@ -152,6 +152,18 @@ def test_a_template_with_its_blanks_filled_is_a_careful_charter(federation: Path
     assert charter.link is not None
     assert not charter.link.insecure
     assert charter.link.key == str(tmp_path / "key")
+
+
+def test_the_templates_show_how_to_start_from_public_parameters(federation: Path) -> None:
+    """The lines that wait to be uncommented are about the same file, and of the form that is read."""
+    server, silo = ((federation / name).read_text() for name in ("server/spec.toml", "north/silo.toml"))
+    for text in (server, silo):
+        assert "backbone.safetensors" in text
+    asked = tomllib.loads(server.replace("# start", "start").replace("# train", "train"))["model"]
+    assert ModelSpec.model_validate(asked).train == "head"
+    plain = 'models = [{ name = "logistic" }]'
+    (model,) = tomllib.loads(silo.replace(plain, "").replace("# models", "models"))["allow"]["models"]
+    assert ModelSpec.model_validate(model).start == asked["start"]
 
 
 def test_silos_have_ports_of_their_own(federation: Path) -> None:

@@ -17,15 +17,18 @@ from torch import Tensor
 
 pytest.importorskip("flwr")
 
+from backbones import public_model, write_backbone
 from deployment import PARAMETERS, charter_tree, task, vector, write_charter
 from wholegrain.data.dataset import Dataset
-from wholegrain.deploy import host as host_module
+from wholegrain.deploy.agreed import agree
 from wholegrain.deploy.charter import Charter, load_charter
 from wholegrain.deploy.client import hosted
 from wholegrain.deploy.host import Host, standing_of
-from wholegrain.engines.wire import SiloTask
+from wholegrain.engines.wire import SiloTask, StartTask
 from wholegrain.errors import LedgerError, RefusalError
 from wholegrain.federation.rounds import digest
+from wholegrain.gradients.parameters import flatten
+from wholegrain.models import catalog
 from wholegrain.policies.catalog import Settings
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
@@ -35,6 +38,7 @@ from wholegrain.privacy.exposure import price
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import Account, TermsRecord
 from wholegrain.privacy.units import Unit
+from wholegrain.silo import training
 from wholegrain.silo.sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
 
@@ -154,8 +158,98 @@ def test_the_model_of_a_server_is_not_even_imported(opened: Open, tmp_path: Path
 
 def test_no_model_is_built_before_the_charter_is_asked(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     host = opened()
-    monkeypatch.setattr(host_module.models, "build", lambda *_: pytest.fail("a model was built"))
+    monkeypatch.setattr(catalog, "build", lambda *_: pytest.fail("a model was built"))
     refusal(host, task(model="mlp", options={"hidden": [10**9]}))
+
+
+# A public start: what the server names must be what the charter names, from the silo's own file.
+
+HEAD, LOW_RANK, MLP = 10, 24, 26
+"""Parameters that are trained: the head, with updates of rank 2 beside the layer before it, all of them."""
+
+
+@pytest.fixture
+def started(opened: Open, tmp_path: Path) -> tuple[Host, Host, str]:
+    """A silo that agrees to the head of a backbone, one that agrees to updates of rank 2, and the backbone's digest."""
+    digest = write_backbone(tmp_path / "b.safetensors")
+    asked = [("head", None), ("low_rank", 2)]
+    head, low_rank = (
+        opened(allow={"models": [public_model("b.safetensors", train, rank), {"name": "logistic"}]}, seed=seed)
+        for seed, (train, rank) in enumerate(asked)
+    )
+    return head, low_rank, digest
+
+
+def from_backbone(digest: str, train: str = "head", rank: int | None = None, **changes: Any) -> SiloTask:
+    start = StartTask(digest=digest, train=train, rank=rank)
+    return task(model="mlp", options={"hidden": [4]}, start=start, **changes)
+
+
+def test_a_silo_trains_from_its_own_copy_and_only_what_is_trained_travels(started) -> None:
+    head, low_rank, digest = started
+    for host, asked, size in (
+        (head, from_backbone(digest), HEAD),
+        (low_rank, from_backbone(digest, "low_rank", 2), LOW_RANK),
+    ):
+        assert host.answer(asked, torch.zeros(size)).shape == (size,)
+        assert refusal(host, asked, torch.zeros(MLP)).rule == "parameters"
+        host.answer(task(run="plain"), vector())  # the other model of the charter is as it was
+
+
+def test_what_is_frozen_is_computed_once_and_in_the_silo(started, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, _, digest = started
+    for round in range(2):
+        host.answer(from_backbone(digest, round=round), torch.zeros(HEAD))
+        monkeypatch.setattr(training, "viewed", lambda *_: pytest.fail("computed again"))
+    (agreed, _) = host.agreed
+    frozen = catalog.build("mlp", 3, 2, 11, {"hidden": [4]})[:3]
+    expected = frozen(torch.from_numpy(host.silo.data.inputs).float())
+    assert torch.equal(agreed.silo.inputs, expected)
+
+
+def test_another_start_than_the_charters_is_refused_and_costs_nothing(started) -> None:
+    head, low_rank, digest = started
+    other = "0" * 64
+    cases = [
+        (head, from_backbone(other), f"not from the backbone {other}"),
+        (head, from_backbone(digest, "all"), "train 'all'"),
+        (head, from_backbone(digest, "low_rank", 2), "train 'low_rank', rank 2"),
+        (head, from_backbone(digest, "head", 2), "train 'head', rank 2"),
+        (head, task(model="mlp", options={"hidden": [4]}), "not from no backbone"),
+        (head, task(start=from_backbone(digest).start), "'logistic' is agreed to from no backbone, not from the"),
+        (low_rank, from_backbone(digest, "low_rank", 3), "rank 3"),
+        (low_rank, from_backbone(digest, "low_rank"), "train 'low_rank')"),
+        (low_rank, from_backbone(digest), "train 'head'"),
+        (low_rank, from_backbone(digest, "low_rank", 2).model_copy(update={"model": "small_cnn"}), "'small_cnn' with"),
+    ]
+    for host, asked, said in cases:
+        refused = refusal(host, asked, torch.zeros(HEAD))
+        assert refused.rule == "allow.models"
+        assert said in str(refused)
+
+
+def test_a_charter_without_a_start_refuses_one(opened: Open, tmp_path: Path) -> None:
+    host = opened(allow={"models": [{"name": "mlp", "options": {"hidden": [4]}}]})
+    refused = refusal(host, from_backbone("0" * 64), torch.zeros(MLP))
+    assert "'mlp' is agreed to from no backbone, not from the backbone" in str(refused)
+    host.answer(task(model="mlp", options={"hidden": [4]}), torch.zeros(MLP))
+
+
+def test_scores_are_of_the_whole_model(opened: Open, tmp_path: Path) -> None:
+    digest = write_backbone(tmp_path / "b.safetensors")
+    models = [public_model("b.safetensors", "head"), public_model("b.safetensors", "all")]
+    host = opened(held_out=0.5, allow={"scores": ["loss"], "models": models})
+    whole = flatten(host.agreed[1].learner.model)
+    head = host.scores(from_backbone(digest), whole[-HEAD:])
+    assert head["loss"] == pytest.approx(host.scores(from_backbone(digest, "all"), whole)["loss"], rel=1e-5)
+
+
+def test_another_backbone_under_the_same_run_is_another_release(opened: Open, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        digest = write_backbone(tmp_path / "b.safetensors", seed)
+        host = opened(limit={"noise": "seeded"}, allow={"models": [public_model("b.safetensors", "head")]})
+        host.answer(from_backbone(digest), torch.zeros(HEAD))
+    assert spent(host) == pytest.approx(cost([task()] * 2), rel=1e-6)
 
 
 @pytest.mark.parametrize("policy", ["fedavg", "local_item_dp", "user_ldp", "local_group_dp", "higradavg_dp"])
@@ -437,7 +531,8 @@ def fresh_host(book: Ledger, noise: str) -> Host:
     """A silo that has just started, over a ledger that may not be new; its table is read once."""
     charter = Charter.model_validate(charter_tree(limit={"noise": noise}))
     dataset, silo = SILO["parts"]
-    return Host(charter, dataset, silo, None, book, PldAccountant(GRID), lambda: noise_source(noise, 3))
+    agreed = agree(charter, dataset, silo, None)
+    return Host(charter, dataset, silo, None, agreed, book, PldAccountant(GRID), lambda: noise_source(noise, 3))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,26 +1,34 @@
 """The server of a federation whose silos are in this process: the same rounds, the same record, and no data."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, RecordDict
 
-from deployment import write_charter
+from backbones import public_model, write_backbone
+from deployment import table, write_charter
 from grids import FakeGrid, Node, within_a_server_app
+from loopback import write_tables
 from wholegrain.deploy import server
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import hosted, reply_to
 from wholegrain.deploy.host import Host
 from wholegrain.deploy.server import prepare_server, serve
+from wholegrain.engines import wire
 from wholegrain.errors import RunError, SpecError
 from wholegrain.privacy.ledger import Ledger
+from wholegrain.report.reading import read_run
+from wholegrain.report.words import conditions
+from wholegrain.runs.runner import execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
 
 NAMES = ("north", "south")
@@ -85,6 +93,85 @@ def test_a_run_leaves_the_same_record_as_any_other_and_every_silo_has_paid(hosts
         assert reserved(ledger) == {"north": 6, "south": 6}
     for name, host in hosts.items():
         assert reserved(host.ledger) == {name: 6}
+
+
+# A public start: the same parameters as in one process, with a backbone that no message carries.
+
+
+@pytest.fixture(params=[("head", None), ("low_rank", 2), ("all", None)], ids=lambda param: param[0])
+def public(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[dict[str, Host], dict[str, Any]]]:
+    """Silos that agree to a public start, each by a copy of its own, and the model as the server names it."""
+    train, rank = request.param
+    sizes = write_tables(tmp_path / "data")
+    with ExitStack() as stack:
+        hosts = {}
+        for name in sizes:
+            write_backbone(tmp_path / name / "b.safetensors")
+            path = write_charter(
+                tmp_path / name,
+                silo=name,
+                data={"table": table(str(tmp_path / "data" / f"{name}.csv"))},
+                limit={"noise": "seeded", "smallest_noise": 0.5},
+                allow={"models": [public_model("b.safetensors", train, rank)]},
+            )
+            hosts[name] = stack.enter_context(hosted(load_charter(path)))
+        write_backbone(tmp_path / "server" / "b.safetensors")
+        yield hosts, public_model(str(tmp_path / "server" / "b.safetensors"), train, rank)
+
+
+def public_spec(hosts: dict[str, Host], model: dict[str, Any]) -> RunSpec:
+    silos = [{"items_per_subject": 4, **only(host, "name", "items", "subjects")} for host in hosts.values()]
+    return spec(hosts, model=model, federation={"silos": silos})
+
+
+def only(host: Host, *names: str) -> dict[str, Any]:
+    return {name: getattr(host.silo.facts, name) for name in names}
+
+
+def test_silos_that_start_from_their_copies_train_the_model_of_one_process(public, tmp_path: Path) -> None:
+    hosts, model = public
+    asked, out = public_spec(hosts, model), tmp_path / "run"
+    grid = grid_of(hosts)
+    run = serve(asked, out, grid)
+    own = {**table(str(tmp_path / "data" / "all.csv")), "silo": "clinic"}
+    alone = prepare(
+        RunSpec.of(
+            asked.model_dump(exclude={"federation", "data", "silos", "evaluation"})
+            | {"data": {"table": own}, "silos": {"items_per_subject": 4}, "evaluation": {"test": 0.0}}
+        )
+    )
+    with guarded(alone, "alone") as guard:
+        expected = execute(alone, guard)
+    assert torch.equal(run.vector, expected.vector)
+    assert all(torch.equal(run.model.state_dict()[name], value) for name, value in expected.model.state_dict().items())
+    assert [line["faults"] for line in rounds_of(out)] == [[]] * 3
+    sent = [message for message in grid.sent if message.metadata.message_type == "train"]
+    assert {wire.read_vector(message).numel() for message in sent} == {alone.public["trained_parameters"]}
+    assert all(set(message.content) == {wire.TASK, wire.PARAMETERS} for message in sent)
+    assert {wire.read_task(message).start for message in sent} == {wire.start_of(alone.public)}
+    words = dict(conditions(read_run(out, "run")))["Public"]
+    for part in (alone.public["digest"][:16], "made up for a test", "the copy that its own charter names"):
+        assert part in words
+
+
+@pytest.mark.parametrize("public", [("head", None)], indirect=True)
+@pytest.mark.parametrize("change", [{"seed": 12}, {"train": "all"}, {"train": "low_rank"}, {"start": None}], ids=str)
+def test_what_silos_would_refuse_to_start_from_is_not_asked_of_them(public, tmp_path: Path, change) -> None:
+    hosts, model = public
+    digest = write_backbone(Path(model["start"]), seed=change.pop("seed", 11))
+    model = {**model, **change}
+    if model["start"] is None:
+        model["train"] = "all"
+    heads = {name: host.ledger.head for name, host in hosts.items()}
+    grid = grid_of(hosts)
+    asked = f"the backbone {digest} (train '{model['train']}'" if model["start"] else "no backbone"
+    said = f"is not what the spec says: its charter does not agree to the model 'mlp' from {asked}"
+    with pytest.raises(RunError, match=re.escape(said)):
+        serve(public_spec(hosts, model), tmp_path / "run", grid)
+    assert not grid.asked("train")
+    assert {name: host.ledger.head for name, host in hosts.items()} == heads
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite", create=False) as ledger:
+        assert all(not run.reserved for run in ledger.book.runs.values())
 
 
 def test_a_run_that_stopped_goes_on_where_it_was(hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

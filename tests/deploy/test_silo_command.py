@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from backbones import public_model, write_backbone
 from command import Command
 
 
@@ -74,6 +75,63 @@ def test_what_could_never_work_is_found_by_a_check(
     assert len(told.err.splitlines()) == 1
 
 
+def test_an_operator_sees_the_digest_of_the_start_that_is_agreed_to(wholegrain: Command, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from deployment import write_charter
+
+    digest = write_backbone(tmp_path / "public" / "b.safetensors")
+    models = [public_model("public/b.safetensors", "low_rank", 2), {"name": "logistic"}]
+    told = wholegrain("silo", "--policy-file", write_charter(tmp_path, allow={"models": models}), "--check", "--json")
+    assert told.code == 0
+    expected = f"mlp from the backbone {digest} (train 'low_rank', rank 2); logistic"
+    assert json.loads(told.out)["models"] == expected
+    shown = wholegrain("silo", "--policy-file", tmp_path / "silo.toml", "--check").out
+    assert digest in "".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"start": "absent.safetensors"}, "There is no backbone '"),
+        ({"start": "silo.toml"}, "cannot be read"),
+        ({"start": "half.safetensors"}, "cannot be read"),
+        ({"start": "changed.safetensors"}, "is damaged"),
+        ({"options": {"hidden": [5]}}, "does not fit the model 'mlp': '1.bias' has the shape [4] there"),
+        ({"name": "logistic", "options": {}}, "It was made for 'mlp' with 2 classes."),
+        ({"train": "tail"}, "allow.models.0.train"),
+        ({"rank": 0}, "allow.models.0.rank"),
+        ({"start": 3}, "allow.models.0.start"),
+    ],
+    ids=str,
+)
+def test_a_start_that_cannot_be_used_is_found_by_a_check(
+    wholegrain: Command, tmp_path: Path, model: dict, said: str
+) -> None:
+    pytest.importorskip("flwr")
+    from deployment import write_charter
+
+    write_backbone(tmp_path / "b.safetensors")
+    whole = (tmp_path / "b.safetensors").read_bytes()
+    (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "changed.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    path = write_charter(tmp_path, allow={"models": [{**public_model("b.safetensors", "head"), **model}]})
+    told = wholegrain("silo", "--policy-file", path, "--check")
+    assert told.code == 2
+    (line,) = told.err.splitlines()
+    assert line.startswith("error: In the charter")
+    assert said in line
+
+
+def test_a_charter_cannot_freeze_what_nobody_trained(wholegrain: Command, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from deployment import write_charter
+
+    models = [{"name": "mlp", "train": "head"}]
+    told = wholegrain("silo", "--policy-file", write_charter(tmp_path, allow={"models": models}), "--check")
+    assert told.code == 2
+    assert told.err.startswith("error: In the charter, allow.models.0: model.train = 'head' needs model.start")
+
+
 def test_a_server_sees_the_price_of_its_spec(wholegrain: Command, tmp_path: Path) -> None:
     from deployment import as_toml
 
@@ -90,6 +148,17 @@ def test_a_server_sees_the_price_of_its_spec(wholegrain: Command, tmp_path: Path
     planned = json.loads(told.out)
     assert [silo["name"] for silo in planned["silos"]] == ["north", "south"]
     assert planned["guarantees"][0]["epsilon"] <= 4.0
+    assert "public" not in planned
+
+    digest = write_backbone(tmp_path / "b.safetensors")
+    spec.write_text(as_toml({**tree, "model": public_model("b.safetensors", "head")}))
+    assert json.loads(wholegrain("plan", spec, "--json").out)["public"]["digest"] == digest
+    told = wholegrain("plan", spec)
+    assert f"Starts from the backbone {digest}\nand trains 10 of 26 parameters (head).\n" in told.out
+    (tmp_path / "b.safetensors").unlink()
+    told = wholegrain("plan", spec)
+    assert told.code == 2
+    assert told.err.startswith("error: There is no backbone ")
 
 
 def test_without_flower_there_is_a_sentence_that_says_so(

@@ -18,6 +18,7 @@ import pytest
 
 import ranks
 import wholegrain
+from backbones import write_backbone
 from wholegrain.cli import app
 from wholegrain.engines.distributed import Spread
 from wholegrain.engines.processes import _free_port
@@ -47,6 +48,15 @@ delta = 1e-5
 count = 3
 steps = 2
 """
+PUBLIC = (
+    "model.name=mlp",
+    "model.options.hidden=[4]",
+    "model.start=b.safetensors",
+    "model.train=low_rank",
+    "model.rank=2",
+)
+LOW_RANK = tuple(part for change in PUBLIC for part in ("--set", change))
+HEAD = (*LOW_RANK, "--set", "model.train=head")
 COHORT = ("--set", "rounds.cohort=3", "--set", "rounds.averaging=items", "--set", "rounds.count=4")
 LONG = ("--set", "rounds.count=30")
 
@@ -55,6 +65,7 @@ LONG = ("--set", "rounds.count=30")
 def spec(tmp_path: Path) -> Path:
     path = tmp_path / "clinics.toml"
     path.write_text(CLINICS)
+    write_backbone(tmp_path / "b.safetensors", features=10)
     return path
 
 
@@ -98,9 +109,10 @@ def spent(folder: Path) -> list[tuple[float, list[str]]]:
 
 
 def test_the_model_is_the_same_on_any_number_of_processes(here, spec: Path, tmp_path: Path) -> None:
+    """With the head of a public start; without one, see the runs that lose a process."""
     alone, one, two = (tmp_path / name for name in ("alone", "one", "two"))
-    distributed = ("--quiet", "--engine", "distributed")
-    assert here("run", spec, "--out", alone, "--quiet")[0] == 0
+    distributed = ("--quiet", "--engine", "distributed", *HEAD)
+    assert here("run", spec, "--out", alone, "--quiet", *HEAD)[0] == 0
     assert here("run", spec, "--out", one, *distributed)[0] == 0
     assert here("run", spec, "--out", two, *distributed, "--processes", 2)[0] == 0
     assert model(one) == model(two) == model(alone)
@@ -110,9 +122,10 @@ def test_the_model_is_the_same_on_any_number_of_processes(here, spec: Path, tmp_
 def test_torchrun_gives_the_same_model_and_one_record_with_a_cohort_of_some_silos(
     here, spec: Path, tmp_path: Path
 ) -> None:
+    """With low-rank updates of a public start."""
     alone, one, two = (tmp_path / name for name in ("alone", "one", "two"))
-    distributed = ("--engine", "distributed", *COHORT)
-    assert here("run", spec, "--out", alone, *COHORT)[0] == 0
+    distributed = ("--engine", "distributed", *LOW_RANK, *COHORT)
+    assert here("run", spec, "--out", alone, *LOW_RANK, *COHORT)[0] == 0
     assert here("run", spec, "--out", one, *distributed)[0] == 0
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = there("run", spec, "--out", two, *distributed, launcher=torchrun)

@@ -87,8 +87,9 @@ def test_a_task_arrives_as_it_was_sent(rate, clip, noise, rest, options) -> None
     round, steps, name = rest
     settings = Settings(rate=rate, clip_norm=clip, group_cap=2, items_per_step=3)
     sent = task(
-        round=round, steps=steps, run=name, settings=settings, noise_multiplier=noise, options=options, model=name
-    )
+        round=round, steps=steps, run=name, settings=settings, noise_multiplier=noise, options=options, model=name,
+        start=wire.StartTask(digest="0" * 64, train="low_rank", rank=steps % 4096 + 1),
+    )  # fmt: skip
     assert wire.read_task(message(wire.packed_task(sent, vector()))) == sent
 
 
@@ -132,6 +133,16 @@ def test_an_answer_arrives_as_it_was_sent(facts: dict[str, object]) -> None:
         ({"run": None}, "run"),
         ({"model": ["logistic"]}, "model"),
         ({"options": []}, "options"),
+        ({"start": "backbone.safetensors"}, "start"),
+        ({"start": {}}, "start.digest"),
+        ({"start": {"digest": "A" * 64, "train": "head"}}, "start.digest"),
+        ({"start": {"digest": "a" * 63, "train": "head"}}, "start.digest"),
+        ({"start": {"digest": "a" * 64 + "\n", "train": "head"}}, "start.digest"),
+        ({"start": {"digest": "a" * 64}}, "start.train"),
+        ({"start": {"digest": "a" * 64, "train": "tail"}}, "start.train"),
+        ({"start": {"digest": "a" * 64, "train": "low_rank", "rank": 0}}, "start.rank"),
+        ({"start": {"digest": "a" * 64, "train": "low_rank", "rank": True}}, "start.rank"),
+        ({"start": {"digest": "a" * 64, "train": "head", "file": "x"}}, "start.file"),
         ({"charter": "other.toml"}, "charter"),
         ({"items_per_subject": 1}, "items_per_subject"),
     ],
@@ -142,7 +153,7 @@ def test_a_task_that_is_not_of_the_agreed_form_is_refused_by_name(change: dict[s
         read(facts_of(**change))
 
 
-@pytest.mark.parametrize("key", sorted(set(facts_of()) - {"options"}))
+@pytest.mark.parametrize("key", sorted(set(facts_of()) - {"options", "start"}))
 def test_nothing_of_a_task_may_be_missing(key: str) -> None:
     with refuses(key):
         read({name: value for name, value in facts_of().items() if name != key})

@@ -53,3 +53,11 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(proved: Path, tmp_path: 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no run"):
         read_run(tmp_path, "nothing")
+
+
+@pytest.mark.parametrize("text", ["{}", '{"format": 1}', '{"format": 1, "run": "0000000000000000"}'])
+def test_a_run_that_does_not_say_who_it_is_is_refused(proved: Path, tmp_path: Path, text: str) -> None:
+    folder = shutil.copytree(proved, tmp_path / "nameless")
+    (folder / "run.json").write_text(text)
+    with pytest.raises(RunError, match=r"run\.json' is damaged: .*; put it back, or start anew\.$"):
+        read_run(folder, "nameless")

@@ -19,7 +19,7 @@ from wholegrain.models.backbone import read_backbone
 from wholegrain.report.reading import read_run
 from wholegrain.report.words import conditions
 from wholegrain.runs.pretraining import load_pretraining, pretrain
-from wholegrain.runs.runner import check_early, execute, guarded, in_process, prepare
+from wholegrain.runs.runner import execute, guarded, in_process, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.silo.training import Silo
 
@@ -205,13 +205,6 @@ def test_frozen_parts_of_a_model_of_ones_own_are_seen_through() -> None:
 def test_what_cannot_be_started_from_is_refused(specs: Path, change: str, why: str) -> None:
     with pytest.raises(wg.WholegrainError, match=why):
         prepare(spec(specs, change), pricing=PRICING)
-
-
-def test_a_server_refuses_what_its_silos_would_not_do(specs: Path) -> None:
-    federation = {"shape": [784], "classes": 3, "silos": [{"name": "a", "items": 9, "subjects": 3}]}
-    asked = spec(specs).model_dump() | {"federation": federation}
-    with pytest.raises(SpecError, match=r"model\.start"):
-        check_early(RunSpec.of(asked))
 
 
 def test_freezing_random_parameters_is_refused() -> None:

@@ -44,7 +44,7 @@ def _report(backbone: Backbone, out: Path) -> None:
         ("data", f"{facts['data']}: {facts['items']:,} items of {facts['subjects']:,} subjects"),
         ("public because", facts["public"]),
         ("accuracy", f"{facts['accuracy']:.4f} on its own subjects that were held out"),
-        ("digest", backbone.digest[:16]),
+        ("digest", backbone.digest),
         ("file", out),
     ]
     show.out.print(show.table("Backbone (no privacy: its data is public)", ("", ""), rows))

@@ -1,5 +1,6 @@
 """`report` and `watch`: a run, or several side by side, as a page."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,12 @@ from wholegrain.errors import RunError
 from wholegrain.report.export import export
 from wholegrain.report.live import LOOPBACK, server
 from wholegrain.report.page import page
-from wholegrain.report.reading import read_runs
+from wholegrain.report.reading import is_awaited, read_runs
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")]
+
+PAUSE = 0.5
+"""Seconds between two looks for a run that is to come."""
 
 
 def report(
@@ -36,14 +40,30 @@ def watch(
     folders: Folders,
     port: Annotated[int, typer.Option(help="A port of this machine; 0 takes one that is free.")] = 0,
 ) -> None:
-    """Serve the same page to this machine alone, made anew whenever a round is done."""
-    read_runs(folders)
+    """Serve the same page to this machine alone, made anew whenever a round is done; wait for runs that are to come."""
+    try:
+        _await(folders)
+        read_runs(folders)
+        _serve(folders, port)
+    except KeyboardInterrupt:
+        return
+
+
+def _await(folders: list[Path]) -> None:
+    """Until there is a run in every folder, or something else that will never be one."""
+    told = False
+    while awaited := [folder for folder in folders if is_awaited(folder)]:
+        if not told:
+            show.err.print(f"Waiting for a run in '{awaited[0]}' – Ctrl-C ends it", markup=False, soft_wrap=True)
+        told = True
+        time.sleep(PAUSE)
+
+
+def _serve(folders: list[Path], port: int) -> None:
     try:
         serving = server(folders, port)
     except OSError as error:
         raise RunError(f"Port {port} cannot be used: {error.strerror}; choose another.") from error
     show.out.print(f"http://{LOOPBACK}:{serving.server_port}/ – Ctrl-C ends it", markup=False)
-    try:
+    with serving:
         serving.serve_forever()
-    except KeyboardInterrupt:
-        serving.server_close()

@@ -17,9 +17,11 @@ from wholegrain.privacy.units import Guarantee
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engines import EngineChoice, engine_for, serve_silos
 from wholegrain.runs.events import event_files
+from wholegrain.runs.learners import federation_learner
 from wholegrain.runs.optimising import optimise as find_best
+from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.progress import RoundDone, both
-from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, plan_federation, prepare
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.store import RunFolder, require_free
 from wholegrain.runs.summary import plan_facts, run_facts
@@ -104,13 +106,17 @@ def plan(
     if picture is not None:
         raise SpecError("--picture shows what --optimise weighs; add it.")
     pricing = remembering(asked.privacy.accountant)
-    found = (
-        plan_federation(asked, asked.federation, pricing) if asked.federation else prepare(asked, pricing=pricing).plan
-    )
+    if asked.federation:
+        found = plan_federation(asked, asked.federation, pricing)
+        public = federation_learner(asked, asked.federation).public
+    else:
+        prepared = prepare(asked, pricing=pricing)
+        found, public = prepared.plan, prepared.public
     if json:
-        show.as_json(plan_facts(found))
+        show.as_json({**plan_facts(found), **({"public": public} if public else {})})
     else:
         show.plan(found)
+        show.start(public)
 
 
 def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:

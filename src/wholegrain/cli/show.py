@@ -45,7 +45,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     """A plain table; every column but the first is right-aligned where it holds numbers."""
     grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        grid.add_column(column)
+        grid.add_column(column, overflow="fold")  # a digest that is cut short cannot be compared
     for row in rows:
         grid.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return grid
@@ -78,6 +78,14 @@ def plan(planned: Plan) -> None:
     allowed = rounds_allowed(planned)
     if allowed is not None:
         out.print(f"The budget allows {allowed} rounds with this noise.")
+
+
+def start(public: Mapping[str, Any]) -> None:
+    """The public parameters that a run would start from, if any."""
+    if public:
+        share = f"{public['trained_parameters']:,} of {public['parameters']:,} parameters"
+        out.print(f"Starts from the backbone {public['digest']}", soft_wrap=True)
+        out.print(f"and trains {share} ({public['train']}).")
 
 
 def sampling(policy: Policy) -> str:

@@ -93,18 +93,21 @@ def require_files(link: LinkSpec) -> None:
 
 def load_charter(path: Path) -> Charter:
     """Read a silo.toml; relative paths in it are taken from its folder."""
-    tree = read_tree(path)
-    refuse_blanks(tree, path)
+    tree = read_tree(path, "charter")
+    refuse_blanks(tree, path, "charter")
     for section, key in (("ledger", "path"), ("link", "certificates"), ("link", "key")):
         _resolve(tree.get(section), key, path)
     data = tree.get("data")
     if isinstance(data, dict):
         _resolve(data.get("table"), "path", path)
         _resolve(data.get("options"), "path", path)
+    allow = tree.get("allow")
+    for model in _listed(allow.get("models")) if isinstance(allow, dict) else ():
+        _resolve(model, "start", path)
     try:
         charter = Charter.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(f"'{path}': {sentence(error, Charter)}") from error
+        raise SpecError(sentence(error, Charter, f"the charter '{path}'")) from error
     if charter.ledger.path is None:
         charter = charter.model_copy(update={"ledger": _ledger_beside(charter.ledger, path)})
     return charter
@@ -113,6 +116,10 @@ def load_charter(path: Path) -> Charter:
 def _resolve(section: Any, key: str, path: Path) -> None:
     if isinstance(section, dict) and isinstance(section.get(key), str):
         section[key] = str((path.parent / section[key]).resolve())
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _ledger_beside(ledger: LedgerSpec, path: Path) -> LedgerSpec:

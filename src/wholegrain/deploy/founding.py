@@ -102,6 +102,8 @@ seed = 0
 
 [model]
 name = "logistic"
+# start = "backbone.safetensors"   # parameters trained on public data; every silo needs a copy of its own
+# train = "head"                   # what is trained from there: "head", "low_rank" (with rank = 4) or "all"
 
 [policy]
 name = "subject_dp"
@@ -157,7 +159,8 @@ most_steps = 10
 
 [allow]
 policies = ["subject_dp"]
-models = [{{ name = "logistic" }}]
+models = [{{ name = "logistic" }}]   # or from public parameters, by this silo's own copy of their file:
+# models = [{{ name = "upright_cnn", start = "backbone.safetensors", train = "head" }}]
 scores = []              # "accuracy", "loss": not private; by default none leaves the silo
 
 [link]

@@ -6,8 +6,8 @@ ledger does not move. What leaves the silo is the noisy update, and scores only 
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,12 @@ from torch.nn.functional import cross_entropy
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
+from wholegrain.deploy.agreed import Agreed, agree, find_agreed
 from wholegrain.deploy.charter import Charter
 from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import BudgetError, RefusalError, WholegrainError
 from wholegrain.federation.rounds import digest
-from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout
-from wholegrain.models import catalog as models
 from wholegrain.policies.catalog import CATALOG, find
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
@@ -41,7 +40,7 @@ from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo, Trainer
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Host:
     """One silo: its charter, its data, its ledger, and the machinery of gradients, kept warm between tasks."""
 
@@ -49,11 +48,11 @@ class Host:
     dataset: Dataset
     silo: Silo
     held_out: SubjectData | None
+    agreed: Sequence[Agreed]
     ledger: Ledger
     accountant: Accountant
     fresh_noise: Callable[[], NoiseSource]
     """A source for every task: secure noise then has an identity for every release, and each of them is paid for."""
-    _gradients: dict[str, BookKeeping] = field(default_factory=dict)
 
     @staticmethod
     def open(
@@ -67,10 +66,8 @@ class Host:
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
         parts = split_dataset(dataset, spec)
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
-        host = Host(charter, dataset, silo, held_out, ledger, accountant, fresh_noise)
-        for model in charter.allow.models:
-            host._gradients_of(model.name, model.options)
-        return host
+        agreed = agree(charter, dataset, silo, held_out)
+        return Host(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise)
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
         """The update that the task asks for, or a refusal.
@@ -78,29 +75,29 @@ class Host:
         Guarantee: what is returned is paid for in the ledger, within the charter's ε and δ, before any item is read.
         Only the very same numbers are given twice for one price: the same task with the same seeded noise.
         """
-        gradients = self._gradients_for(task)
+        agreed = find_agreed(self.agreed, task)
         policy = self._policy_for(task)
-        self._require_parameters(vector, gradients)
-        self._require_fit(task, gradients, policy)
+        self._require_parameters(vector, agreed)
+        self._require_fit(agreed, policy)
         noise = self.fresh_noise()
         guard = self._guard(task, policy, noise)
         try:
             reservation = guard.reserve(task.round, {self.charter.silo: task.steps}, digest(vector))
         except BudgetError as error:
             raise RefusalError("limit.epsilon", str(error)) from error
-        trainer = Trainer(clipped_sum=gradients, noise=noise, learning_rate=task.learning_rate)
-        update = trainer.train(self.silo, policy, vector, task.round, task.steps)
+        trainer = Trainer(clipped_sum=agreed.gradients, noise=noise, learning_rate=task.learning_rate)
+        update = trainer.train(agreed.silo, policy, vector, task.round, task.steps)
         guard.confirm(reservation, [self.charter.silo])
         return update
 
     def scores(self, task: SiloTask, vector: Tensor) -> Mapping[str, float]:
         """Scores on subjects that are never trained on, as far as the charter lets them out. They are not private."""
         allowed = self.charter.allow.scores
-        if not allowed or self.held_out is None:
+        agreed = find_agreed(self.agreed, task)
+        if not allowed or agreed.scored is None:
             raise RefusalError("allow.scores", "no score may leave this silo")
-        gradients = self._gradients_for(task)
-        self._require_parameters(vector, gradients)
-        found = score(gradients.model, cross_entropy, vector, self.held_out)
+        self._require_parameters(vector, agreed)
+        found = score(agreed.learner.trained, cross_entropy, vector, agreed.scored)
         return {name: getattr(found, name) for name in allowed}
 
     def require_budget(self) -> BudgetOpened:
@@ -113,21 +110,6 @@ class Host:
                 "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
             )
         return budget
-
-    def _gradients_for(self, task: SiloTask) -> BookKeeping:
-        """The engine for a model that the charter names; no other model is even built."""
-        allowed = [(model.name, model.options) for model in self.charter.allow.models]
-        if (task.model, task.options) not in allowed:
-            raise RefusalError("allow.models", f"the model '{task.model}' with these options is not agreed to")
-        return self._gradients_of(task.model, task.options)
-
-    def _gradients_of(self, name: str, options: Mapping[str, Any]) -> BookKeeping:
-        key = f"{name} {options}"
-        if key not in self._gradients:
-            model = models.build(name, self.dataset.features, self.dataset.classes, self.charter.seed, options)
-            memory = int(self.charter.compute.memory_gib * 2**30)
-            self._gradients[key] = BookKeeping(model, cross_entropy, memory=memory)
-        return self._gradients[key]
 
     def _policy_for(self, task: SiloTask) -> Policy:
         """The row that the task asks for, over this silo's own facts."""
@@ -148,8 +130,8 @@ class Host:
             raise RefusalError("allow.policies", f"the policy '{task.policy}' adds no noise")
         return row.with_noise(task.noise_multiplier)
 
-    def _require_parameters(self, vector: Tensor, gradients: BookKeeping) -> None:
-        size, features, classes = Layout.of(gradients.model).size, self.dataset.features, self.dataset.classes
+    def _require_parameters(self, vector: Tensor, agreed: Agreed) -> None:
+        size, features, classes = Layout.of(agreed.learner.model).size, self.dataset.features, self.dataset.classes
         if tuple(vector.shape) != (size,):
             raise RefusalError(
                 "parameters",
@@ -159,9 +141,10 @@ class Host:
         if not bool(torch.isfinite(vector).all()):
             raise RefusalError("parameters", "the parameters are not all finite")
 
-    def _require_fit(self, task: SiloTask, gradients: BookKeeping, policy: Policy) -> None:
+    def _require_fit(self, agreed: Agreed, policy: Policy) -> None:
+        learner = agreed.learner
         try:
-            require_fit(gradients.model, gradients, policy.clip, self.dataset)
+            require_fit(learner.model, agreed.gradients, policy.clip, self.dataset, learner.frozen)
         except WholegrainError as error:
             raise RefusalError("allow.models", str(error)) from error
 
@@ -188,7 +171,7 @@ class Host:
 
 
 def facts_of(host: Host) -> dict[str, Any]:
-    """What the silo says of itself when it is asked: its name, and the public facts that a plan is made from."""
+    """What the silo says when it is asked: its name, public facts that a plan is made from, and what it agrees to."""
     facts = host.silo.facts
     return {
         "silo": facts.name,
@@ -197,6 +180,7 @@ def facts_of(host: Host) -> dict[str, Any]:
         "items_per_subject": facts.items_per_subject,
         "features": host.dataset.features,
         "classes": host.dataset.classes,
+        "models": [each.task.model_dump(mode="json") for each in host.agreed],
     }
 
 
@@ -218,7 +202,7 @@ def standing_of(host: Host) -> dict[str, Any]:
         "epsilon_spent": spent,
         "smallest_noise": limit.smallest_noise,
         "policies": ", ".join(host.charter.allow.policies),
-        "models": ", ".join(model.name for model in host.charter.allow.models),
+        "models": "; ".join(map(str, host.agreed)),
         "noise": host.fresh_noise().name,
         "ledger": ledger.path,
     }

@@ -14,16 +14,17 @@ from flwr.serverapp import Grid, ServerApp
 from torch.nn.functional import cross_entropy
 
 from wholegrain.engines.flower import Flower
-from wholegrain.engines.wire import SiloTask
+from wholegrain.engines.wire import SiloTask, start_of
 from wholegrain.errors import RunError, SpecError, WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.models import catalog as models
 from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.memory import RememberingAccountant, default_store
+from wholegrain.runs.learners import federation_learner
+from wholegrain.runs.planning import plan_federation, settings_of
 from wholegrain.runs.progress import RoundDone, SiloDone
-from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, plan_federation, settings_of
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded
 from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec, load
 from wholegrain.runs.store import RunFolder
 from wholegrain.silo.sources import noise_source
@@ -67,23 +68,25 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
     federation = _federation(spec)
     pricing = pricing or RememberingAccountant(accountant(spec.privacy.accountant), default_store())
     plan = plan_federation(spec, federation, pricing)
-    features = math.prod(federation.shape)
-    model = models.build(spec.model.name, features, federation.classes, spec.seed, spec.model.options)
+    learner = federation_learner(spec, federation)
     return Prepared(
         spec=spec,
         data="federation",
         plan=plan,
         silos={},
         scored={},
-        model=model,
-        clipped_sum=BookKeeping(model, cross_entropy),
+        model=learner.model,
+        clipped_sum=BookKeeping(learner.trained, cross_entropy),
         noise=noise_source(spec.privacy.noise, spec.seed),
+        trained=learner.trained,
+        public=learner.public,
     )
 
 
-def task_for(spec: RunSpec, policy: Policy, run: str) -> SiloTask:
-    """What a silo is asked, but for the round."""
+def task_for(prepared: Prepared, policy: Policy, run: str) -> SiloTask:
+    """What a silo is asked, but for the round. Of a backbone it is told the digest; it has a copy of its own."""
     assert isinstance(policy.noise, FixedNoise)
+    spec = prepared.spec
     return SiloTask(
         run=run,
         spec=spec.digest,
@@ -95,11 +98,12 @@ def task_for(spec: RunSpec, policy: Policy, run: str) -> SiloTask:
         learning_rate=spec.rounds.learning_rate,
         model=spec.model.name,
         options=spec.model.options,
+        start=start_of(prepared.public),
     )
 
 
 def _engine(prepared: Prepared, run: str, grid: Grid) -> Flower:
-    tasks = {facts.name: task_for(prepared.spec, policy, run) for policy, facts in prepared.plan.rows}
+    tasks = {facts.name: task_for(prepared, policy, run) for policy, facts in prepared.plan.rows}
     federation = _federation(prepared.spec)
     return Flower(
         grid, tasks, federation.patience, {silo.name: _expected(federation, silo) for silo in federation.silos}

@@ -100,7 +100,7 @@ class Flower:
             log.warning("node %d does not say which silo it is: %s", node, why)
             return
         name = str(facts.get("silo", ""))
-        misfit = _misfit(facts, self.expected.get(name, {}))
+        misfit = _misfit(facts, self.expected.get(name, {})) or _disagreement(facts, self.tasks.get(name))
         if misfit:
             self.misfits[name] = misfit
             log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
@@ -149,6 +149,15 @@ def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | None]) -> 
         if name in facts and facts[name] != value:
             return f"it has {name} = {_said(facts[name])}, and the plan was made for {value}"
     return ""
+
+
+def _disagreement(facts: Mapping[str, object], task: wire.SiloTask | None) -> str:
+    """Which model a silo would refuse to train; empty where it says that it would not, or does not say."""
+    agreed = facts.get("models")
+    if task is None or not isinstance(agreed, list):
+        return ""
+    asked = task.model_dump(mode="json", include=set(wire.ModelTask.model_fields))
+    return "" if asked in agreed else f"its charter does not agree to {task}"
 
 
 def _answer(silo: str, reply: Message) -> SiloUpdate | SiloFault:

@@ -6,7 +6,7 @@ form is refused with a sentence.
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -21,13 +21,45 @@ TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
 RAW = "wholegrain.float32"
 """Flower's name for how an array is packed: ours is raw float32, little-endian."""
 
+NO_START = "no backbone"
+
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class SiloTask(BaseModel):
-    """What the server asks one silo to do in one round. All of it is public, and none of it is trusted."""
+class _Form(BaseModel):
+    """A part of a message that has exactly these fields, of exactly these types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StartTask(_Form):
+    """Public parameters to start from, by their digest alone, and what is trained from there.
+
+    `rank` is that of low-rank updates, and None where there are none.
+    """
+
+    digest: Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
+    train: Literal["all", "head", "low_rank"]
+    rank: Annotated[int, Field(ge=1, le=4096)] | None = None
+
+    def __str__(self) -> str:
+        rank = "" if self.rank is None else f", rank {self.rank}"
+        return f"the backbone {self.digest} (train '{self.train}'{rank})"
+
+
+class ModelTask(_Form):
+    """Which model is trained, from which start."""
+
+    model: Name
+    options: dict[str, Any] = {}
+    start: StartTask | None = None
+
+    def __str__(self) -> str:
+        return f"the model '{self.model}' from {self.start or NO_START}"
+
+
+class SiloTask(ModelTask):
+    """What the server asks one silo to do in one round. All of it is public, and none of it is trusted."""
 
     run: Name
     spec: Name
@@ -37,8 +69,13 @@ class SiloTask(BaseModel):
     settings: Settings
     noise_multiplier: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0)]
-    model: Name
-    options: dict[str, Any] = {}
+
+
+def start_of(public: Mapping[str, Any]) -> StartTask | None:
+    """What a task says of a public start that is described like this."""
+    if not public:
+        return None
+    return StartTask(digest=public["digest"], train=public["train"], rank=public["rank"])
 
 
 def packed_task(task: SiloTask, vector: Tensor) -> RecordDict:

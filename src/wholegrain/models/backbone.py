@@ -82,14 +82,22 @@ def read_backbone(path: Path) -> Backbone:
             about = json.loads((content.metadata() or {}).get(KEY, "null"))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (no mapping)
     except FileNotFoundError as error:
-        raise SpecError(f"There is no backbone '{path}'; make one with `wholegrain pretrain`.") from error
+        raise SpecError(
+            f"There is no backbone '{path}'; put it there, or make one with `wholegrain pretrain`."
+        ) from error
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise SpecError(f"The backbone '{path}' cannot be read: {_check.reason(error)}; make it again.") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT or not isinstance(about.get("facts"), dict):
+        raise SpecError(
+            f"The backbone '{path}' cannot be read: {_check.reason(error)}; copy or make it again."
+        ) from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT or not _tells_origin(about.get("facts")):
         raise SpecError(f"The file '{path}' does not say which public data it comes from; `wholegrain pretrain` does.")
     backbone = Backbone(tensors, about["facts"])
     if about.get("digest") != backbone.digest:
-        raise SpecError(f"The backbone '{path}' is damaged: its content is not what was written; make it again.")
+        raise SpecError(f"The backbone '{path}' is damaged: it is not what was written; copy or make it again.")
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise SpecError(f"The backbone '{path}' holds values that are not finite; make it again.")
     return backbone
+
+
+def _tells_origin(facts: Any) -> bool:
+    return isinstance(facts, dict) and all(isinstance(facts.get(name), str) for name in ("data", "public"))

@@ -10,6 +10,7 @@ from wholegrain.errors import LedgerError, RunError
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.accounts import ledger_path
 from wholegrain.runs.spec import RunSpec, load
+from wholegrain.runs.store import RunFolder
 
 Facts = Mapping[str, Any]
 
@@ -63,6 +64,14 @@ class RunRecord:
         return next(iter(self.guarantees("CLAIMED")), None)
 
 
+def is_awaited(folder: Path) -> bool:
+    """Whether a run may still begin here: its folder appears whole, so that one which holds other things is none."""
+    try:
+        return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except OSError:  # whoever reads the folder says why it cannot be
+        return False
+
+
 def read_runs(folders: list[Path]) -> list[RunRecord]:
     """The runs in these folders, each under a name of its own."""
     names = [folder.resolve().name for folder in folders]
@@ -73,8 +82,7 @@ def read_runs(folders: list[Path]) -> list[RunRecord]:
 
 def read_run(folder: Path, name: str) -> RunRecord:
     """The run in a folder."""
-    if not (folder / "run.json").exists():
-        raise RunError(f"'{folder}' holds no run: there is no run.json in it.")
+    RunFolder.open(folder)  # which says what is wrong with a folder that is none
     spec = load(folder / "spec.json")
     return RunRecord(
         name=name,

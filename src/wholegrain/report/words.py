@@ -16,6 +16,7 @@ TRUST = (
     " the server too, need not be trusted"
 )
 TRAINED = {"all": "all of it", "head": "its last layer", "low_rank": "low-rank updates and its last layer"}
+OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
 NOT_COVERED = (
     "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
     " how the settings of this run were chosen; what is true of a person because it is true of people like them; what"
@@ -66,7 +67,7 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "Noise", _noise(run)
     yield "Trust", TRUST
     yield "Assumes", _assumptions(run)
-    yield "Public", public_words(run.public)
+    yield "Public", public_words(run)
     yield "Not covered", NOT_COVERED
     who = f"{plan['cohort']} of {len(plan['silos'])} silos"
     yield "Training", f"{plan['rounds']} rounds of {plan['steps_per_round']} steps in {who}"
@@ -99,15 +100,16 @@ def _assumptions(run: RunRecord) -> str:
     return f"{most} in a silo; {reach}; the same person has the same id in a silo's records; sizes of silos are public"
 
 
-def public_words(public: Facts | None) -> str:
+def public_words(run: RunRecord) -> str:
     """What the run started from, of which the promise says nothing because it was public."""
+    public = run.public
     if not public:
         return "the settings, and first parameters drawn from the seed alone"
     made, share = public["backbone"], f"{public['trained_parameters']:,} of {public['parameters']:,} parameters"
     return (
         f"the settings, and first parameters (backbone {public['digest'][:16]}) trained on '{made['data']}', which"
         f" whoever made it vouches for as public: {made['public']}. Trained here: {TRAINED[public['train']]}, {share}."
-        " The promise does not cover the people in that data, if any"
+        f"{OWN_COPY if run.spec.federation else ''} The promise does not cover the people in that data, if any"
     )
 
 

@@ -219,4 +219,4 @@ def _read(name: str, where: Path, kind: type[Read]) -> Read:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(f"In the recipe '{path}': {sentence(error, kind)}") from error
+        raise SpecError(sentence(error, kind, f"the recipe '{path}'")) from error

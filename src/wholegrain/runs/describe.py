@@ -16,7 +16,7 @@ from wholegrain.data.sampling import FixedItems, Sampling
 from wholegrain.data.subjects import SubjectData
 from wholegrain.policies.catalog import find
 from wholegrain.runs.datasets import load_dataset, split_dataset
-from wholegrain.runs.runner import settings_of
+from wholegrain.runs.planning import settings_of
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.training import Silo
 

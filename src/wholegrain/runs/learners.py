@@ -1,5 +1,6 @@
 """The model that a run trains: built, started from public parameters, and divided into frozen and trained."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.models import catalog
 from wholegrain.models.backbone import read_backbone
 from wholegrain.models.parts import divided, train_head, train_low_rank
-from wholegrain.runs.spec import ModelSpec
+from wholegrain.runs.spec import FederationSpec, ModelSpec, RunSpec
 from wholegrain.silo.training import viewed
 
 
@@ -55,11 +56,17 @@ def learner_for(spec: ModelSpec, features: int, classes: int, seed: int) -> Lear
     public = {
         "digest": backbone.digest,
         "train": spec.train,
+        "rank": spec.rank if spec.train == "low_rank" else None,
         "trained_parameters": Layout.of(model).size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "backbone": dict(backbone.facts),
     }
     return Learner(model, *divided(model), public)
+
+
+def federation_learner(spec: RunSpec, federation: FederationSpec) -> Learner:
+    """The learner of a server, which knows the shape of an input and holds none."""
+    return learner_for(spec.model, math.prod(federation.shape), federation.classes, spec.seed)
 
 
 def own_learner(model: nn.Module) -> Learner:

@@ -4,7 +4,6 @@ How far parameters have to go is what the spec's own rounds, clip norm and learn
 or has tried it on public data. How much of that way noise lets a run go is predicted, and the learning rate follows.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,8 @@ from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.search import POLICIES, Candidate, Question, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.units import Budget
-from wholegrain.runs.learners import learner_for
-from wholegrain.runs.runner import check_early, plan_for
+from wholegrain.runs.learners import federation_learner
+from wholegrain.runs.planning import check_early, plan_for
 from wholegrain.runs.spec import RunSpec
 
 
@@ -53,14 +52,13 @@ def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accou
 
     A linear schedule halves the way that a constant learning rate goes.
     """
-    check_early(spec.model_copy(update={"federation": None}))
+    check_early(spec)
     if spec.federation is None:
         raise SpecError("plan --optimise reads no data: the spec needs the section [federation] with the silos' sizes.")
     if spec.privacy.epsilon is None or spec.privacy.unit != "subject":
         raise SpecError("plan --optimise needs privacy.epsilon, a budget for a subject.")
     facts = tuple(SiloFacts(**silo.model_dump()) for silo in spec.federation.silos)
-    features, classes = math.prod(spec.federation.shape), spec.federation.classes
-    parameters = Layout.of(learner_for(spec.model, features, classes, spec.seed).model).size
+    parameters = Layout.of(federation_learner(spec, spec.federation).model).size
     question = Question(
         federation=Federation(silos=facts, span=spec.silos.span),
         budget=Budget(spec.privacy.epsilon, spec.privacy.delta),

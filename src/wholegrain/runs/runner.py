@@ -18,7 +18,7 @@ from wholegrain import _check
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
-from wholegrain.errors import BudgetError, ModelError, SpecError
+from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
@@ -29,28 +29,24 @@ from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.pooling import Clip
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.inputs import values
-from wholegrain.policies.as_printed import Composition, make_printed_plan
-from wholegrain.policies.catalog import Settings, find
-from wholegrain.policies.horizon import Horizon
-from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
-from wholegrain.policies.policy import FixedNoise, SiloFacts
+from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
-from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
+from wholegrain.privacy.units import Guarantee, Unit
 from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger, require_known
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.learners import learner_for, own_learner
+from wholegrain.runs.planning import check_early, plan_for
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.signal import noise_distance
-from wholegrain.runs.spec import FederationSpec, RunSpec
+from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.sources import noise_source
 from wholegrain.silo.training import Silo, Trainer, viewed
 
 log = logging.getLogger("wholegrain.runs")
 
-MOST_LEARNING_RATE = 1e6
 MOST_GIB = 2.0**30  # as good as no limit
 
 
@@ -177,74 +173,6 @@ def prepare(
     )
 
 
-def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
-    """The plan of a server, which holds no data, from what its silos have published."""
-    check_early(spec)
-    plan = plan_for(spec, tuple(SiloFacts(**silo.model_dump()) for silo in federation.silos), pricing)
-    if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
-        raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
-    return plan
-
-
-def plan_for(
-    spec: RunSpec,
-    silos: tuple[SiloFacts, ...],
-    pricing: Accountant,
-    largest_subject: Mapping[str, int] | None = None,
-) -> Plan:
-    """The plan that the spec asks for on silos of which these facts are public.
-
-    Private: `largest_subject`, which only the paper's own rows read; without it they are refused.
-    """
-    federation = Federation(silos=silos, span=spec.silos.span)
-    horizon = Horizon(
-        silos=tuple(silo.name for silo in silos),
-        rounds=spec.rounds.count,
-        steps=spec.rounds.steps,
-        cohort_size=spec.rounds.cohort,
-        seed=spec.seed,
-    )
-    plan = _planned(spec, federation, horizon, pricing, largest_subject)
-    if spec.rounds.fewest_silos > plan.horizon.cohort_count:
-        raise SpecError(
-            f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
-            " train in a round."
-        )
-    if spec.privacy.noise == "secure":
-        return plan
-    return replace(plan, guarantees=tuple(_simulated(guarantee) for guarantee in plan.guarantees))
-
-
-def _simulated(guarantee: Guarantee) -> Guarantee:
-    return guarantee if guarantee.standing is Standing.NONE else replace(guarantee, simulation=True)
-
-
-def _planned(
-    spec: RunSpec,
-    federation: Federation,
-    horizon: Horizon,
-    pricing: Accountant,
-    largest_subject: Mapping[str, int] | None,
-) -> Plan:
-    policy, settings = spec.policy, settings_of(spec)
-    if not policy.as_printed:
-        return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
-    if largest_subject is None:
-        raise SpecError(
-            "The paper's algorithms read private facts of the data; nobody who holds no data can plan them."
-        )
-    return make_printed_plan(
-        policy.name,
-        settings,
-        federation,
-        horizon,
-        Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta),
-        largest_subject=largest_subject,
-        composition=Composition(policy.composition),
-        accountant=pricing,
-    )
-
-
 @contextlib.contextmanager
 def guarded(prepared: Prepared, run: str, folder: Path | None = None, *, create: bool = True) -> Iterator[Guard]:
     """The run's guard, with its ledger open; a run that its account cannot pay for is refused.
@@ -357,51 +285,6 @@ def _noise(prepared: Prepared, averaged: Averaged, cohort: tuple[str, ...], roun
 def _scores(prepared: Prepared, vector: Tensor) -> Mapping[str, Score]:
     model = prepared.trained or prepared.model
     return {name: score(model, cross_entropy, vector, data) for name, data in prepared.scored.items()}
-
-
-def check_early(spec: RunSpec) -> None:
-    """Refuse impossible numbers before any data is read."""
-    find(spec.policy.name)
-    settings_of(spec)
-    _goal(spec, accountant(spec.privacy.accountant))
-    _check.positive("rounds.learning_rate", spec.rounds.learning_rate)
-    if spec.rounds.learning_rate > MOST_LEARNING_RATE:
-        raise SpecError(f"rounds.learning_rate = {spec.rounds.learning_rate:g} is beyond {MOST_LEARNING_RATE:g}.")
-    _check.count("rounds.count", spec.rounds.count)
-    _check.count("rounds.steps", spec.rounds.steps)
-    _check.count("rounds.fewest_silos", spec.rounds.fewest_silos)
-    _check.count("rounds.checkpoint_every", spec.rounds.checkpoint_every)
-    if spec.ledger.epsilon is not None:
-        _check.positive("ledger.epsilon", spec.ledger.epsilon)
-    if spec.federation is not None and spec.model.start is not None:
-        raise SpecError("Silos on other machines cannot be told to start from a backbone; leave out model.start.")
-    if spec.policy.as_printed and spec.policy.by_span:
-        raise SpecError("The paper knows no weights by span; leave out policy.by_span or policy.as_printed.")
-    if spec.policy.as_printed and spec.privacy.epsilon is None:
-        raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
-
-
-def settings_of(spec: RunSpec) -> Settings:
-    """What the policy's rows are made from."""
-    policy = spec.policy
-    return Settings(
-        rate=policy.rate,
-        batch_size=policy.batch_size,
-        clip_norm=policy.clip_norm,
-        group_cap=policy.group_cap,
-        items_per_step=policy.items_per_step,
-        by_span=policy.by_span,
-    )
-
-
-def _goal(spec: RunSpec, pricing: Accountant) -> Goal:
-    return Goal(
-        epsilon=spec.privacy.epsilon,
-        delta=spec.privacy.delta,
-        unit=Unit(spec.privacy.unit),
-        noise_multiplier=spec.privacy.noise_multiplier,
-        accountant=pricing,
-    )
 
 
 def _memory(spec: RunSpec) -> int:

@@ -268,29 +268,29 @@ def resolve(section: Any, key: str, path: Path) -> None:
         section[key] = os.path.abspath(path.parent / section[key])
 
 
-def read_tree(path: Path) -> dict[str, Any]:
-    """The sections of a TOML file, or of a JSON file."""
+def read_tree(path: Path, what: str = "spec") -> dict[str, Any]:
+    """The sections of a TOML file, or of a JSON file; errors say `what` it should have been."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError as error:
-        raise SpecError(f"There is no spec '{path}'.") from error
+        raise SpecError(f"There is no {what} '{path}'.") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"The spec '{path}' cannot be read: {error}.") from error
+        raise SpecError(f"The {what} '{path}' cannot be read: {error}.") from error
     except (ValueError, RecursionError) as error:  # ValueError: no TOML or JSON, or a number with thousands of digits
-        raise SpecError(f"The spec '{path}' is not valid: {_check.reason(error)}.") from error
+        raise SpecError(f"The {what} '{path}' is not valid: {_check.reason(error)}.") from error
     if not isinstance(tree, dict):
-        raise SpecError(f"The spec '{path}' holds no sections.")
+        raise SpecError(f"The {what} '{path}' holds no sections.")
     return tree
 
 
-def refuse_blanks(tree: Mapping[str, Any], path: Path) -> None:
+def refuse_blanks(tree: Mapping[str, Any], path: Path, what: str = "spec") -> None:
     """Refuse a file in which somebody's knowledge is still missing."""
     blanks = list(_blanks(tree))
     if blanks:
         others = f" (and {len(blanks) - 1} more)" if len(blanks) > 1 else ""
         raise SpecError(
-            f"The spec '{path}' is unfinished: {blanks[0]} still says '{BLANK}'{others}; fill it in from knowledge,"
+            f"The {what} '{path}' is unfinished: {blanks[0]} still says '{BLANK}'{others}; fill it in from knowledge,"
             " not from the data."
         )
 
@@ -336,16 +336,16 @@ def _literal(text: str) -> Any:
         return text
 
 
-def sentence(error: ValidationError, root: type[Section]) -> str:
+def sentence(error: ValidationError, root: type[Section], what: str = "the spec") -> str:
     """The first fault of a tree, with the key at fault and what is known there."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] != "extra_forbidden":
-        return f"In the spec, {place}: {first['msg']} (it is {first['input']!r})."
+        return f"In {what}, {place}: {first['msg']} (it is {first['input']!r})."
     section = _section(first["loc"][:-1], root)
     options = list(section.model_fields) if section else []
     near = _check.suggestion(str(first["loc"][-1]), options)
-    return f"In the spec, unknown key '{place}'{near}; known here: {', '.join(options)}."
+    return f"In {what}, unknown key '{place}'{near}; known here: {', '.join(options)}."
 
 
 def _section(place: tuple[int | str, ...], root: type[Section]) -> type[Section] | None:

@@ -74,7 +74,11 @@ class RunFolder:
     def open(path: Path) -> "RunFolder":
         """The folder of an earlier run."""
         facts = _read(path / "run.json")
-        if facts.get("format") != FORMAT or not re.fullmatch("[0-9a-f]{16}", str(facts.get("run"))):
+        if not {"format", "run", "spec"} <= set(facts):
+            raise RunError(
+                f"'{path / 'run.json'}' is damaged: it does not say which run this is; put it back, or start anew."
+            )
+        if facts["format"] != FORMAT or not re.fullmatch("[0-9a-f]{16}", str(facts["run"])):
             raise RunError(f"'{path}' was written by another version of wholegrain; use that one, or start anew.")
         return RunFolder(path, facts["run"])
 

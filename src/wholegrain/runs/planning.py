@@ -1,0 +1,130 @@
+"""From a spec to its plan: impossible numbers are refused before any data is read, then the rest is priced from public
+facts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from wholegrain import _check
+from wholegrain.errors import SpecError
+from wholegrain.policies.as_printed import Composition, make_printed_plan
+from wholegrain.policies.catalog import Settings, find
+from wholegrain.policies.horizon import Horizon
+from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
+from wholegrain.policies.policy import FixedNoise, SiloFacts
+from wholegrain.privacy.accountants import Accountant, accountant
+from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
+from wholegrain.runs.spec import FederationSpec, RunSpec
+
+MOST_LEARNING_RATE = 1e6
+
+
+def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
+    """The plan of a server, which holds no data, from what its silos have published."""
+    check_early(spec)
+    plan = plan_for(spec, tuple(SiloFacts(**silo.model_dump()) for silo in federation.silos), pricing)
+    if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
+        raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
+    return plan
+
+
+def plan_for(
+    spec: RunSpec,
+    silos: tuple[SiloFacts, ...],
+    pricing: Accountant,
+    largest_subject: Mapping[str, int] | None = None,
+) -> Plan:
+    """The plan that the spec asks for on silos of which these facts are public.
+
+    Private: `largest_subject`, which only the paper's own rows read; without it they are refused.
+    """
+    federation = Federation(silos=silos, span=spec.silos.span)
+    horizon = Horizon(
+        silos=tuple(silo.name for silo in silos),
+        rounds=spec.rounds.count,
+        steps=spec.rounds.steps,
+        cohort_size=spec.rounds.cohort,
+        seed=spec.seed,
+    )
+    plan = _planned(spec, federation, horizon, pricing, largest_subject)
+    if spec.rounds.fewest_silos > plan.horizon.cohort_count:
+        raise SpecError(
+            f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
+            " train in a round."
+        )
+    if spec.privacy.noise == "secure":
+        return plan
+    return replace(plan, guarantees=tuple(_simulated(guarantee) for guarantee in plan.guarantees))
+
+
+def _simulated(guarantee: Guarantee) -> Guarantee:
+    return guarantee if guarantee.standing is Standing.NONE else replace(guarantee, simulation=True)
+
+
+def _planned(
+    spec: RunSpec,
+    federation: Federation,
+    horizon: Horizon,
+    pricing: Accountant,
+    largest_subject: Mapping[str, int] | None,
+) -> Plan:
+    policy, settings = spec.policy, settings_of(spec)
+    if not policy.as_printed:
+        return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
+    if largest_subject is None:
+        raise SpecError(
+            "The paper's algorithms read private facts of the data; nobody who holds no data can plan them."
+        )
+    return make_printed_plan(
+        policy.name,
+        settings,
+        federation,
+        horizon,
+        Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta),
+        largest_subject=largest_subject,
+        composition=Composition(policy.composition),
+        accountant=pricing,
+    )
+
+
+def check_early(spec: RunSpec) -> None:
+    """Refuse impossible numbers before any data is read."""
+    find(spec.policy.name)
+    settings_of(spec)
+    _goal(spec, accountant(spec.privacy.accountant))
+    _check.positive("rounds.learning_rate", spec.rounds.learning_rate)
+    if spec.rounds.learning_rate > MOST_LEARNING_RATE:
+        raise SpecError(f"rounds.learning_rate = {spec.rounds.learning_rate:g} is beyond {MOST_LEARNING_RATE:g}.")
+    _check.count("rounds.count", spec.rounds.count)
+    _check.count("rounds.steps", spec.rounds.steps)
+    _check.count("rounds.fewest_silos", spec.rounds.fewest_silos)
+    _check.count("rounds.checkpoint_every", spec.rounds.checkpoint_every)
+    if spec.ledger.epsilon is not None:
+        _check.positive("ledger.epsilon", spec.ledger.epsilon)
+    if spec.policy.as_printed and spec.policy.by_span:
+        raise SpecError("The paper knows no weights by span; leave out policy.by_span or policy.as_printed.")
+    if spec.policy.as_printed and spec.privacy.epsilon is None:
+        raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
+
+
+def settings_of(spec: RunSpec) -> Settings:
+    """What the policy's rows are made from."""
+    policy = spec.policy
+    return Settings(
+        rate=policy.rate,
+        batch_size=policy.batch_size,
+        clip_norm=policy.clip_norm,
+        group_cap=policy.group_cap,
+        items_per_step=policy.items_per_step,
+        by_span=policy.by_span,
+    )
+
+
+def _goal(spec: RunSpec, pricing: Accountant) -> Goal:
+    return Goal(
+        epsilon=spec.privacy.epsilon,
+        delta=spec.privacy.delta,
+        unit=Unit(spec.privacy.unit),
+        noise_multiplier=spec.privacy.noise_multiplier,
+        accountant=pricing,
+    )
