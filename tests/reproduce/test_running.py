@@ -120,7 +120,7 @@ def test_nothing_is_put_beside_a_run_that_protects_nobody(tmp_path: Path) -> Non
     sound = trial("higradavg_dp", Kind.TRUE)
     file = worth_file(tmp_path / str(sound.beside))
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(Worth(item=1.0, subject=math.inf, granted=101.0, noise=1.0).facts()))
+    file.write_text(json.dumps(Worth(item=1.0, subject=math.inf, granted=math.inf, noise=1.0).facts()))
     assert play(sound, tmp_path).done == "skipped"
     assert not (tmp_path / sound.key).exists()
 

@@ -1,12 +1,13 @@
 """Every claim that the paper's text makes about its evaluation, as a value: where, what, how it is judged.
 
-A claim holds, does not hold, or was not measured; which of these is decided here and from the evidence alone. A printed
-figure counts as met within `CLOSE`, as points of accuracy or as a share of it: the paper's "%" may mean either.
+A claim holds, does not hold, hangs on the seed (where runs were made again and disagree), or was not measured; which of
+these is decided here and from the evidence alone. A printed figure counts as met within `CLOSE`, as points of accuracy
+or as a share of it: the paper's "%" may mean either.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -28,6 +29,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     FAILS = "does not hold"
+    SEED = "hangs on the seed"
     OPEN = "not measured here"
 
 
@@ -51,6 +53,16 @@ class Claim:
     says: str
     recipe: str
     judge: Callable[[Evidence], Finding]
+
+    def over_seeds(self, evidence: Evidence) -> Finding:
+        """The finding, judged once for every seed that some of its runs were made with."""
+        first, *others = (self.judge(each) for each in evidence.seeds())
+        others = [other for other in others if other.measured != first.measured]
+        if not others:
+            return first
+        verdict = first.verdict if all(other.verdict is first.verdict for other in others) else Verdict.SEED
+        told = "; ".join(other.measured for other in others)
+        return replace(first, verdict=verdict, measured=f"{first.measured}; with other seeds {told}")
 
 
 def all_claims() -> tuple[Claim, ...]:

@@ -60,7 +60,7 @@ def claims_table(made: Made, claims: Iterable[Claim]) -> str:
     """Every claim with its verdict."""
     rows = []
     for claim in claims:
-        finding = claim.judge(made.evidence)
+        finding = claim.over_seeds(made.evidence)
         why = f" ({finding.why})" if finding.why else ""
         rows.append(
             (claim.place, claim.says, made.data(claim.recipe), finding.measured + why, f"**{finding.verdict}**")
@@ -79,7 +79,11 @@ def commit() -> str:
 
 
 def _head(made: Made) -> Iterator[str]:
-    yield f"Made by `{made.command}` at {commit()}, scale *{made.scale}*, one seed."
+    found = [result for trial in made.trials if (result := made.evidence.of(trial)) is not None]
+    seeds = " (two more where a verdict may hang on it)" if made.evidence.again else ""
+    minutes = sum(result.seconds for result in found) / 60
+    yield f"Made by `{made.command}` at {commit()}, scale *{made.scale}*, one seed{seeds}."
+    yield f"{len(found)} of {len(made.trials)} runs, which took {minutes:.1f} minutes of one core in all."
     yield (
         f"- In the place of FEMNIST: {made.chosen.images.words}.\n"
         f"- In the place of Shakespeare: {made.chosen.text.words}."
@@ -136,9 +140,9 @@ def _runs(made: Made) -> Iterator[str]:
     )
     for recipe in made.recipes:
         rows = [
-            _row(trial, made.evidence.results[trial.key])
+            _row(trial, result)
             for trial in made.trials
-            if trial.recipe == recipe.name and trial.key in made.evidence.results
+            if trial.recipe == recipe.name and (result := made.evidence.of(trial)) is not None
         ]
         if rows:
             yield f"### {recipe.title}"
@@ -168,7 +172,7 @@ def _row(trial: Trial, result: Result) -> tuple[str, ...]:
     )
     return (
         NAMES[trial.algorithm],
-        ", ".join(part for part in (trial.variant, WORDS[trial.kind]) if part),
+        ", ".join(part for part in (trial.variant, WORDS[trial.kind], f"seed {trial.seed}" * bool(trial.seed)) if part),
         str(len(result.rounds)),
         f"{result.noise:.3g}",
         asked,
