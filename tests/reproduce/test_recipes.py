@@ -65,6 +65,14 @@ def test_the_second_way_is_what_the_composition_runs() -> None:
     assert {trial.spec.policy.composition for trial in of("femnist").values()} == {"fewer_rounds"}
 
 
+def test_runs_near_a_claims_edge_are_made_again_with_other_seeds() -> None:
+    again = [trial for trial in of("distribution", Scale.SMALL, "mnist_writers").values() if trial.seed]
+    assert {(trial.variant, trial.algorithm, trial.kind) for trial in again} == {
+        ("alpha-16", "local_group_dp", Kind.PRINTED)
+    }
+    assert sorted(trial.spec.seed for trial in again) == [1, 2]
+
+
 def test_group_sizes_have_femnists_geometry() -> None:
     found = load_group_sizes()
     assert (found.subjects, found.items, found.silos, found.batch_size) == (3500, 145, 16, 512)
