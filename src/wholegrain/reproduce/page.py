@@ -10,7 +10,7 @@ import wholegrain
 from wholegrain.report.figures import Figure
 from wholegrain.report.words import number
 from wholegrain.reproduce.chosen import Chosen
-from wholegrain.reproduce.claims import IMAGES, TEXT, Claim, percent
+from wholegrain.reproduce.claims import TEXT, Claim, percent
 from wholegrain.reproduce.evidence import Evidence, Result
 from wholegrain.reproduce.groups import Priced
 from wholegrain.reproduce.recipes import Kind, Recipe, Scale
@@ -93,21 +93,28 @@ def _head(made: Made) -> Iterator[str]:
 
 
 def _changes(made: Made) -> Iterator[str]:
-    lines = []
+    lines: list[str] = []
+    known: set[str] = set()
     for recipe in made.recipes:
-        source = made.chosen.text.name if recipe.name == TEXT else made.chosen.images.name
-        applied = recipe.applied(made.scale, source)
-        said = [change.because for change in applied if change.because]
-        if recipe.name in (IMAGES, TEXT):
-            rates = recipe.settings(made.scale, source, recipe.variants[0]).learning_rate
-            said.append(
-                f"learning rates {rates.used.fedavg:g} (FedAvg) and {rates.used.private:g} (private) instead of"
-                f" {rates.printed.fedavg:g} and {rates.printed.private:g}"
-            )
+        said = [each for each in _said(made, recipe) if each not in known]
+        known.update(said)
+        if said:
             lines.append(f"- {recipe.place}: {'; '.join(said)}.")
     if lines:
         yield "What is not as in the paper:"
         yield "\n".join(lines)
+
+
+def _said(made: Made, recipe: Recipe) -> Iterator[str]:
+    """Why a recipe's settings are not the paper's, each reason once."""
+    source = made.chosen.text.name if recipe.name == TEXT else made.chosen.images.name
+    applied = (change for each in recipe.variants for change in recipe.applied(made.scale, source, each.name))
+    yield from dict.fromkeys(change.because for change in applied if change.because)
+    rates = recipe.settings(made.scale, source, recipe.variants[0]).learning_rate
+    yield (
+        f"learning rates {rates.used.fedavg:g} (FedAvg) and {rates.used.private:g} (private) instead of"
+        f" {rates.printed.fedavg:g} and {rates.printed.private:g}"
+    )
 
 
 def _priced(made: Made) -> Iterator[str]:
