@@ -82,7 +82,11 @@ def all_claims() -> tuple[Claim, ...]:
         _drop(IMAGES, "higradavg_dp", "local_item_dp", 0.22, place="§1"),
         Claim("§5.1", "HiGradAvgDP is below LocalGroupDP on FEMNIST", IMAGES, _higradavg_below),
         Claim(
-            "§1, §5.1", "HiGradAvgDP is the worst of all on Shakespeare, below UserLDP", TEXT, _higradavg_worst, True
+            "§1, §5.1",
+            "HiGradAvgDP is the worst of all on Shakespeare, below UserLDP",
+            TEXT,
+            _higradavg_worst,
+            close=True,
         ),
         Claim(
             "§5.1", "HiGradAvgDP's noise is about an order of magnitude larger than LocalItemDP's", IMAGES, _amplified
