@@ -158,3 +158,10 @@ def test_other_seeds_are_told_where_it_is_close_or_they_disagree() -> None:
         finding = best.over_seeds(replace(evidence(), again={1: run}))
         assert finding.verdict is verdict
         assert ("other seeds" in finding.measured) == (verdict is Verdict.SEED)
+
+
+def test_what_is_under_half_at_every_alpha_is_said_to_be() -> None:
+    claim = next(claim for claim in all_claims() if "under 50 %" in claim.says)
+    assert claim.judge(evidence()).why == ""
+    low = claim.judge(evidence(alpha=ALPHA | {"local_group_dp": (0.32, 0.32, 0.31, 0.30)}))
+    assert low.why == "32.0 % at α = 2 already"

@@ -269,8 +269,11 @@ def _degrades(evidence: Evidence) -> Finding:
 
 
 def _under_half(evidence: Evidence) -> Finding:
-    found = evidence.accuracy(BY_ALPHA, "local_group_dp", Kind.PRINTED, "alpha-16")
-    return NOT_MEASURED if found is None else Finding(_verdict(found < 0.5), percent(found))
+    first, last = (evidence.accuracy(BY_ALPHA, "local_group_dp", Kind.PRINTED, f"alpha-{each}") for each in (2, 16))
+    if last is None:
+        return NOT_MEASURED
+    already = f"{percent(first)} at α = 2 already" if first is not None and first < 0.5 else ""
+    return Finding(_verdict(last < 0.5), percent(last), already)
 
 
 def _groups_grow(evidence: Evidence) -> Finding:
