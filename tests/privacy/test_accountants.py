@@ -67,7 +67,9 @@ def test_rdp_is_the_looser_bound(event):
     assert PldAccountant().epsilon(event, 1e-5) < RdpAccountant().epsilon(event, 1e-5)
 
 
-@pytest.mark.parametrize("sigma", [0.8, 3.0, 40.0])
+@pytest.mark.parametrize(
+    "sigma", [0.0295, 0.029, 0.0285, 0.02, 0.8, 3.0, 40.0]
+)  # ε from 720 to 800: exp(−ε) is next to 0
 def test_gaussian_is_priced_as_the_closed_form_says(sigma):
     exact = dp_accounting.get_epsilon_gaussian(sigma, 1e-5)
     assert PldAccountant().epsilon(gaussian(sigma), 1e-5) == pytest.approx(exact, rel=1e-3)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -134,3 +135,33 @@ def test_one_exception_refutes_what_is_consistent() -> None:
     claim = next(claim for claim in all_claims() if claim.says.startswith("the first way"))
     assert claim.judge(evidence(second={"local_group_dp": 0.9})).verdict is Verdict.FAILS
     assert claim.judge(evidence(second={"local_group_dp": 0.1})).verdict is Verdict.OPEN
+
+
+@pytest.mark.parametrize(
+    ("again", "verdict"),
+    [((0.44, 0.46), Verdict.HOLDS), ((0.44, 0.52), Verdict.SEED), ((0.51, 0.52), Verdict.SEED), ((), Verdict.HOLDS)],
+)
+def test_a_verdict_that_seeds_do_not_share_is_none(again: tuple[float, ...], verdict: Verdict) -> None:
+    claim = next(claim for claim in all_claims() if "under 50 %" in claim.says)
+    run = key("distribution", "alpha-16", "local_group_dp", Kind.PRINTED)
+    others = {seed: {run: result("local_group_dp", accuracy, 5.3)} for seed, accuracy in enumerate(again, 1)}
+    finding = claim.over_seeds(replace(evidence(), again=others))
+    assert finding.verdict is verdict
+    assert all(f"{100 * accuracy:.1f} %" in finding.measured for accuracy in (0.45, *again))
+
+
+def test_other_seeds_are_told_where_it_is_close_or_they_disagree() -> None:
+    best = next(claim for claim in all_claims() if claim.says == "FedAvg is best on FEMNIST")
+    assert not best.close
+    for accuracy, verdict in ((0.51, Verdict.HOLDS), (0.9, Verdict.SEED)):
+        run = {key("femnist", "", "higradavg_dp", Kind.PRINTED): result("higradavg_dp", accuracy, 18.0)}
+        finding = best.over_seeds(replace(evidence(), again={1: run}))
+        assert finding.verdict is verdict
+        assert ("other seeds" in finding.measured) == (verdict is Verdict.SEED)
+
+
+def test_what_is_under_half_at_every_alpha_is_said_to_be() -> None:
+    claim = next(claim for claim in all_claims() if "under 50 %" in claim.says)
+    assert claim.judge(evidence()).why == ""
+    low = claim.judge(evidence(alpha=ALPHA | {"local_group_dp": (0.32, 0.32, 0.31, 0.30)}))
+    assert low.why == "32.0 % at α = 2 already"

@@ -56,8 +56,21 @@ def test_every_alpha_of_the_paper_is_compared() -> None:
 
 
 def test_the_second_way_is_what_the_composition_runs() -> None:
-    assert {trial.spec.policy.composition for trial in of("composition").values()} == {"more_lots"}
+    printed, sound = [], []
+    for trial in of("composition").values():
+        (sound if trial.kind is Kind.TRUE else printed).append(trial)
+    assert {trial.spec.policy.composition for trial in printed} == {"more_lots"}
+    assert {trial.beside for trial in sound} == {trial.key for trial in printed}
+    assert {trial.spec.rounds.count for trial in sound} == {100}  # the second way trains all rounds
     assert {trial.spec.policy.composition for trial in of("femnist").values()} == {"fewer_rounds"}
+
+
+def test_runs_near_a_claims_edge_are_made_again_with_other_seeds() -> None:
+    again = [trial for trial in of("distribution", Scale.SMALL, "mnist_writers").values() if trial.seed]
+    assert {(trial.algorithm, trial.kind) for trial in again} == {("local_group_dp", Kind.PRINTED)}
+    assert {(trial.variant, trial.spec.seed) for trial in again} == {
+        (f"alpha-{alpha}", seed) for alpha in (2, 4, 8, 16) for seed in (1, 2)
+    }
 
 
 def test_group_sizes_have_femnists_geometry() -> None:

@@ -2,18 +2,21 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from small_runs import Stopped
 from wholegrain.errors import RunError, SpecError
 from wholegrain.policies.guarantees import federation_epsilon
 from wholegrain.privacy.units import Unit
 from wholegrain.reproduce import running
+from wholegrain.reproduce.evidence import gather
 from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.running import Outcome, play, play_all, read_worth, worth_file
+from wholegrain.reproduce.running import Outcome, play, play_all, read_seconds, read_worth, worth_file
 from wholegrain.reproduce.trials import Trial, key
 from wholegrain.reproduce.worth import Worth, worth_of_run
 from wholegrain.runs.runner import prepare
@@ -41,6 +44,10 @@ def trial(
 
 def ignore(outcome: Outcome) -> None:
     pass
+
+
+def stopped(*arguments: Any) -> None:
+    raise Stopped
 
 
 def model(out: Path, made: Trial) -> bytes:
@@ -75,6 +82,40 @@ def test_what_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: 
         assert play(made, tmp_path / "stopped").done == "gone on with"
     assert seen == [0, 1, 2, 3]
     assert model(tmp_path / "stopped", made) == model(tmp_path / "whole", made)
+
+
+def test_what_a_run_took_is_kept_over_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, clock = trial("fedavg"), iter([10.0, 13.0, 20.0, 22.0, 30.0, 39.0])
+    monkeypatch.setattr(running.time, "process_time", lambda: next(clock))
+    with monkeypatch.context() as patch:
+        patch.setattr(running.RunFolder, "finish", stopped)
+        with pytest.raises(Stopped):
+            play(made, tmp_path)
+    assert read_seconds(tmp_path / made.key) == 3.0
+    assert play(made, tmp_path).done == "gone on with"
+    assert play(made, tmp_path).done == "already done"
+    assert read_seconds(tmp_path / made.key) == 5.0
+
+
+def test_one_process_computes_with_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(running, "_play", lambda *_: str(torch.get_num_threads()))
+    try:
+        torch.set_num_threads(2)
+        assert [outcome.done for outcome in play_all([trial("fedavg")], tmp_path, 1, ignore)] == ["1"]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_run_made_again_is_known_by_its_seed(tmp_path: Path) -> None:
+    first, again = trial("fedavg"), replace(trial("fedavg"), seed=1)
+    again = replace(again, spec=again.spec.model_copy(update={"seed": 1}))
+    play_all([first, again], tmp_path, 1, ignore)
+    found = gather([first, again], tmp_path)
+    assert set(found.results) == {first.key}
+    assert set(found.again[1]) == {first.key}
+    assert found.of(again) == found.again[1][first.key] != found.of(first)
 
 
 def test_one_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
@@ -120,7 +161,7 @@ def test_nothing_is_put_beside_a_run_that_protects_nobody(tmp_path: Path) -> Non
     sound = trial("higradavg_dp", Kind.TRUE)
     file = worth_file(tmp_path / str(sound.beside))
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(Worth(item=1.0, subject=math.inf, granted=101.0, noise=1.0).facts()))
+    file.write_text(json.dumps(Worth(item=1.0, subject=math.inf, granted=math.inf, noise=1.0).facts()))
     assert play(sound, tmp_path).done == "skipped"
     assert not (tmp_path / sound.key).exists()
 

@@ -70,7 +70,7 @@ def reproduce(
 def _report(order: Order, made: Made) -> None:
     show.out.print(f"Images: {made.chosen.images.words}. Text: {made.chosen.text.words}.", markup=False, soft_wrap=True)
     if order.what is What.CLAIMS:
-        found = [claim.judge(made.evidence).verdict for claim in all_claims()]
+        found = [claim.over_seeds(made.evidence).verdict for claim in all_claims()]
         counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in Verdict)
         show.out.print(f"{len(found)} claims: {counts}.")
     show.out.print(f"Page: {order.runs / PAGE}", markup=False, soft_wrap=True)

@@ -35,7 +35,11 @@ from wholegrain.privacy.approximation import suitable_grid
 
 # Raise it with every change to how events are priced, here or in `approximation`: answers kept on disk are then
 # dropped.
-PRICING = 1
+PRICING = 2
+
+# Beyond this the library's way to ε leaves floating point (it takes exp(−ε)), and so does the smallest double.
+LARGE_EPSILON = 700.0
+LARGEST_EPSILON = 1e12
 
 # Below this the tail mass that PLD truncates would be a visible part of δ.
 SMALLEST_DELTA = 1e-13
@@ -91,10 +95,11 @@ class PldAccountant:
         grid = self.grid or suitable_grid(event)
         try:
             with np.errstate(over="ignore", divide="ignore"):
-                epsilon = float(_distribution(event, grid).get_epsilon_for_delta(delta))
+                distribution = _distribution(event, grid)
+                epsilon = float(distribution.get_epsilon_for_delta(delta))
+                return epsilon if epsilon < LARGE_EPSILON else _large_epsilon(distribution, delta)
         except OverflowError:  # losses beyond floating point: so little noise that there is no bound to speak of
             return math.inf
-        return math.inf if math.isnan(epsilon) else epsilon
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,22 @@ def _quiet_orders() -> Iterator[None]:
 def _library_version() -> str:
     """Both halves of what computes an answer: our own pricing code and the library's."""
     return f"{PRICING}/{importlib.metadata.version('dp-accounting')}"
+
+
+def _large_epsilon(distribution: pld.PrivacyLossDistribution, delta: float) -> float:
+    """The same by bisection over δ(ε), which takes exponents of differences alone and so never leaves floating point.
+
+    Guarantee: δ(result) ≤ δ by the library's own answer.
+    """
+    low, high = 0.0, LARGE_EPSILON
+    while not distribution.get_delta_for_epsilon(high) <= delta:
+        low, high = high, 2 * high
+        if high > LARGEST_EPSILON:  # mass at an infinite loss: no ε will do
+            return math.inf
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if distribution.get_delta_for_epsilon(middle) <= delta else (middle, high)
+    return high
 
 
 @lru_cache(maxsize=256)

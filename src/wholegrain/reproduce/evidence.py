@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wholegrain.report.reading import Facts, RunRecord, read_run
 from wholegrain.reproduce.groups import GroupSizes, of_run
 from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.running import read_worth
+from wholegrain.reproduce.running import read_seconds, read_worth
 from wholegrain.reproduce.trials import Trial, key
 from wholegrain.reproduce.worth import Worth
 
@@ -35,6 +35,8 @@ class Result:
     unit: str = "subject"
     worth: Worth | None = None
     noise: float = math.nan
+    seconds: float = 0.0
+    """How long a processor was at it."""
 
     @property
     def accuracy(self) -> float:
@@ -54,6 +56,17 @@ class Evidence:
     results: Mapping[str, Result] = field(default_factory=dict)
     geometry: tuple[GroupSizes, ...] = ()
     groups: Mapping[str, GroupSizes] = field(default_factory=dict)
+    again: Mapping[int, Mapping[str, Result]] = field(default_factory=dict)
+    """By seed: what came of runs that were made again, under the keys of those they repeat."""
+
+    def seeds(self) -> "tuple[Evidence, ...]":
+        """What was measured, and what it would be with another seed for the runs that were made again."""
+        others = (replace(self, results={**self.results, **found}, again={}) for found in self.again.values())
+        return (self, *others)
+
+    def of(self, trial: Trial) -> Result | None:
+        """The result of this trial, whatever its seed."""
+        return (self.again.get(trial.seed, {}) if trial.seed else self.results).get(_repeated(trial))
 
     def result(self, recipe: str, algorithm: str, kind: Kind = Kind.PRINTED, variant: str = "") -> Result | None:
         """The result of this trial, if there is one."""
@@ -67,14 +80,24 @@ class Evidence:
 
 def gather(trials: Iterable[Trial], out: Path, geometry: Iterable[GroupSizes] = ()) -> Evidence:
     """The evidence of all trials whose runs have come to their end."""
-    results, groups = {}, {}
+    results: dict[str, Result] = {}
+    groups: dict[str, GroupSizes] = {}
+    again: dict[int, dict[str, Result]] = {}
     for trial in trials:
         folder = out / trial.key
         if (folder / "summary.json").exists():
-            results[trial.key] = _result(trial, read_run(folder, trial.key))
+            found = _result(trial, read_run(folder, trial.key))
+            if trial.seed:
+                again.setdefault(trial.seed, {})[_repeated(trial)] = found
+                continue
+            results[trial.key] = found
             if trial.algorithm == "local_group_dp" and trial.kind is Kind.PRINTED:
                 groups[f"{trial.recipe}/{trial.variant}".rstrip("/")] = of_run(folder)
-    return Evidence(results, tuple(geometry), groups)
+    return Evidence(results, tuple(geometry), groups, again)
+
+
+def _repeated(trial: Trial) -> str:
+    return key(trial.recipe, trial.variant, trial.algorithm, trial.kind)
 
 
 def _result(trial: Trial, run: RunRecord) -> Result:
@@ -87,6 +110,7 @@ def _result(trial: Trial, run: RunRecord) -> Result:
         unit=run.spec.privacy.unit,
         worth=worth,
         noise=worth.noise if worth else float(run.plan["silos"][0]["noise_multiplier"] or 0.0),
+        seconds=read_seconds(run.path),
     )
 
 

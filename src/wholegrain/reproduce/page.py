@@ -10,7 +10,7 @@ import wholegrain
 from wholegrain.report.figures import Figure
 from wholegrain.report.words import number
 from wholegrain.reproduce.chosen import Chosen
-from wholegrain.reproduce.claims import IMAGES, TEXT, Claim, percent
+from wholegrain.reproduce.claims import TEXT, Claim, percent
 from wholegrain.reproduce.evidence import Evidence, Result
 from wholegrain.reproduce.groups import Priced
 from wholegrain.reproduce.recipes import Kind, Recipe, Scale
@@ -60,7 +60,7 @@ def claims_table(made: Made, claims: Iterable[Claim]) -> str:
     """Every claim with its verdict."""
     rows = []
     for claim in claims:
-        finding = claim.judge(made.evidence)
+        finding = claim.over_seeds(made.evidence)
         why = f" ({finding.why})" if finding.why else ""
         rows.append(
             (claim.place, claim.says, made.data(claim.recipe), finding.measured + why, f"**{finding.verdict}**")
@@ -79,7 +79,11 @@ def commit() -> str:
 
 
 def _head(made: Made) -> Iterator[str]:
-    yield f"Made by `{made.command}` at {commit()}, scale *{made.scale}*, one seed."
+    found = [result for trial in made.trials if (result := made.evidence.of(trial)) is not None]
+    seeds = " (two more where a verdict may hang on it)" if made.evidence.again else ""
+    minutes = sum(result.seconds for result in found) / 60
+    yield f"Made by `{made.command}` at {commit()}, scale *{made.scale}*, one seed{seeds}."
+    yield f"{len(found)} of {len(made.trials)} runs, which took {minutes:.1f} minutes of one core in all."
     yield (
         f"- In the place of FEMNIST: {made.chosen.images.words}.\n"
         f"- In the place of Shakespeare: {made.chosen.text.words}."
@@ -89,21 +93,28 @@ def _head(made: Made) -> Iterator[str]:
 
 
 def _changes(made: Made) -> Iterator[str]:
-    lines = []
+    lines: list[str] = []
+    known: set[str] = set()
     for recipe in made.recipes:
-        source = made.chosen.text.name if recipe.name == TEXT else made.chosen.images.name
-        applied = recipe.applied(made.scale, source)
-        said = [change.because for change in applied if change.because]
-        if recipe.name in (IMAGES, TEXT):
-            rates = recipe.settings(made.scale, source, recipe.variants[0]).learning_rate
-            said.append(
-                f"learning rates {rates.used.fedavg:g} (FedAvg) and {rates.used.private:g} (private) instead of"
-                f" {rates.printed.fedavg:g} and {rates.printed.private:g}"
-            )
+        said = [each for each in _said(made, recipe) if each not in known]
+        known.update(said)
+        if said:
             lines.append(f"- {recipe.place}: {'; '.join(said)}.")
     if lines:
         yield "What is not as in the paper:"
         yield "\n".join(lines)
+
+
+def _said(made: Made, recipe: Recipe) -> Iterator[str]:
+    """Why a recipe's settings are not the paper's, each reason once."""
+    source = made.chosen.text.name if recipe.name == TEXT else made.chosen.images.name
+    applied = (change for each in recipe.variants for change in recipe.applied(made.scale, source, each.name))
+    yield from dict.fromkeys(change.because for change in applied if change.because)
+    rates = recipe.settings(made.scale, source, recipe.variants[0]).learning_rate
+    yield (
+        f"learning rates {rates.used.fedavg:g} (FedAvg) and {rates.used.private:g} (private) instead of"
+        f" {rates.printed.fedavg:g} and {rates.printed.private:g}"
+    )
 
 
 def _priced(made: Made) -> Iterator[str]:
@@ -136,9 +147,9 @@ def _runs(made: Made) -> Iterator[str]:
     )
     for recipe in made.recipes:
         rows = [
-            _row(trial, made.evidence.results[trial.key])
+            _row(trial, result)
             for trial in made.trials
-            if trial.recipe == recipe.name and trial.key in made.evidence.results
+            if trial.recipe == recipe.name and (result := made.evidence.of(trial)) is not None
         ]
         if rows:
             yield f"### {recipe.title}"
@@ -168,7 +179,7 @@ def _row(trial: Trial, result: Result) -> tuple[str, ...]:
     )
     return (
         NAMES[trial.algorithm],
-        ", ".join(part for part in (trial.variant, WORDS[trial.kind]) if part),
+        ", ".join(part for part in (trial.variant, WORDS[trial.kind], f"seed {trial.seed}" * bool(trial.seed)) if part),
         str(len(result.rounds)),
         f"{result.noise:.3g}",
         asked,

@@ -6,7 +6,7 @@ and why it is made, so that whatever differs from the paper can be said beside t
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,6 +81,8 @@ class Settings:
     spec: dict[str, Any]
     learning_rate: LearningSpec
     sound: SoundSpec
+    again: Mapping[Kind, tuple[str, ...]] = field(default_factory=dict)
+    """Which of them are made with other seeds, too."""
 
 
 class ChangeSpec(Section):
@@ -91,6 +93,7 @@ class ChangeSpec(Section):
     vary: str | None = None
     because: str = ""
     runs: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
+    again: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
     spec: dict[str, Any] = Field(default_factory=dict)
     learning_rate: dict[str, dict[str, float]] = Field(default_factory=dict)
     sound: dict[str, float] = Field(default_factory=dict)
@@ -150,11 +153,13 @@ class Recipe:
         """What all runs of this variant share at this scale and on this data."""
         runs, spec = dict(self.runs), merged(self.spec, variant.spec)
         rates, sound = self.learning_rate.model_dump(), self.sound.model_dump()
+        again: dict[Kind, tuple[str, ...]] = {}
         for change in self.applied(scale, data, variant.name):
             spec, rates = merged(spec, change.spec), merged(rates, change.learning_rate)
             sound |= change.sound
             runs |= change.runs
-        return Settings(runs, spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound))
+            again |= change.again
+        return Settings(runs, spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound), again)
 
     def applied(self, scale: Scale, data: str, variant: str = "") -> list[ChangeSpec]:
         """The changes for this scale, data and variant, in the order of the file."""

@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -30,9 +31,6 @@ from wholegrain.runs.progress import RoundDone
 from wholegrain.runs.runner import Prepared, execute, guarded, prepare
 from wholegrain.runs.spec import DataSpec, RunSpec
 from wholegrain.runs.store import RunFolder
-
-MOST_EPSILON = 100.0
-"""Beyond this a sound policy at the same ε protects nobody either, and is not run."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,8 @@ def play_all(trials: Sequence[Trial], out: Path, processes: int, tell: Told) -> 
 def play(trial: Trial, out: Path) -> Outcome:
     """Play one trial to its end, whatever is already there."""
     try:
-        return Outcome(trial, _play(trial, out / trial.key, out))
+        with _timed(out / trial.key):
+            return Outcome(trial, _play(trial, out / trial.key, out))
     except WholegrainError as error:
         return Outcome(trial, "failed", str(error))
     except Exception as error:  # whatever it is, the other runs go on
@@ -67,6 +66,19 @@ def play(trial: Trial, out: Path) -> Outcome:
 def worth_file(folder: Path) -> Path:
     """Where what a printed run is worth stands: beside its folder."""
     return folder.with_name(f"{folder.name}.worth.json")
+
+
+def time_file(folder: Path) -> Path:
+    """Where it stands how long a processor was at a run: beside its folder."""
+    return folder.with_name(f"{folder.name}.time.json")
+
+
+def read_seconds(folder: Path) -> float:
+    """How long a processor was at the run in this folder, over all calls that went on with it."""
+    try:
+        return float(json.loads(time_file(folder).read_text(encoding="utf-8"))["processor_seconds"])
+    except (OSError, ValueError, TypeError, KeyError):  # nothing but a page's figure hangs on it
+        return 0.0
 
 
 def read_worth(folder: Path) -> Worth | None:
@@ -81,7 +93,8 @@ def read_worth(folder: Path) -> Worth | None:
 
 def _play_part(trials: list[Trial], out: Path, processes: int, tell: Told) -> list[Outcome]:
     if processes == 1 or len(trials) < 2:
-        return [_told(play(trial, out), tell) for trial in trials]
+        with _one_thread():
+            return [_told(play(trial, out), tell) for trial in trials]
     outcomes: dict[str, Outcome] = {}
     for _ in range(2):  # a process that is killed breaks the pool; what it left is tried once more
         for outcome in _pooled([trial for trial in trials if trial.key not in outcomes], out, processes):
@@ -112,6 +125,28 @@ def _pooled(trials: list[Trial], out: Path, processes: int) -> Iterator[Outcome]
     pool.shutdown()
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _timed(folder: Path) -> Iterator[None]:
+    """Add what this takes to what earlier calls took, unless the run is finished already."""
+    finished, before = (folder / "summary.json").exists(), time.process_time()
+    try:
+        yield
+    finally:
+        if folder.exists() and not finished:
+            seconds = read_seconds(folder) + time.process_time() - before
+            write_whole(time_file(folder), (json.dumps({"processor_seconds": round(seconds, 3)}) + "\n").encode())
+
+
 def _told(outcome: Outcome, tell: Told) -> Outcome:
     tell(outcome)
     return outcome
@@ -123,7 +158,7 @@ def _play(trial: Trial, folder: Path, out: Path) -> str:
     spec = trial.spec
     if trial.beside is not None:
         epsilon = _epsilon_beside(trial, out)
-        if epsilon > MOST_EPSILON:
+        if math.isinf(epsilon):  # what is worth nothing has no sound counterpart
             return "skipped"
         spec = _with_epsilon(spec, _rounded_down(epsilon))
     prepared = _prepare(spec)

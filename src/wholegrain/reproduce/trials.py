@@ -1,5 +1,6 @@
 """From a recipe to the runs that it takes: one spec each, under a key of its own."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +27,9 @@ PRINTED = ("fedavg", "local_item_dp", "user_ldp", "local_group_dp", "higradavg_d
 PRIVATE = PRINTED[1:]
 FOR_SUBJECTS = tuple(name for name in PRIVATE if CLAIMED_UNIT[name] is Unit.SUBJECT)
 
+AGAIN = (1, 2)
+"""Seeds, besides the recipe's own, of runs on whose chance a verdict may hang."""
+
 OF_PAPER = (Kind.PRINTED, Kind.EXACT, Kind.MORE_LOTS)
 
 
@@ -44,22 +48,25 @@ class Trial:
     bound: int
     """K, with which a printed run is priced; the paper's algorithms themselves declare none."""
     beside: str | None = None
+    seed: int = 0
 
     @property
     def key(self) -> str:
         """What tells it from all others; a relative path."""
-        return key(self.recipe, self.variant, self.algorithm, self.kind)
+        return key(self.recipe, self.variant, self.algorithm, self.kind, self.seed)
 
     @property
     def label(self) -> str:
         """What a person calls it."""
         variant = f", {self.variant}" if self.variant else ""
-        return f"{self.recipe}{variant}: {NAMES[self.algorithm]}, {self.kind.replace('_', ' ')}"
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"{self.recipe}{variant}: {NAMES[self.algorithm]}, {self.kind.replace('_', ' ')}{seed}"
 
 
-def key(recipe: str, variant: str, algorithm: str, kind: Kind) -> str:
+def key(recipe: str, variant: str, algorithm: str, kind: Kind, seed: int = 0) -> str:
     """Where the run's folder is within the experiments' own."""
-    return "/".join(part for part in (recipe, variant, f"{algorithm}-{kind}") if part)
+    run = f"{algorithm}-{kind}" + (f"-seed-{seed}" if seed else "")
+    return "/".join(part for part in (recipe, variant, run) if part)
 
 
 def trials(recipe: Recipe, scale: Scale, data: Source) -> Iterator[Trial]:
@@ -73,18 +80,24 @@ def trials(recipe: Recipe, scale: Scale, data: Source) -> Iterator[Trial]:
             for algorithm in algorithms:
                 _check.known("algorithm", algorithm, NAMES)
                 yield _trial(recipe, variant, algorithm, kind, settings)
+        for kind, algorithms in settings.again.items():
+            for algorithm, seed in itertools.product(algorithms, AGAIN):
+                yield _trial(recipe, variant, algorithm, kind, settings, seed)
 
 
-def _trial(recipe: Recipe, variant: VariantSpec, algorithm: str, kind: Kind, settings: Settings) -> Trial:
+def _trial(
+    recipe: Recipe, variant: VariantSpec, algorithm: str, kind: Kind, settings: Settings, seed: int = 0
+) -> Trial:
     sections = _printed(settings, algorithm, kind) if kind in OF_PAPER else _sound(settings, algorithm, kind)
     return Trial(
         recipe=recipe.name,
         variant=variant.name,
         algorithm=algorithm,
         kind=kind,
-        spec=RunSpec.of(sections),
+        spec=RunSpec.of({**sections, "seed": seed}),
         bound=settings.spec["silos"]["items_per_subject"],
-        beside=key(recipe.name, variant.name, algorithm, Kind.PRINTED) if kind is Kind.TRUE else None,
+        beside=key(recipe.name, variant.name, algorithm, _way(settings), seed) if kind is Kind.TRUE else None,
+        seed=seed,
     )
 
 
@@ -106,7 +119,14 @@ def _sound(settings: Settings, algorithm: str, kind: Kind) -> dict[str, Any]:
     changes = {"policy": policy, "rounds": {"learning_rate": settings.learning_rate.used.private}}
     if kind is Kind.TRUE and algorithm not in FOR_SUBJECTS:
         return merged(settings.spec, merged(changes, {"privacy": {"unit": "item"}}))
+    if kind is Kind.TRUE and _way(settings) is Kind.MORE_LOTS:
+        return merged(settings.spec, changes)
     return merged(settings.spec, merged(changes, {"rounds": {"count": _fewer(settings.spec)}}))
+
+
+def _way(settings: Settings) -> Kind:
+    """Which of the paper's ways of horizontal composition sound runs are put beside."""
+    return Kind.PRINTED if Kind.PRINTED in settings.runs else Kind.MORE_LOTS
 
 
 def _fewer(spec: dict[str, Any]) -> int:
