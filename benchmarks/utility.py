@@ -123,17 +123,22 @@ def lineup(rounds: int, learning_rate: float, clip: float) -> Mapping[str, Tree]
 
 def nlswork() -> Problem:
     return Problem(
-        base={"data": {"source": "nlswork"}, "silos": {"surplus": "refuse"}, "evaluation": {"test": 0.2}},
-        fedavg=trained({"name": "fedavg", "rate": 0.1}, {"count": 50, "steps": 5, "learning_rate": 0.5}),
+        base={
+            "data": {"source": "nlswork", "options": {"centred": True}},
+            "silos": {"surplus": "refuse"},
+            "evaluation": {"test": 0.2},
+        },
+        fedavg=trained({"name": "fedavg", "rate": 1.0}, {"count": 100, "learning_rate": 2.0}, server=MOMENTUM),
         policies=lineup(30, 2.0, 1.0),
         best={
             epsilon: trained(
-                {"name": "subject_dp", "rate": 1.0, "clip_norm": 0.5, "by_span": True},
-                {"count": 60, "learning_rate": 4.0},
-                server=MOMENTUM,
+                {"name": "subject_dp", "rate": 1.0, "clip_norm": 1.0, "by_span": True},
+                {"count": 30, "learning_rate": 2.0, "averaging": "precision"},
+                server={**MOMENTUM, "schedule": "cosine"},
             )
             for epsilon in EPSILONS
         },
+        seeds=tuple(range(10)),
     )
 
 
