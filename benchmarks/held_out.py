@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 import utility
 from utility import Tree, merged
 from wholegrain.cli.pricing import remembering
 from wholegrain.errors import WholegrainError
-from wholegrain.runs.runner import Prepared, execute, guarded, plan_for, prepare
+from wholegrain.federation.rounds import State
+from wholegrain.gradients.parameters import flatten
+from wholegrain.runs.runner import Prepared, Start, execute, guarded, plan_for, prepare
 from wholegrain.runs.spec import RunSpec
 
 SHARE = 0.2
@@ -46,28 +50,30 @@ class Trial:
 
 
 @functools.lru_cache(maxsize=2)
-def _prepared(text: str) -> Prepared:
+def _prepared(text: str) -> tuple[Prepared, Tensor]:
+    """A run, and the parameters that it begins with: a finished run leaves its own in the model."""
     tree = json.loads(text)
-    return prepare(RunSpec.of(tree), dataset=utility.dataset(json.dumps(tree["data"], sort_keys=True)))
+    made = prepare(RunSpec.of(tree), dataset=utility.dataset(json.dumps(tree["data"], sort_keys=True)))
+    return made, flatten(made.model).clone()
 
 
-def ready(trial: Trial, base: Tree) -> Prepared:
-    """The run, with what trials share made once."""
+def ready(trial: Trial, base: Tree) -> tuple[Prepared, Start]:
+    """The run and where it begins, with what trials share made once."""
     spec = trial.spec(base)
     by_span = {"policy": {"name": "subject_dp", "rate": 1.0, "by_span": spec.policy.by_span}}
     shared = merged(trial.spec(base).model_dump(include={"seed", "data", "silos", "model", "evaluation"}), by_span)
-    made = _prepared(json.dumps(merged(shared, {"privacy": {"noise_multiplier": 1.0}}), sort_keys=True))
+    made, first = _prepared(json.dumps(merged(shared, {"privacy": {"noise_multiplier": 1.0}}), sort_keys=True))
     facts = tuple(facts for _, facts in made.plan.rows)
-    return replace(made, spec=spec, plan=plan_for(spec, facts, remembering("pld")))
+    return replace(made, spec=spec, plan=plan_for(spec, facts, remembering("pld"))), Start(State(0, first.clone()))
 
 
 def play(trial: Trial, base: Tree) -> Tree:
     """Accuracy on the people held out; what is refused says why."""
     found: Tree = {"data": trial.data, "epsilon": trial.epsilon, "seed": trial.seed, "settings": trial.settings}
     try:
-        prepared = ready(trial, base)
+        prepared, start = ready(trial, base)
         with guarded(prepared, "held out") as guard:
-            score = execute(prepared, guard).scores["validation"]
+            score = execute(prepared, guard, start=start).scores["validation"]
     except WholegrainError as error:
         return {**found, "tree": trial.tree, "refused": str(error)}
     return {**found, "tree": trial.tree, "accuracy": score.accuracy, "loss": score.loss}

@@ -132,9 +132,9 @@ def nlswork() -> Problem:
         policies=lineup(30, 2.0, 1.0),
         best={
             epsilon: trained(
-                {"name": "subject_dp", "rate": 1.0, "clip_norm": 1.0, "by_span": True},
-                {"count": 30, "learning_rate": 2.0, "averaging": "precision"},
-                server={**MOMENTUM, "schedule": "cosine"},
+                {"name": "subject_dp", "rate": 1.0, "clip_norm": 0.5 if epsilon < 4 else 1.0, "by_span": True},
+                {"count": 30, "learning_rate": 4.0},
+                server=MOMENTUM,
             )
             for epsilon in EPSILONS
         },

@@ -20,8 +20,6 @@ class Averaging(StrEnum):
     """By the public number of items."""
     SUBJECTS = "subjects"
     """By the public number of subjects."""
-    PRECISION = "precision"
-    """By its square: where a silo's noise is divided by its subjects, so precise is its mean. Large silos decide."""
 
 
 def weights(silos: Iterable[SiloFacts], averaging: Averaging) -> Mapping[str, float]:
@@ -30,8 +28,7 @@ def weights(silos: Iterable[SiloFacts], averaging: Averaging) -> Mapping[str, fl
         return {silo.name: 1.0 for silo in silos}
     if averaging is Averaging.ITEMS:
         return {silo.name: float(silo.items) for silo in silos}
-    power = 2 if averaging is Averaging.PRECISION else 1
-    return {silo.name: float(silo.subjects) ** power for silo in silos}
+    return {silo.name: float(silo.subjects) for silo in silos}
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,7 +144,7 @@ class RoundsSpec(Section):
     steps: int = 1
     cohort: int | None = None
     learning_rate: float = 1.0
-    averaging: Literal["plain", "items", "subjects", "precision"] = "plain"
+    averaging: Literal["plain", "items", "subjects"] = "plain"
     fewest_silos: int = 1
     checkpoint_every: int = 1
 
