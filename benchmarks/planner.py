@@ -30,7 +30,7 @@ RESULTS = record.ROOT / "benchmarks" / "planner.jsonl"
 EPSILONS, SEEDS = (1.0, 4.0), (10, 11, 12)
 # By data set: rounds; clip norms; and learning rates at the first of them, which grow as the norm falls.
 GRIDS: Mapping[str, tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]] = {
-    "nlswork": ((10, 30, 60), (1.0, 0.3), (1.0, 4.0, 16.0)),
+    "nlswork": ((10, 30, 60), (1.0,), (1.0, 4.0, 16.0)),
     "glyphs": ((6, 20, 40), (1.0,), (0.5, 2.0, 8.0)),
     "plays": ((6, 20, 40), (0.1,), (10.0, 30.0, 90.0)),
     "mnist": ((20, 60), (0.03,), (50.0, 150.0, 450.0)),
@@ -56,8 +56,9 @@ def choice(name: str, epsilon: float, seed: int, problem: utility.Problem) -> Tr
     facts = [facts for _, facts in prepared.plan.rows]
     silos = [{"name": f.name, "items": f.items, "subjects": f.subjects, "items_per_subject": f.items_per_subject}
              for f in facts]  # fmt: skip
-    data = prepared.scored["validation"]
-    federation = {"shape": data.inputs.shape[1:], "classes": int(data.targets.max()) + 1, "silos": silos}
+    shape = prepared.scored["validation"].inputs.shape[1:]
+    classes = utility.dataset(json.dumps(problem.base["data"], sort_keys=True)).classes
+    federation = {"shape": shape, "classes": classes, "silos": silos}
     asked = merged(prepared.spec.model_dump(exclude={"federation"}), {"federation": federation})
     if "start" in problem.base.get("model", {}):  # a head is logistic regression on what the frozen part makes
         asked["model"] = {"name": "logistic"}

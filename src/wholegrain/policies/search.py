@@ -11,10 +11,9 @@ noise of the silos' mean in units of C, and b the contributions to a step. C is 
 depend on it, as long as contributions are clipped at all, and only its product with the learning rate counts.
 
 The second is of the loss: a bowl whose k-th direction is 1/k as steep as the first, as natural data has it. How steep
-the first is, is the spec's own knowledge: its learning rate is one that this direction bears, and its number of steps
-is how far down the list there is something to learn, as far in each direction. Noise falls on all of them alike, and
-does little harm where the bowl is flat. In each direction a step at learning rate η takes ηλ of what is left and adds
-its noise, so that what is left at the end can be computed for any schedule. In a bowl that all silos share it makes no
+the first is, is the spec's own knowledge: its learning rate is one that this direction bears. There is as far to go in
+each direction, and noise falls on all of them alike; where the bowl is flat neither counts for much. In each direction a step at learning rate η takes ηλ of what is left and adds
+its noise, so that where it ends can be computed for any schedule. In a bowl that all silos share it makes no
 difference how many steps lie between two averages; where silos differ one is best, and one is taken.
 """
 
@@ -39,7 +38,7 @@ from wholegrain.privacy.units import Budget, Unit
 
 ALIGNMENT = 0.3
 """How far a single item's gradient points the way: a cosine, from experience with small models."""
-ENOUGH = 0.98
+ENOUGH = 0.995
 """Of what the best candidate is predicted to learn, this share is worth having with fewer steps."""
 KINDS = 24
 """The bowl's directions are computed in so many kinds of like ones."""
@@ -64,19 +63,16 @@ class Candidate:
     ratio: float
     """Signal to noise of all steps together, on a constant schedule."""
     left: float
-    """The share of the loss that could be learnt and is predicted to be left."""
+    """How far from what could be learnt it is predicted to end: 0 is there, 1 nowhere near."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is known in public: the silos, the budget for a subject, how many parameters are trained, and for how many
-    steps one would train them without noise.
-    """
+    """What is known in public: the silos, the budget for a subject, and how many parameters are trained."""
 
     federation: Federation
     budget: Budget
     parameters: int
-    way: int = 50
     clip_norm: float = 1.0
     by_span: bool = False
     schedules: Mapping[str, Callable[[float], float]] = field(default_factory=lambda: {"constant": lambda done: 1.0})
@@ -132,7 +128,7 @@ def _of_length(
     signal, noise = one_step(rows, multiplier, question.parameters)
     for name, schedule in question.schedules.items():
         paces = [schedule(step / steps) for step in range(steps)]
-        remaining = left(signal, noise, paces, way=question.way, parameters=question.parameters)
+        remaining = left(signal, noise, paces, parameters=question.parameters)
         fastest = int(remaining.argmin())
         yield Candidate(
             policy=policy,
@@ -177,31 +173,31 @@ def one_step(rows: Sequence[Row], noise: float, parameters: int) -> tuple[float,
 
 
 def left(
-    signal: float, noise: float, schedule: Sequence[float], *, way: int, parameters: int
+    signal: float, noise: float, schedule: Sequence[float], *, parameters: int, kinds: int = KINDS
 ) -> NDArray[np.float64]:
-    """[pace] the share of the loss that is left after the steps of a schedule, at each pace.
+    """[pace] how far the end of a schedule is from what there was to learn: 1 − cos², weighed by how steep the bowl is.
 
-    Noise alone makes it worse, and the more so the faster one goes:
+    An angle, because what a classifier answers does not depend on the length of its scores. Noise makes it wider, and
+    the more so the faster one goes:
 
-    >>> quiet, loud = (left(1.0, noise, [1.0] * 50, way=50, parameters=1000) for noise in (0.0, 100.0))
-    >>> bool(quiet[PACES.index(1.0)] < 0.2), bool(loud.argmin() < quiet.argmin())
+    >>> quiet, loud = (left(1.0, noise, [1.0] * 50, parameters=1000) for noise in (0.0, 10.0))
+    >>> bool((quiet < loud).all()), bool(loud.argmin() < quiet.argmin())
     (True, True)
     """
-    edges = np.unique(np.geomspace(1, parameters + 1, KINDS + 1).round())
+    edges = np.unique(np.geomspace(1, parameters + 1, kinds + 1).round())
     counts, first = np.diff(edges), edges[:-1]  # [kind] how many directions, and the number of the first
     curvatures = 1 / np.sqrt(first * (edges[1:] - 1))
-    weights, learnable = counts * curvatures, first <= way
+    weights = counts * curvatures
     # As far to go in each: the gradient, λ times the distance, has the length of the signal.
-    distance = signal / math.sqrt((counts * learnable * curvatures**2).sum())
-    ahead = np.tile(learnable * distance, (len(PACES), 1))  # [pace, kind] expected
-    squares = np.zeros_like(ahead)  # of noise
+    distance = signal / math.sqrt((counts * curvatures**2).sum())
+    gone = np.zeros((len(PACES), len(counts)))  # [pace, kind] expected
+    squares = np.zeros_like(gone)  # of noise
     for pace in schedule:
         rates = pace * np.array(PACES)[:, None]
-        ahead = (1 - rates * curvatures) * ahead
+        gone += rates * curvatures * (distance - gone)
         squares = (1 - rates * curvatures) ** 2 * squares + rates**2 * noise**2 / parameters
-    gone = learnable * distance - ahead
-    along = (weights * learnable * distance * gone).sum(1) ** 2
-    whole = (weights * learnable).sum() * distance**2 * (weights * (gone**2 + squares)).sum(1)
+    along = (weights * gone).sum(1) ** 2
+    whole = weights.sum() * (weights * (gone**2 + squares)).sum(1)
     remaining: NDArray[np.float64] = 1 - along / whole
     return remaining
 
@@ -226,6 +222,6 @@ def _aligned(items: float) -> float:
     """Alignment of the mean of so many items' gradients.
 
     >>> round(_aligned(1), 3), _aligned(1e9) > 0.99
-    (0.1, True)
+    (0.3, True)
     """
     return ALIGNMENT / math.sqrt(ALIGNMENT**2 + (1 - ALIGNMENT**2) / max(items, 1.0))

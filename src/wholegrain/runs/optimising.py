@@ -1,7 +1,8 @@
 """From a server's spec to a better one: settings chosen from public facts, and no data read.
 
-How steep and how long the way is, is what the spec's own rounds, clip norm and learning rate say, by whoever knows the
-model or has tried it on public data. How fast noise lets a run go, and for how long, is predicted.
+How steep the loss is, is what the spec's own clip norm and learning rate say: a pace that training without noise would
+bear, by whoever knows the model or has tried it on public data. How fast noise lets a run go, and for how many steps,
+is predicted.
 """
 
 import math
@@ -39,13 +40,16 @@ class Choice:
         return (
             f"policy.name={policy.name}",
             f"policy.rate={policy.rate:g}",
+            f"policy.by_span={str(policy.by_span).lower()}",
             *cap,
             f"rounds.count={rounds.count}",
             f"rounds.steps={rounds.steps}",
             f"rounds.learning_rate={rounds.learning_rate:.4g}",
             f"rounds.averaging={rounds.averaging}",
             f"server.step={self.spec.server.step}",
+            f"server.learning_rate={self.spec.server.learning_rate:g}",
             f"server.schedule={self.spec.server.schedule}",
+            f"server.average={self.spec.server.average}",
         )
 
 
@@ -67,7 +71,6 @@ def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accou
         federation=Federation(silos=facts, span=spec.silos.span),
         budget=Budget(spec.privacy.epsilon, spec.privacy.delta),
         parameters=parameters,
-        way=max(2, spec.rounds.count * spec.rounds.steps),
         clip_norm=spec.policy.clip_norm,
         by_span=by_span,
         schedules=SCHEDULES,
