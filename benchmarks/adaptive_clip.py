@@ -5,8 +5,8 @@ Run: python benchmarks/adaptive_clip.py [--only nlswork …]
 After Andrew et al. (2021): in each step a silo also counts its subjects whose gradient is no longer than C, less a half
 for each subject, and adds noise of its own, z_b, to the count. A subject moves the sum by C and this count by a half,
 so that both together cost what a sum alone does at the noise multiplier σ = (z⁻² + (2·z_b)⁻²)^(−1/2). Here z_b = 2σ,
-and the sum gets 3 % more noise. The server takes the mean share of all silos, and C goes by exp(−η·(share − γ)). Steps are
-lr·C₀/C times the noisy mean, so that a wrong norm is no wrong learning rate.
+and the sum gets 3 % more noise. The server takes the mean share of all silos, and C goes by exp(−η·(share − γ)). Steps
+are lr·C₀/C times the noisy mean, so that a wrong norm is no wrong learning rate.
 
 The models are linear in what they are shown: gradients are written down here instead of asked of the library. People
 are held out as in benchmarks/planner.py. Results are kept in benchmarks/adaptive_clip.jsonl.

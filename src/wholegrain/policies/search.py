@@ -12,9 +12,10 @@ depend on it, as long as contributions are clipped at all, and only its product 
 
 The second is of the loss: a bowl whose k-th direction is 1/k as steep as the first, as natural data has it. How steep
 the first is, is the spec's own knowledge: its learning rate is one that this direction bears. There is as far to go in
-each direction, and noise falls on all of them alike; where the bowl is flat neither counts for much. In each direction a step at learning rate η takes ηλ of what is left and adds
-its noise, so that where it ends can be computed for any schedule. In a bowl that all silos share it makes no
-difference how many steps lie between two averages; where silos differ one is best, and one is taken.
+each direction, and noise falls on all of them alike; where the bowl is flat neither counts for much. In each direction
+a step at learning rate η takes ηλ of what is left and adds its noise, so that where it ends can be computed for any
+schedule. In a bowl that all silos share it makes no difference how many steps lie between two averages; where silos
+differ one is best, and one is taken.
 """
 
 import math
