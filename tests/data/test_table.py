@@ -154,6 +154,12 @@ def test_absent_values_are_what_was_declared(absent: float | None) -> None:
     assert Category("sex", ("f", "m"), missing=True).encode(frame).tolist() == [[0, 1], [0, 0]]
 
 
+def test_centred_categories_have_no_constant_part() -> None:
+    frame = pl.DataFrame({"sex": ["m", "f", None]})
+    found = Category("sex", ("f", "m"), missing=True, centred=True).encode(frame)
+    assert found.tolist() == [[-0.5, 0.5], [0.5, -0.5], [-0.5, -0.5]]
+
+
 def test_categories_may_be_numbers_in_the_file() -> None:
     frame = pl.DataFrame({"code": [1.0, 2.0, None]})
     assert Category("code", ("1", "2"), missing=True).encode(frame).tolist() == [[1, 0], [0, 1], [0, 0]]

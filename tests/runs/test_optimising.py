@@ -47,8 +47,21 @@ def test_the_choice_is_planned_exactly_and_meets_the_budget(spec: Path) -> None:
     assert choice.parameters == 39
     assert 0.99 * 2.0 <= choice.plan.guarantee().epsilon <= 2.0
     assert choice.plan.horizon.rounds == choice.chosen.steps
-    way = choice.spec.rounds.count * choice.spec.rounds.learning_rate / 2  # on a linear schedule
-    assert way == pytest.approx(50 * 10.0 * choice.chosen.trusted)
+    assert choice.spec.rounds.learning_rate == pytest.approx(10.0 * choice.chosen.pace)
+    assert (choice.spec.rounds.steps, choice.spec.server.schedule) == (1, choice.chosen.schedule)
+
+
+def test_momentum_counts_as_the_plain_steps_that_it_amounts_to(spec: Path) -> None:
+    momentum = ("server.step=momentum", "server.momentum=0.9", "rounds.learning_rate=1.0")
+    plain, fast = (optimise(load(spec, changes), ("subject_dp",), PRICING).spec for changes in ((), momentum))
+    assert plain.rounds.learning_rate == pytest.approx(fast.rounds.learning_rate)
+    assert fast.server.step == "plain"
+
+
+def test_weights_by_span_are_kept(spec: Path) -> None:
+    choice = optimise(load(spec, ("policy.by_span=true", "policy.rate=1.0")), ("subject_dp",), PRICING)
+    assert choice.spec.policy.by_span
+    assert "policy.by_span=true" in choice.changes
 
 
 def test_the_changes_give_the_chosen_spec(spec: Path) -> None:
@@ -73,6 +86,7 @@ def test_less_budget_goes_less_far(spec: Path) -> None:
         (["privacy.unit=item"], "budget for a subject"),
         (["rounds.count=0"], r"rounds\.count"),
         (["model.name=nothing"], "Unknown model"),
+        (["server.step=adam"], "Adam"),
     ],
 )
 def test_what_cannot_be_weighed_is_refused(spec: Path, changes: list[str], why: str) -> None:

@@ -6,6 +6,8 @@ They were chosen with this well-known survey in view, and no ε pays for that ch
 lies above a fixed public threshold.
 """
 
+from dataclasses import replace
+
 import polars as pl
 
 from wholegrain.data.dataset import Dataset
@@ -43,14 +45,14 @@ LAYOUT = TableLayout(
 )
 
 
-def nlswork() -> Dataset:
-    """The survey; records without an industry belong to no silo and are left out."""
+def nlswork(centred: bool = False) -> Dataset:
+    """The survey; records without an industry belong to no silo and are left out. `centred`: its categories are."""
     frame = _frame()
     frame = frame.filter(pl.col("ind_code").is_not_nan() & pl.col("ind_code").is_not_null())
     # Silo names that sort as numbers do.
     industry = pl.col("ind_code").cast(pl.Int64).cast(pl.String).str.zfill(2)
     frame = frame.with_columns(("industry-" + industry).alias("ind_code"))
-    survey = encode(frame, LAYOUT, "nlswork")
+    survey = encode(frame, _centred(LAYOUT) if centred else LAYOUT, "nlswork")
     return Dataset(
         name=survey.name,
         data=survey.data,
@@ -58,6 +60,11 @@ def nlswork() -> Dataset:
         classes=survey.classes,
         items_per_subject=WAVES,
     )
+
+
+def _centred(layout: TableLayout) -> TableLayout:
+    features = (replace(each, centred=True) if isinstance(each, Category) else each for each in layout.features)
+    return replace(layout, features=tuple(features))
 
 
 def _frame() -> pl.DataFrame:

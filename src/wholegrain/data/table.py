@@ -52,24 +52,29 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
-    """A column with publicly known categories, one-hot; absent values are all zeros where `missing` allows them."""
+    """A column with publicly known categories, one-hot; absent values are all zeros where `missing` allows them.
+
+    `centred` takes 1/k off each of the k columns. They then share no constant part, which would fill most of a clipped
+    gradient and which the model's own constant can express.
+    """
 
     name: str
     categories: tuple[str, ...]
     missing: bool = False
+    centred: bool = False
 
     def __post_init__(self) -> None:
         _require_distinct(self.name, self.categories)
 
     def encode(self, frame: pl.DataFrame) -> NDArray[np.float32]:
-        """[row, category] zeros and ones."""
+        """[row, category] zeros and ones, less their mean over categories where they are centred."""
         column = as_text(_column(frame, self.name))
         if not self.missing:
             _refuse_missing(column, "declare `missing = true`, or remove the rows")
         codes = _codes(column, self.categories)
         columns = np.arange(len(self.categories))
         one_hot: NDArray[np.float32] = (codes[:, None] == columns).astype(np.float32)
-        return one_hot
+        return one_hot - np.float32(1 / len(columns)) if self.centred else one_hot
 
 
 @dataclass(frozen=True)

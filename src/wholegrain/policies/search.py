@@ -1,25 +1,30 @@
-"""Which policy, how often to sample and how long to train: the best predicted signal-to-noise that a budget can buy.
+"""Which policy, how often to sample, how long and how fast to train: the best that a budget is predicted to buy.
 
-The prediction reads public facts alone: sizes of silos, K, M, and how many parameters are trained. It rests on one
-picture of gradients: each item's points a little (`ALIGNMENT`, as a cosine) into the direction in which the loss falls,
-and otherwise anywhere. Whatever is clipped has the clip norm, so that over S steps
+The prediction reads public facts alone: sizes of silos, K, M, and how many parameters are trained. It rests on two
+pictures. The first is of gradients: each item's points a little (`ALIGNMENT`, as a cosine) into the direction in which
+the loss falls, and otherwise anywhere. Whatever is clipped has the clip norm C, so that a step has
 
-    signal = S·ρ·C          noise = C·√(S·(d·ν² + (1−ρ²)/b))
+    signal = ρ·C          noise = C·√(d·ν² + (1−ρ²)/b)
 
 with ρ the alignment of what is clipped as one (a mean of k items has ρ/√(ρ² + (1−ρ²)/k)), d the parameters, ν the
-noise of the silos' mean in units of C, and b the contributions to a step. Their ratio says how far a run can be trusted
-to go. It does not say how far it has to go: that is the spec's own knowledge.
+noise of the silos' mean in units of C, and b the contributions to a step. C is a factor of both: the choice does not
+depend on it, as long as contributions are clipped at all, and only its product with the learning rate counts.
 
-Where everybody is in every step, σ grows as √S and the ratio hardly depends on S: many small steps cost no more than
-few large ones. Steps that are too large miss bends of the way, by about 1/S; so many are taken that this is half of
-what noise makes a run miss.
+The second is of the loss: a bowl whose k-th direction is 1/k as steep as the first, as natural data has it. How steep
+the first is, is the spec's own knowledge: its learning rate is one that this direction bears. There is as far to go in
+each direction, and noise falls on all of them alike; where the bowl is flat neither counts for much. In each direction
+a step at learning rate η takes ηλ of what is left and adds its noise, so that where it ends can be computed for any
+schedule. In a bowl that all silos share it makes no difference how many steps lie between two averages; where silos
+differ one is best, and one is taken.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 from dp_accounting import DpEvent
+from numpy.typing import NDArray
 
 from wholegrain.errors import SpecError, WholegrainError
 from wholegrain.gradients.pooling import ClipPer, Pool
@@ -32,12 +37,14 @@ from wholegrain.privacy.calibration import first_guess
 from wholegrain.privacy.events import presence
 from wholegrain.privacy.units import Budget, Unit
 
-ALIGNMENT = 0.1
+ALIGNMENT = 0.3
 """How far a single item's gradient points the way: a cosine, from experience with small models."""
-ENOUGH = 0.95
-"""Of the best signal-to-noise, this share is worth having with fewer steps."""
-BENDS = 2.0
-"""Steps are small enough where this is the share that noise makes a run miss, times the steps."""
+ENOUGH = 0.995
+"""Of what the best candidate is predicted to learn, this share is worth having with fewer steps."""
+KINDS = 24
+"""The bowl's directions are computed in so many kinds of like ones."""
+PACES = tuple(2.0 ** (half / 2) for half in range(-14, 5))
+"""Learning rates that are weighed, as multiples of the spec's."""
 RATES = (1.0, 0.3, 0.1)
 STEPS = (20, 40, 60, 100, 200)
 POLICIES = ("subject_dp", "higradavg_dp", "local_group_dp", "local_item_dp", "user_ldp")
@@ -51,18 +58,13 @@ class Candidate:
     settings: Settings
     steps: int
     noise_multiplier: float
+    schedule: str
+    pace: float
+    """The learning rate at the start, as a multiple of the spec's."""
     ratio: float
-    """Signal to noise."""
-
-    @property
-    def trusted(self) -> float:
-        """The share of the way that is worth going: what a filter keeps of a signal in this much noise."""
-        return self.ratio**2 / (1 + self.ratio**2)
-
-    @property
-    def fine(self) -> bool:
-        """Whether its steps are small enough for how far it is trusted to come."""
-        return self.steps * (1 - self.trusted) >= BENDS
+    """Signal to noise of all steps together, on a constant schedule."""
+    left: float
+    """How far from what could be learnt it is predicted to end: 0 is there, 1 nowhere near."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,9 @@ class Question:
     budget: Budget
     parameters: int
     clip_norm: float = 1.0
+    by_span: bool = False
+    schedules: Mapping[str, Callable[[float], float]] = field(default_factory=lambda: {"constant": lambda done: 1.0})
+    """What the learning rate is multiplied by when a share of the steps is done."""
     policies: tuple[str, ...] = POLICIES
 
 
@@ -81,13 +86,13 @@ def candidates(question: Question) -> tuple[Candidate, ...]:
     found = [candidate for policy in question.policies for candidate in _of_policy(question, policy)]
     if not found:
         raise SpecError("No policy can be priced for these silos; declare items_per_subject, or allow subject_dp.")
-    return tuple(sorted(found, key=lambda each: (-each.ratio, each.steps)))
+    return tuple(sorted(found, key=lambda each: (each.left, each.steps)))
 
 
 def best(found: Sequence[Candidate]) -> Candidate:
-    """The shortest run of small enough steps among those that are nearly as good as the best."""
-    near = [each for each in found if each.ratio >= ENOUGH * found[0].ratio]
-    return min(near, key=lambda each: (not each.fine, each.steps if each.fine else -each.steps, -each.ratio))
+    """The shortest run among those that are predicted to learn nearly as much as the best."""
+    near = [each for each in found if 1 - each.left >= ENOUGH * (1 - found[0].left)]
+    return min(near, key=lambda each: (each.steps, each.left))
 
 
 def leaders(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -101,7 +106,10 @@ def leaders(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
 def _of_policy(question: Question, policy: str) -> Iterator[Candidate]:
     for rate in RATES:
         settings = Settings(
-            rate=rate, clip_norm=question.clip_norm, group_cap=1 if policy == "local_group_dp" else None
+            rate=rate,
+            clip_norm=question.clip_norm,
+            group_cap=1 if policy == "local_group_dp" else None,
+            by_span=question.by_span and policy == "subject_dp" and rate == 1,
         )
         try:
             rows = [(find(policy).row(settings, silo), silo) for silo in question.federation.silos]
@@ -110,9 +118,29 @@ def _of_policy(question: Question, policy: str) -> Iterator[Candidate]:
         if obstacles(rows[0][0], Unit.SUBJECT) or missing_bound(rows, Unit.SUBJECT):
             return
         for steps in STEPS:
-            noise = _noise(question, rows, steps)
-            ratio = signal_to_noise(rows, noise, steps, question.parameters)
-            yield Candidate(policy=policy, settings=settings, steps=steps, noise_multiplier=noise, ratio=ratio)
+            yield from _of_length(question, policy, settings, rows, steps)
+
+
+def _of_length(
+    question: Question, policy: str, settings: Settings, rows: Sequence[Row], steps: int
+) -> Iterator[Candidate]:
+    """For each schedule, the best learning rate."""
+    multiplier = _noise(question, rows, steps)
+    signal, noise = one_step(rows, multiplier, question.parameters)
+    for name, schedule in question.schedules.items():
+        paces = [schedule(step / steps) for step in range(steps)]
+        remaining = left(signal, noise, paces, parameters=question.parameters)
+        fastest = int(remaining.argmin())
+        yield Candidate(
+            policy=policy,
+            settings=settings,
+            steps=steps,
+            noise_multiplier=multiplier,
+            schedule=name,
+            pace=PACES[fastest],
+            ratio=math.sqrt(steps) * signal / noise,
+            left=float(remaining[fastest]),
+        )
 
 
 def _noise(question: Question, rows: Sequence[Row], steps: int) -> float:
@@ -127,18 +155,52 @@ def _noise(question: Question, rows: Sequence[Row], steps: int) -> float:
     return first_guess(event_of, question.budget)
 
 
-def signal_to_noise(rows: Sequence[Row], noise: float, steps: int, parameters: int) -> float:
-    """Of `steps` steps in each of these silos, whose means are averaged by their public numbers of subjects."""
+def one_step(rows: Sequence[Row], noise: float, parameters: int) -> tuple[float, float]:
+    """Signal and noise, in units of C, of a step in each of these silos, averaged by their public numbers of subjects.
+
+    By span, a subject is taken to be in all silos that it may be in: then both shrink alike, and nothing is gained.
+    """
     mass = sum(silo.subjects for _, silo in rows)
     signal, spread, own = 0.0, 0.0, 0.0
     for policy, silo in rows:
         share = silo.subjects / mass
         alignment, contributions = _contributions(policy, silo)
         divisor = policy.divisor.value if isinstance(policy.divisor, PublicDivisor) else 1.0
-        signal += share * alignment * contributions / divisor
+        weight = 1 / math.sqrt(len(rows)) if policy.by_span else 1.0
+        signal += share * alignment * weight * contributions / divisor
         spread += (share * noise / divisor) ** 2
-        own += (share / divisor) ** 2 * (1 - alignment**2) * contributions
-    return math.sqrt(steps) * signal / math.sqrt(parameters * spread + own)
+        own += (share * weight / divisor) ** 2 * (1 - alignment**2) * contributions
+    return signal, math.sqrt(parameters * spread + own)
+
+
+def left(
+    signal: float, noise: float, schedule: Sequence[float], *, parameters: int, kinds: int = KINDS
+) -> NDArray[np.float64]:
+    """[pace] how far the end of a schedule is from what there was to learn: 1 − cos², weighed by how steep the bowl is.
+
+    An angle, because what a classifier answers does not depend on the length of its scores. Noise makes it wider, and
+    the more so the faster one goes:
+
+    >>> quiet, loud = (left(1.0, noise, [1.0] * 50, parameters=1000) for noise in (0.0, 10.0))
+    >>> bool((quiet < loud).all()), bool(loud.argmin() < quiet.argmin())
+    (True, True)
+    """
+    edges = np.unique(np.geomspace(1, parameters + 1, kinds + 1).round())
+    counts, first = np.diff(edges), edges[:-1]  # [kind] how many directions, and the number of the first
+    curvatures = 1 / np.sqrt(first * (edges[1:] - 1))
+    weights = counts * curvatures
+    # As far to go in each: the gradient, λ times the distance, has the length of the signal.
+    distance = signal / math.sqrt((counts * curvatures**2).sum())
+    gone = np.zeros((len(PACES), len(counts)))  # [pace, kind] expected
+    squares = np.zeros_like(gone)  # of noise
+    for pace in schedule:
+        rates = pace * np.array(PACES)[:, None]
+        gone += rates * curvatures * (distance - gone)
+        squares = (1 - rates * curvatures) ** 2 * squares + rates**2 * noise**2 / parameters
+    along = (weights * gone).sum(1) ** 2
+    whole = weights.sum() * (weights * (gone**2 + squares)).sum(1)
+    remaining: NDArray[np.float64] = 1 - along / whole
+    return remaining
 
 
 def _contributions(policy: Policy, silo: SiloFacts) -> tuple[float, float]:
@@ -161,6 +223,6 @@ def _aligned(items: float) -> float:
     """Alignment of the mean of so many items' gradients.
 
     >>> round(_aligned(1), 3), _aligned(1e9) > 0.99
-    (0.1, True)
+    (0.3, True)
     """
     return ALIGNMENT / math.sqrt(ALIGNMENT**2 + (1 - ALIGNMENT**2) / max(items, 1.0))

@@ -81,7 +81,7 @@ def _layout(table: TableSpec) -> TableLayout:
 
 def _feature(name: str, feature: FeatureSpec) -> Number | Category:
     if feature.categories is not None and feature.low is None and feature.high is None:
-        return Category(name, feature.categories, missing=bool(feature.missing))
+        return Category(name, feature.categories, missing=bool(feature.missing), centred=feature.centred)
     if feature.categories is not None or feature.low is None or feature.high is None:
         raise SpecError(
             f"The feature '{name}' needs either low and high or categories; they must come from"

@@ -1,13 +1,15 @@
 """From a server's spec to a better one: settings chosen from public facts, and no data read.
 
-How far parameters have to go is what the spec's own rounds, clip norm and learning rate say, by whoever knows the model
-or has tried it on public data. How much of that way noise lets a run go is predicted, and the learning rate follows.
+How steep the loss is, is what the spec's own clip norm and learning rate say: a pace that training without noise would
+bear, by whoever knows the model or has tried it on public data. How fast noise lets a run go, and for how many steps,
+is predicted.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from wholegrain.errors import SpecError
+from wholegrain.federation.server import SCHEDULES
 from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
@@ -37,33 +39,39 @@ class Choice:
         return (
             f"policy.name={policy.name}",
             f"policy.rate={policy.rate:g}",
+            f"policy.by_span={str(policy.by_span).lower()}",
             *cap,
             f"rounds.count={rounds.count}",
             f"rounds.steps={rounds.steps}",
             f"rounds.learning_rate={rounds.learning_rate:.4g}",
             f"rounds.averaging={rounds.averaging}",
             f"server.step={self.spec.server.step}",
+            f"server.learning_rate={self.spec.server.learning_rate:g}",
             f"server.schedule={self.spec.server.schedule}",
+            f"server.average={self.spec.server.average}",
         )
 
 
 def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accountant | None = None) -> Choice:
-    """The spec with policy, rate, rounds, schedule and learning rate for the best predicted signal-to-noise.
+    """The spec with policy, rate, rounds, schedule and learning rate for the least predicted loss.
 
-    A linear schedule halves the way that a constant learning rate goes.
+    Weights by span are taken where the spec has them: that silos know spans is for whoever wrote it to say.
     """
     check_early(spec)
     if spec.federation is None:
         raise SpecError("plan --optimise reads no data: the spec needs the section [federation] with the silos' sizes.")
     if spec.privacy.epsilon is None or spec.privacy.unit != "subject":
         raise SpecError("plan --optimise needs privacy.epsilon, a budget for a subject.")
-    facts = tuple(SiloFacts(**silo.model_dump()) for silo in spec.federation.silos)
+    by_span = spec.policy.by_span
+    facts = tuple(SiloFacts(**silo.model_dump(), knows_spans=by_span) for silo in spec.federation.silos)
     parameters = Layout.of(federation_learner(spec, spec.federation).model).size
     question = Question(
         federation=Federation(silos=facts, span=spec.silos.span),
         budget=Budget(spec.privacy.epsilon, spec.privacy.delta),
         parameters=parameters,
         clip_norm=spec.policy.clip_norm,
+        by_span=by_span,
+        schedules=SCHEDULES,
         policies=policies,
     )
     weighed = candidates(question)
@@ -74,17 +82,24 @@ def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accou
 
 
 def _changed(spec: RunSpec, chosen: Candidate) -> dict[str, Any]:
-    way = spec.rounds.count * spec.rounds.steps * spec.rounds.learning_rate
-    if spec.server.schedule != "constant":
-        way /= 2
     tree = spec.model_dump()
     tree["policy"] |= {
         "name": chosen.policy,
         "rate": chosen.settings.rate,
         "batch_size": None,
         "group_cap": chosen.settings.group_cap,
+        "by_span": chosen.settings.by_span,
     }
-    tree["rounds"] |= {"count": chosen.steps, "steps": 1, "learning_rate": 2 * way * chosen.trusted / chosen.steps}
+    tree["rounds"] |= {"count": chosen.steps, "steps": 1, "learning_rate": _own_pace(spec) * chosen.pace}
     tree["rounds"]["averaging"] = "subjects"
-    tree["server"] |= {"step": "plain", "schedule": "linear"}
+    tree["server"] |= {"step": "plain", "learning_rate": 1.0, "schedule": chosen.schedule, "average": "none"}
     return tree
+
+
+def _own_pace(spec: RunSpec) -> float:
+    """The spec's learning rate, as one of plain steps."""
+    server = spec.server
+    if server.step == "adam":
+        raise SpecError("plan --optimise reads from the spec how steep the way is, and Adam's pace does not tell.")
+    momentum = server.momentum if server.step == "momentum" else 0.0
+    return spec.rounds.learning_rate * server.learning_rate / (1 - momentum)

@@ -27,11 +27,12 @@ class Section(BaseModel):
 
 
 class FeatureSpec(Section):
-    """A column's public knowledge: bounds of a number, or the categories of a name."""
+    """A column's public knowledge: bounds of a number, or the categories of a name (`centred`: less 1/k each)."""
 
     low: float | None = None
     high: float | None = None
     categories: tuple[Label, ...] | None = None
+    centred: bool = False
     missing: float | bool | None = None
 
 
