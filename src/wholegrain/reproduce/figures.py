@@ -98,7 +98,7 @@ def _beside(evidence: Evidence, recipe: str, data: str) -> Iterator[Figure]:
 
 def _lines(key: str, title: str, x: str, y: str, rows: Rows, *, at: tuple[int, ...] = (), log: bool = False) -> Figure:
     columns = ("line", x, y)
-    scale = alt.Scale(type="log") if at else alt.Scale()
+    scale = alt.Scale(type="log", nice=False) if at else alt.Scale()
     lines = list(dict.fromkeys(row[0] for row in rows))
     encoding: dict[str, Any] = {
         "x": alt.X(f"{x}:Q", title=x, scale=scale, axis=alt.Axis(format="d", values=list(at) or alt.Undefined)),
