@@ -128,6 +128,7 @@ def test_a_table_that_breaks_its_declarations(
         ("data.table.target.threshold=0.5", ["ill", "threshold"]),
         ("data.source=clinics", ["either"]),
         ("policy.name=higradavg_dp", ["rate"]),
+        ("data.table.features.age.centred=true", ["'age'", "leave out `centred`"]),
     ],
 )
 def test_a_table_that_is_described_wrongly(

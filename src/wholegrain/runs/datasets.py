@@ -87,6 +87,8 @@ def _feature(name: str, feature: FeatureSpec) -> Number | Category:
             f"The feature '{name}' needs either low and high or categories; they must come from"
             " public knowledge, not from the data."
         )
+    if feature.centred:
+        raise SpecError(f"The feature '{name}' is a number, which its bounds centre already; leave out `centred`.")
     return Number(name, feature.low, feature.high, feature.missing)
 
 
