@@ -37,3 +37,11 @@ def test_the_kept_results_are_those_of_the_recipes_as_they_are() -> None:
     assert utility.shown(rows, utility.problems(Path("digits.safetensors"))) == rows
     assert len({json.dumps(utility.key_of(row)) for row in rows}) == len(rows)
     assert all(row["proved"] <= row["epsilon"] for row in rows if row["epsilon"] and "accuracy" in row)
+
+
+@pytest.mark.parametrize("path", utility.PAGES, ids=lambda path: path.name)
+def test_pages_have_the_table_of_the_kept_results(path: Path) -> None:
+    rows = utility.read(ROOT / "benchmarks" / "utility.jsonl")
+    page = path.read_text()
+    assert page.count(utility.HEAD_ROW) == 1
+    assert utility.renewed(page, utility.table(rows, utility.PAGES[path])) == page
