@@ -29,7 +29,6 @@ from record import ROOT, circumstances, table, told
 sys.path.append(str(ROOT / "tests"))  # for the federation of real processes, which tests start as well
 from deployment import as_toml
 from loopback import Federation, rounds_of, running, simulation
-from wholegrain.gradients.parameters import flatten
 from wholegrain.runs.runner import Prepared, in_process, prepare
 from wholegrain.runs.spec import load
 
@@ -126,7 +125,7 @@ def overheads(found: dict[str, list[float]]) -> str:
 
 def bare(prepared: Prepared) -> list[float]:
     """Seconds for the steps of each round, one silo after the other."""
-    engine, vector, seconds = in_process(prepared), flatten(prepared.model), []
+    engine, vector, seconds = in_process(prepared), prepared.first, []
     horizon = prepared.plan.horizon
     for round in range(horizon.rounds):
         started = time.perf_counter()

@@ -13,7 +13,6 @@ import pytest
 from dp_accounting import DpEvent
 
 from wholegrain.cli import runs
-from wholegrain.gradients.parameters import flatten, load
 from wholegrain.privacy.accountants import DEFAULT
 from wholegrain.runs.accounts import LEDGER
 from wholegrain.runs.runner import Prepared, prepare
@@ -61,16 +60,13 @@ class Remembering:
 
 
 @functools.cache
-def _prepared(spec: str) -> tuple[Prepared, Any]:
-    prepared = prepare(RunSpec.model_validate_json(spec), pricing=PRICING)
-    return prepared, flatten(prepared.model)
+def _prepared(spec: str) -> Prepared:
+    return prepare(RunSpec.model_validate_json(spec), pricing=PRICING)
 
 
 def prepared(spec: RunSpec, pricing: object = None) -> Prepared:
     """What `prepare` gives, made once for each spec."""
-    made, initial = _prepared(spec.model_dump_json())
-    load(made.model, initial.clone())
-    return made
+    return _prepared(spec.model_dump_json())
 
 
 def start(out: Path, spec: Path | None = None) -> None:

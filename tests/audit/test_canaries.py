@@ -39,7 +39,7 @@ def batch_of(design: Design, silo: str) -> tuple[torch.Tensor, torch.Tensor, tor
 @pytest.mark.parametrize(("policy", "moves"), [("local_item_dp", 2.0), ("higradavg_dp", 1.0), ("subject_dp", 1.0)])
 def test_a_canary_moves_its_own_coordinate_as_far_as_anybody_may(policy: str, moves: float) -> None:
     design = crowd(policy)
-    size = flatten(design.prepared.model).numel()
+    size = design.prepared.first.numel()
     pooled = design.gradients(design.start, *batch_of(design, design.homes[3][0]), CLIPS[policy])
     block = pooled.total[size:]
     ours = torch.zeros(design.block.size)
@@ -50,7 +50,7 @@ def test_a_canary_moves_its_own_coordinate_as_far_as_anybody_may(policy: str, mo
 @pytest.mark.parametrize("policy", CLIPS)
 def test_canaries_leave_the_models_sum_alone(policy: str) -> None:
     design, silo = crowd(policy), "clinic-0"
-    size, real = flatten(design.prepared.model).numel(), design.prepared.silos[silo]
+    size, real = design.prepared.first.numel(), design.prepared.silos[silo]
     vector = torch.randn(size + design.block.size, generator=torch.Generator().manual_seed(0))
     groups = torch.unique(torch.from_numpy(real.data.subjects), return_inverse=True)[1]
     alone = design.prepared.clipped_sum(vector[:size], real.inputs, real.targets, groups, CLIPS[policy]).total
@@ -61,7 +61,7 @@ def test_canaries_leave_the_models_sum_alone(policy: str) -> None:
 def test_a_clip_of_the_whole_batch_turns_round() -> None:
     """With the canary one way, without it the other: 2C apart."""
     design = one_in_each_home(prepared("user_ldp"), Unit.SUBJECT)
-    size, clip = flatten(design.prepared.model).numel(), Clip(ClipPer.BATCH, Pool.MEAN, 1.0)
+    size, clip = design.prepared.first.numel(), Clip(ClipPer.BATCH, Pool.MEAN, 1.0)
     seen = []
     for present in (False, True):
         silo = design.silos(np.full(8, present))["clinic-2"]

@@ -24,7 +24,6 @@ from wholegrain.engines.distributed import Spread
 from wholegrain.engines.processes import _free_port
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
-from wholegrain.gradients.parameters import flatten
 from wholegrain.runs.engines import EngineChoice, engine_for
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import load
@@ -269,7 +268,7 @@ def stop_in_the_middle(prepared: Prepared) -> None:
     """Two answers of five, the second from the other process."""
     silos = tuple(prepared.silos)
     with engine_for(prepared, EngineChoice("distributed", 2)) as engine:
-        answers = engine.run(RoundTask(0, silos, 1, flatten(prepared.model)))
+        answers = engine.run(RoundTask(0, silos, 1, prepared.first))
         assert [next(answers).silo, next(answers).silo] == list(silos[:2])
         raise KeyboardInterrupt
 

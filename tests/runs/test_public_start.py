@@ -14,7 +14,6 @@ import wholegrain as wg
 from small_runs import PRICING, model, resume, start, stop_after
 from wholegrain.errors import ModelError, RunError, SpecError
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.backbone import read_backbone
 from wholegrain.report.reading import read_run
 from wholegrain.report.words import conditions
@@ -109,7 +108,7 @@ def test_a_run_starts_where_the_backbone_ended(specs: Path, train: str) -> None:
     x = torch.rand(4, 784, generator=torch.Generator().manual_seed(0))
     whole = prepare(spec(specs, "model.train=all"), pricing=PRICING).model
     assert torch.equal(prepared.model(x), whole(x))
-    assert prepared.public["trained_parameters"] == flatten(prepared.model).numel()
+    assert prepared.public["trained_parameters"] == prepared.first.numel()
 
 
 def test_a_cached_view_gives_what_the_whole_model_gives(specs: Path) -> None:

@@ -61,6 +61,13 @@ def test_the_same_seed_gives_the_same_model() -> None:
     assert not torch.equal(vectors[0], vectors[2])
 
 
+def test_what_is_prepared_once_can_be_run_twice() -> None:
+    prepared = prepare(spec("subject_dp"), dataset=DATA)
+    first, second = finish(prepared).vector, finish(prepared).vector
+    assert torch.equal(first, second)
+    assert not torch.equal(first, prepared.first)
+
+
 def test_held_out_subjects_are_never_trained_on() -> None:
     parts = split_dataset(DATA, spec("subject_dp", evaluation={"test": 0.3, "validation": 0.2}))
     trained = set(np.concatenate([silo.data.subjects for silo in parts.silos.values()]))

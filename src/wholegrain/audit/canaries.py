@@ -21,7 +21,6 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
@@ -165,7 +164,7 @@ class Design:
     @cached_property
     def start(self) -> Tensor:
         """The model's parameters with the block behind them, at zero."""
-        vector = flatten(self.prepared.model)
+        vector = self.prepared.first
         return torch.cat([vector, vector.new_zeros(self.block.size)])
 
     @cached_property
@@ -263,7 +262,7 @@ class Extended:
     """
 
     def __init__(self, design: Design) -> None:
-        self._real, self._size = design.prepared.clipped_sum, flatten(design.prepared.model).numel()
+        self._real, self._size = design.prepared.clipped_sum, design.prepared.first.numel()
         self._coordinates, lengths = design.coordinates, design.lengths
 
         def loss(outputs: Tensor, codes: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
 from wholegrain.audit.canaries import BASE, Block, Company, Design
 from wholegrain.audit.playing import NoiseOf, Seen, last_of, play
 from wholegrain.audit.scores import NoiseLaw, Values, known_law
-from wholegrain.gradients.parameters import Layout, call, flatten
+from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.pooling import ClipPer
 from wholegrain.gradients.reference import batch_gradient
 from wholegrain.models.inputs import values
@@ -56,7 +56,7 @@ class Portrait:
 def by_input(prepared: Prepared, noise: NoiseOf, unit: Unit, runs: int, seed: int, tick: Tick = silent) -> Outcome:
     """`runs` trainings with such a canary in the first home or not, and hardly anything else."""
     design = Design(prepared=prepared, unit=unit, block=Block(1, 0), company=Company.ONE)
-    coins, start = secret_coins(seed, "input", runs), flatten(prepared.model)
+    coins, start = secret_coins(seed, "input", runs), prepared.first
     portrait = telling_input(prepared, start, seed)
     without, within = (dressed(design.silos(np.array([present])), portrait) for present in (False, True))
     rows = []

@@ -24,7 +24,7 @@ from wholegrain.audit.playing import play, unwatched
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.errors import DataError
-from wholegrain.gradients.parameters import Layout, call, flatten
+from wholegrain.gradients.parameters import Layout, call
 from wholegrain.models.inputs import values
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.units import Guarantee, Unit
@@ -164,7 +164,7 @@ def rate_at(members: Values, others: Values, false_positives: float, confidence:
 
 def _fall(prepared: Prepared, kept: SubjectData) -> Values:
     """By how much each item's loss fell, on average over the rounds that are looked at [item]."""
-    start, last = flatten(prepared.model), prepared.plan.horizon.rounds
+    start, last = prepared.first, prepared.plan.horizon.rounds
     every = max(1, last // LOOKS)
     looks = [
         item_losses(prepared, vector, kept)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from wholegrain.audit.inputs import Portrait, candidates
-from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.pooling import ClipPer, Pool
 from wholegrain.models.inputs import values
 from wholegrain.policies.policy import Policy
@@ -23,7 +22,7 @@ ROUNDING = 1e-4
 
 def largest_move(prepared: Prepared, seed: int) -> float:
     """The furthest that any candidate's rows move the sum, in units of what is allowed: 1 at most, if all is well."""
-    policy, vector = prepared.plan.rows[0][0], flatten(prepared.model)
+    policy, vector = prepared.plan.rows[0][0], prepared.first
     moves = [
         _difference(prepared, vector, portrait, rows) / _allowed(policy, rows)
         for portrait in candidates(prepared, vector, seed)

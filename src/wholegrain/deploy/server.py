@@ -18,6 +18,7 @@ from wholegrain.engines.wire import SiloTask, start_of
 from wholegrain.errors import RunError, SpecError, WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.memory import RememberingAccountant, default_store
@@ -76,6 +77,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         silos={},
         scored={},
         model=learner.model,
+        first=flatten(learner.model),
         clipped_sum=BookKeeping(learner.trained, cross_entropy),
         noise=noise_source(spec.privacy.noise, spec.seed),
         trained=learner.trained,

@@ -10,7 +10,6 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.processes import Processes, beside, end_at_once, rank, world_size
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import Engine
-from wholegrain.gradients.parameters import flatten
 from wholegrain.runs.runner import Prepared, in_process
 
 NAMES = ("inprocess", "distributed")
@@ -68,7 +67,7 @@ def _others(choice: EngineChoice) -> contextlib.AbstractContextManager[Processes
 def serve_silos(prepared: Prepared) -> None:
     """Train this process' silos until the run is over."""
     with joined():
-        serve(_own(in_process(prepared)), _spread(prepared), flatten(prepared.model))
+        serve(_own(in_process(prepared)), _spread(prepared), prepared.first)
 
 
 def _own(local: InProcess) -> InProcess:

@@ -61,6 +61,8 @@ class Prepared:
     silos: Mapping[str, Silo]
     scored: Mapping[str, SubjectData]
     model: nn.Module
+    first: Tensor
+    """The parameters before round 0: runs leave their own in the model."""
     clipped_sum: ClippedSum
     noise: NoiseSource
     trained: nn.Module | None = None
@@ -166,6 +168,7 @@ def prepare(
         silos={name: replace(silo, view=learner.frozen) for name, silo in parts.silos.items()},
         scored={name: learner.seen(data) for name, data in scored.items()},
         model=learner.model,
+        first=flatten(learner.model),
         clipped_sum=gradients,
         noise=noise_source(spec.privacy.noise, spec.seed),
         trained=learner.trained,
@@ -195,7 +198,7 @@ def execute(
     observe: Observer = ignore,
 ) -> Run:
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
-    start = start or Start(State(0, flatten(prepared.model)))
+    start = start or Start(State(0, prepared.first))
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     state, done = start.state, list(start.done)
     carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)

@@ -27,7 +27,7 @@ from wholegrain import _check
 from wholegrain._files import sync_folder, write_whole
 from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State
-from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.parameters import Layout
 from wholegrain.runs.checkpoints import Checkpoints
 from wholegrain.runs.describe import count
 from wholegrain.runs.progress import RoundDone
@@ -123,7 +123,7 @@ class RunFolder:
         """Where the run goes on: at the last checkpoint that is whole and whose rounds are all on record."""
         self._require_same(prepared)
         done = self._rounds()
-        state = self._checkpoints.latest(len(done), flatten(prepared.model))
+        state = self._checkpoints.latest(len(done), prepared.first)
         done = done[: state.round]
         try:
             self._write_text("rounds.jsonl", "".join(_line(each) for each in done))
@@ -176,7 +176,7 @@ class RunFolder:
             # Counts of raw data: a simulation may show them, a release must not.
             self._write("data.json", {"private": False, **count(prepared.spec, prepared.silos, BATCHES)})
         self._checkpoints.path.mkdir()
-        self._checkpoints.add(State(0, flatten(prepared.model)))
+        self._checkpoints.add(State(0, prepared.first))
         self._write("run.json", identity)
         with guarded(prepared, self.run, self.path):
             pass
