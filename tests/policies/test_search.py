@@ -39,7 +39,7 @@ def test_noise_is_that_of_the_picture_of_gradients() -> None:
     away = sums - torch.eye(size)[0] * 50 * ALIGNMENT
     squares = away.square().sum(1)
     measured, error = squares.mean(), squares.std() / math.sqrt(trials)
-    signal, predicted = one_step([(row, facts)], noise, size)
+    signal, predicted = one_step([(row, facts)], noise, size, reach=1)
     assert signal == pytest.approx(ALIGNMENT)
     assert abs(float(measured) - (50 * predicted) ** 2) < 5 * float(error)
 

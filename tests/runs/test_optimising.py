@@ -11,6 +11,7 @@ from small_runs import PRICING
 from wholegrain.errors import SpecError
 from wholegrain.runs import datasets
 from wholegrain.runs.optimising import optimise
+from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.spec import RunSpec, load
 
 SPEC = """
@@ -59,17 +60,45 @@ def test_momentum_counts_as_the_plain_steps_that_it_amounts_to(spec: Path) -> No
 
 
 def test_weights_by_span_are_kept(spec: Path) -> None:
+    spec.write_text(
+        SPEC.replace("subjects = 300", "subjects = 300, knows_spans = true").replace(
+            "subjects = 400", "subjects = 400, knows_spans = true"
+        )
+    )
     choice = optimise(load(spec, ("policy.by_span=true", "policy.rate=1.0")), ("subject_dp",), PRICING)
     assert choice.spec.policy.by_span
-    assert "policy.by_span=true" in choice.changes
-
-
-def test_the_changes_give_the_chosen_spec(spec: Path) -> None:
-    choice = optimise(load(spec), ("subject_dp",), PRICING)
     changed = load(spec, choice.changes)
-    assert changed.rounds.learning_rate == pytest.approx(choice.spec.rounds.learning_rate, rel=1e-3)
-    alike = choice.spec.model_copy(update={"rounds": changed.rounds})
-    assert changed == alike
+    assert changed == choice.spec
+    assert changed.federation is not None
+    assert plan_federation(changed, changed.federation, PRICING).guarantee() == choice.plan.guarantee()
+
+
+@pytest.mark.parametrize("own", ["policy.rate=0.5", "policy.rate=null policy.batch_size=64"])
+def test_the_changes_give_the_chosen_spec(spec: Path, own: str) -> None:
+    choice = optimise(load(spec, own.split()), ("subject_dp",), PRICING)
+    assert load(spec, (*own.split(), *choice.changes)) == choice.spec
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("privacy.noise_multiplier=5", "leave out privacy.noise_multiplier"),
+        ("rounds.cohort=1", "leave out rounds.cohort"),
+        ("policy.by_span=true", "knows_spans = true"),
+        ("rounds.learning_rate=1e6", "beyond 1e"),
+        ("federation.shape=[100000,100000]", "are the most"),
+    ],
+)
+def test_what_it_cannot_weigh_is_refused(spec: Path, change: str, words: str) -> None:
+    changes = (change, "policy.rate=1.0")
+    with pytest.raises(SpecError, match=words):
+        optimise(load(spec, changes), ("subject_dp",), PRICING)
+
+
+@pytest.mark.parametrize("change", ["federation.classes=0", "federation.shape=[]", "federation.shape=[0]"])
+def test_a_federation_without_inputs_or_answers_is_refused(spec: Path, change: str) -> None:
+    with pytest.raises(SpecError, match=change.partition("=")[0]):
+        load(spec, (change,))
 
 
 def test_less_budget_goes_less_far(spec: Path) -> None:

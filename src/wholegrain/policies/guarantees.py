@@ -88,8 +88,9 @@ def terms(rows: Iterable[Row], span: int, units: Iterable[Unit] = Unit) -> Terms
     """On what terms these rows' releases are priced."""
     rows, units = list(rows), tuple(units)
     # Where an item has a coin of its own, sampling hides it better than its subject's price would.
-    shared = any(shares_its_coin(policy, silo) for policy, silo in rows) and not _unprovable(rows, Unit.SUBJECT)
-    through = exposure(rows, Unit.SUBJECT, span=1) if shared and Unit.ITEM in units else None
+    shared = any(shares_its_coin(policy, silo) for policy, silo in rows)
+    provable = not (_unprovable(rows, Unit.ITEM) or _unprovable(rows, Unit.SUBJECT))
+    through = exposure(rows, Unit.SUBJECT, span=1) if shared and provable and Unit.ITEM in units else None
     return Terms({unit: exposure(rows, unit, span) for unit in units}, through)
 
 

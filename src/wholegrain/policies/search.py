@@ -104,12 +104,13 @@ def leaders(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _of_policy(question: Question, policy: str) -> Iterator[Candidate]:
-    for rate in RATES:
+    by_span = question.by_span and policy == "subject_dp"
+    for rate in RATES[:1] if by_span else RATES:  # by span, everybody is in every step
         settings = Settings(
             rate=rate,
             clip_norm=question.clip_norm,
             group_cap=1 if policy == "local_group_dp" else None,
-            by_span=question.by_span and policy == "subject_dp" and rate == 1,
+            by_span=by_span,
         )
         try:
             rows = [(find(policy).row(settings, silo), silo) for silo in question.federation.silos]
@@ -126,7 +127,7 @@ def _of_length(
 ) -> Iterator[Candidate]:
     """For each schedule, the best learning rate."""
     multiplier = _noise(question, rows, steps)
-    signal, noise = one_step(rows, multiplier, question.parameters)
+    signal, noise = one_step(rows, multiplier, question.parameters, question.federation.reach)
     for name, schedule in question.schedules.items():
         paces = [schedule(step / steps) for step in range(steps)]
         remaining = left(signal, noise, paces, parameters=question.parameters)
@@ -155,7 +156,7 @@ def _noise(question: Question, rows: Sequence[Row], steps: int) -> float:
     return first_guess(event_of, question.budget)
 
 
-def one_step(rows: Sequence[Row], noise: float, parameters: int) -> tuple[float, float]:
+def one_step(rows: Sequence[Row], noise: float, parameters: int, reach: int) -> tuple[float, float]:
     """Signal and noise, in units of C, of a step in each of these silos, averaged by their public numbers of subjects.
 
     By span, a subject is taken to be in all silos that it may be in: then both shrink alike, and nothing is gained.
@@ -166,7 +167,7 @@ def one_step(rows: Sequence[Row], noise: float, parameters: int) -> tuple[float,
         share = silo.subjects / mass
         alignment, contributions = _contributions(policy, silo)
         divisor = policy.divisor.value if isinstance(policy.divisor, PublicDivisor) else 1.0
-        weight = 1 / math.sqrt(len(rows)) if policy.by_span else 1.0
+        weight = 1 / math.sqrt(reach) if policy.by_span else 1.0
         signal += share * alignment * weight * contributions / divisor
         spread += (share * noise / divisor) ** 2
         own += (share * weight / divisor) ** 2 * (1 - alignment**2) * contributions

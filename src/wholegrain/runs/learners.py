@@ -19,6 +19,9 @@ from wholegrain.models.parts import divided, train_head, train_low_rank
 from wholegrain.runs.spec import FederationSpec, ModelSpec, RunSpec
 from wholegrain.silo.training import viewed
 
+MOST_FEATURES = 10**7
+"""Of an item that nobody has shown; more is a slip of whoever wrote the spec."""
+
 
 @dataclass(frozen=True, eq=False)
 class Learner:
@@ -66,7 +69,10 @@ def learner_for(spec: ModelSpec, features: int, classes: int, seed: int) -> Lear
 
 def federation_learner(spec: RunSpec, federation: FederationSpec) -> Learner:
     """The learner of a server, which knows the shape of an input and holds none."""
-    return learner_for(spec.model, math.prod(federation.shape), federation.classes, spec.seed)
+    features = math.prod(federation.shape)
+    if features > MOST_FEATURES:
+        raise SpecError(f"federation.shape says {features:,} numbers for an item; {MOST_FEATURES:,} are the most.")
+    return learner_for(spec.model, features, federation.classes, spec.seed)
 
 
 def own_learner(model: nn.Module) -> Learner:

@@ -35,15 +35,15 @@ class Choice:
     def changes(self) -> tuple[str, ...]:
         """What to put after --set to have the chosen settings."""
         policy, rounds = self.spec.policy, self.spec.rounds
-        cap = (f"policy.group_cap={policy.group_cap}",) if policy.group_cap is not None else ()
         return (
             f"policy.name={policy.name}",
             f"policy.rate={policy.rate:g}",
+            "policy.batch_size=null",
+            f"policy.group_cap={'null' if policy.group_cap is None else policy.group_cap}",
             f"policy.by_span={str(policy.by_span).lower()}",
-            *cap,
             f"rounds.count={rounds.count}",
             f"rounds.steps={rounds.steps}",
-            f"rounds.learning_rate={rounds.learning_rate:.4g}",
+            f"rounds.learning_rate={rounds.learning_rate:g}",
             f"rounds.averaging={rounds.averaging}",
             f"server.step={self.spec.server.step}",
             f"server.learning_rate={self.spec.server.learning_rate:g}",
@@ -55,28 +55,34 @@ class Choice:
 def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accountant | None = None) -> Choice:
     """The spec with policy, rate, rounds, schedule and learning rate for the least predicted loss.
 
-    Weights by span are taken where the spec has them: that silos know spans is for whoever wrote it to say.
+    Weights by span are taken where the spec has them, and says of its silos that they know spans.
     """
     check_early(spec)
     if spec.federation is None:
         raise SpecError("plan --optimise reads no data: the spec needs the section [federation] with the silos' sizes.")
     if spec.privacy.epsilon is None or spec.privacy.unit != "subject":
         raise SpecError("plan --optimise needs privacy.epsilon, a budget for a subject.")
-    by_span = spec.policy.by_span
-    facts = tuple(SiloFacts(**silo.model_dump(), knows_spans=by_span) for silo in spec.federation.silos)
+    if spec.privacy.noise_multiplier is not None:
+        raise SpecError("plan --optimise finds the noise that the budget needs; leave out privacy.noise_multiplier.")
+    if spec.rounds.cohort is not None:
+        raise SpecError("plan --optimise weighs rounds in which every silo trains; leave out rounds.cohort.")
+    if spec.policy.by_span and not all(silo.knows_spans for silo in spec.federation.silos):
+        raise SpecError("policy.by_span needs silos that know spans; say knows_spans = true of each in [federation].")
+    facts = tuple(SiloFacts(**silo.model_dump()) for silo in spec.federation.silos)
     parameters = Layout.of(federation_learner(spec, spec.federation).model).size
     question = Question(
         federation=Federation(silos=facts, span=spec.silos.span),
         budget=Budget(spec.privacy.epsilon, spec.privacy.delta),
         parameters=parameters,
         clip_norm=spec.policy.clip_norm,
-        by_span=by_span,
+        by_span=spec.policy.by_span,
         schedules=SCHEDULES,
         policies=policies,
     )
     weighed = candidates(question)
     chosen = best(weighed)
     better = RunSpec.of(_changed(spec, chosen))
+    check_early(better)
     plan = plan_for(better, facts, pricing or accountant(spec.privacy.accountant))
     return Choice(weighed, chosen, better, plan, parameters)
 
@@ -90,8 +96,9 @@ def _changed(spec: RunSpec, chosen: Candidate) -> dict[str, Any]:
         "group_cap": chosen.settings.group_cap,
         "by_span": chosen.settings.by_span,
     }
-    tree["rounds"] |= {"count": chosen.steps, "steps": 1, "learning_rate": _own_pace(spec) * chosen.pace}
-    tree["rounds"]["averaging"] = "subjects"
+    # As many digits as are shown, so that what is shown gives the very same spec.
+    pace = float(f"{_own_pace(spec) * chosen.pace:.4g}")
+    tree["rounds"] |= {"count": chosen.steps, "steps": 1, "learning_rate": pace, "averaging": "subjects"}
     tree["server"] |= {"step": "plain", "learning_rate": 1.0, "schedule": chosen.schedule, "average": "none"}
     return tree
 

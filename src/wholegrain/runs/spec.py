@@ -193,6 +193,8 @@ class SiloFactsSpec(Section):
     subjects: int
     items_per_subject: int | None = None
     drops_surplus: bool = True
+    knows_spans: bool = False
+    """Whether it knows, of each of its subjects, in how many silos that subject is."""
 
 
 class FederationSpec(Section):
@@ -201,8 +203,8 @@ class FederationSpec(Section):
     A silo has `patience` seconds to answer in a round.
     """
 
-    shape: tuple[int, ...]
-    classes: int
+    shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+    classes: Annotated[int, Field(ge=2, le=10**6)]
     silos: tuple[SiloFactsSpec, ...]
     patience: float = 600.0
 
@@ -330,7 +332,15 @@ def apply(tree: dict[str, Any], change: str) -> None:
 
 
 def _literal(text: str) -> Any:
-    """A TOML value where it is one, otherwise the text itself, so that names need no quotes."""
+    """A TOML value where it is one, otherwise the text itself, so that names need no quotes.
+
+    TOML has no value for what is not set; `null` stands for it.
+
+    >>> _literal("4.0"), _literal("subject_dp"), _literal("null")
+    (4.0, 'subject_dp', None)
+    """
+    if text == "null":
+        return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
