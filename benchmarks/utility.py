@@ -12,6 +12,7 @@ says so; no ε pays for that choice.
 import argparse
 import functools
 import hashlib
+import itertools
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
+import numpy as np
 import torch
 
 import draw
@@ -28,7 +30,7 @@ from wholegrain.cli.pricing import remembering
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import WholegrainError
 from wholegrain.privacy.units import Unit
-from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.runner import execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
 
@@ -307,6 +309,30 @@ def cell(rows: list[Tree]) -> str:
     return f"{statistics.mean(found):.1f}{spread}" + ("" if len(found) == len(SEEDS) else f" ({len(found)})")
 
 
+def behind(rows: list[Tree], data: str, epsilon: float) -> list[float]:
+    """How many points the best recipe is below FedAvg, seed by seed."""
+    free, best = (
+        {row["seed"]: row["accuracy"] for row in rows if (row["data"], row["method"], row["epsilon"]) == wanted}
+        for wanted in ((data, "fedavg", None), (data, "best", epsilon))
+    )
+    return [100 * (free[seed] - best[seed]) for seed in sorted(free.keys() & best.keys())]
+
+
+def constant(problem: Problem, name: str) -> list[float]:
+    """How often the most frequent answer of the training part is right, in %, seed by seed."""
+    found = []
+    for case in problem.cases(name, ()):
+        parts = split_dataset(dataset(json.dumps(case.spec["data"], sort_keys=True)), RunSpec.of(case.spec))
+        answers = np.bincount(np.concatenate([silo.data.targets for silo in parts.silos.values()]))
+        found.append(100 * float((parts.held_out["test"].targets == answers.argmax()).mean()))
+    return found
+
+
+def told(figures: list[float]) -> str:
+    spread = f" ± {statistics.stdev(figures):.2f}" if len(figures) > 1 else ""
+    return f"{statistics.mean(figures):.2f}{spread} ({len(figures)} seeds)"
+
+
 def picture(rows: list[Tree], path: Path) -> None:
     """Accuracy by ε, one panel for each data set; a band shows the range over seeds."""
     shown = [{**row, "accuracy": 100 * row["accuracy"]} for row in rows if "accuracy" in row]
@@ -337,6 +363,7 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS)
     parser.add_argument("--quick", action="store_true", help="one seed, ε = 1 and 4")
     parser.add_argument("--draw", action="store_true", help="renew the picture and the tables of the pages")
+    parser.add_argument("--constant", action="store_true", help="how often a constant answer is right")
     given = parser.parse_args()
     known = problems(given.backbone)
     if given.draw:
@@ -344,6 +371,13 @@ def main() -> None:
         picture(rows, record.ROOT / "docs" / "images" / "utility.svg")
         for path, methods in PAGES.items():
             path.write_text(renewed(path.read_text(), table(rows, methods)))
+        for name, epsilon in itertools.product(known, EPSILONS):
+            if gaps := behind(rows, name, epsilon):
+                print(f"{name}, ε = {epsilon:g}: best is {told(gaps)} points below fedavg")
+        return
+    if given.constant:
+        for name in given.only or known:
+            print(f"{name}: a constant answer is right in {told(constant(known[name], name))} %")
         return
     torch.set_num_threads(1)
     epsilons, seeds = ((1.0, 4.0), (0,)) if given.quick else (given.epsilons, None)
