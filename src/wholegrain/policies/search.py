@@ -212,9 +212,8 @@ def _contributions(policy: Policy, silo: SiloFacts) -> tuple[float, float]:
         return _aligned(rate * silo.items), 1.0
     if policy.clip.per is ClipPer.SUBJECT:
         return _aligned(typical), rate * silo.subjects
-    if policy.clip.pool is Pool.MEAN:  # the mean of k clipped items is shorter, and points the better for it
-        drawn = max(1.0, rate * typical)
-        return ALIGNMENT, presence(rate, round(typical)) * silo.subjects * min(drawn, 1.0)
+    if policy.clip.pool is Pool.MEAN:  # of k clipped items: shorter, but it points the better for it, and both cancel
+        return ALIGNMENT, presence(rate, round(typical)) * silo.subjects
     cap = getattr(policy.sampling, "most_per_subject", None)
     drawn = rate * typical
     return ALIGNMENT, silo.subjects * (drawn if cap is None else min(drawn, float(cap)))
