@@ -1,18 +1,26 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and files that are their owner's alone."""
 
 import contextlib
 import os
 from pathlib import Path
 
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
 
-def write_whole(path: Path, content: bytes) -> None:
+
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """Put a file in place so that, after a crash at any instant, either the old content or the new is there.
 
-    An error (no room, no permission) leaves the old content, and no trace of the new one.
+    An error (no room, no permission) leaves the old content, and no trace of the new one. A `private` file is readable
+    by its owner alone from its first byte on, whatever the umask.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
-        with partial.open("wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+        with open(
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE if private else 0o666), "wb"
+        ) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -22,6 +30,30 @@ def write_whole(path: Path, content: bytes) -> None:
             partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder, and missing ones above it, for its owner alone; one that is there is closed to others."""
+    if not path.parent.is_dir():
+        private_folder(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=PRIVATE_FOLDER)
+    close_to_others(path)
+    return path
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A descriptor of a file that is its owner's alone, whatever the umask; one that is there is closed to others."""
+    handle = os.open(path, flags, PRIVATE_FILE)
+    with contextlib.suppress(PermissionError):  # somebody else's file: its owner decides
+        os.fchmod(handle, PRIVATE_FILE)
+    return handle
+
+
+def close_to_others(path: Path) -> None:
+    """Take every right of group and others away; what belongs to somebody else stays as it is."""
+    with contextlib.suppress(PermissionError):
+        os.chmod(path, path.stat().st_mode & 0o700)
 
 
 def sync_folder(folder: Path) -> None:
