@@ -86,4 +86,5 @@ class Coins:
 
 def _uniform(words: Words) -> Floats:
     # The half step keeps 0 and 1 out; for the largest words, it is lost to rounding, and 1 − 2⁻⁵³ comes out.
-    return np.minimum((words >> np.uint64(11)) * 2.0**-53 + _HALF_STEP, 1 - 2.0**-53)
+    drawn: Floats = np.minimum((words >> np.uint64(11)) * 2.0**-53 + _HALF_STEP, 1 - 2.0**-53)
+    return drawn
