@@ -58,7 +58,10 @@ def test_silos_are_alike_in_size(law: str) -> None:
 
 def test_a_larger_alpha_gathers_a_subjects_items_in_fewer_silos() -> None:
     data = people()
-    spread = [silos_per_subject(data, partition.power(data, 8, alpha, Coins.seeded(0))) for alpha in (1.0, 2.0, 4.0, 8.0, 64.0)]
+    spread = [
+        silos_per_subject(data, partition.power(data, 8, alpha, Coins.seeded(0)))
+        for alpha in (1.0, 2.0, 4.0, 8.0, 64.0)
+    ]
     assert all(before > after + 0.2 for before, after in itertools.pairwise(spread))
     assert spread[-1] < 2
 
@@ -125,5 +128,7 @@ def test_by_item_holds_out_a_share_of_the_items(fraction: float) -> None:
 
 def test_parts_with_different_names_are_drawn_apart() -> None:
     data = people()
-    test, again, validation = (partition.by_subject(data, 0.5, Coins.seeded(0), name)[1] for name in ("test", "test", "validation"))
+    test, again, validation = (
+        partition.by_subject(data, 0.5, Coins.seeded(0), name)[1] for name in ("test", "test", "validation")
+    )
     assert test.tolist() == again.tolist() != validation.tolist()

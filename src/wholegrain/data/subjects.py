@@ -116,13 +116,15 @@ def subject_codes(ids: Iterable[str]) -> NDArray[np.int64]:
     Guarantee: two ids never share a code; where their hashes do (once in 10⁶ tables of three million people), the
     table is refused.
     """
-    names, places = np.unique(np.array(list(ids), np.str_), return_inverse=True)
-    hashes = (blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=8).digest() for name in names)
-    codes = np.array([int.from_bytes(hash) >> 1 for hash in hashes], np.int64)
-    if len(np.unique(codes)) < len(codes):
+    ids = list(ids)
+    codes = {id: _code(id) for id in dict.fromkeys(ids)}
+    if len(set(codes.values())) < len(codes):
         raise DataError("Two subjects' ids have the same hash, so that they would count as one; rename one of them.")
-    found: NDArray[np.int64] = codes[places]
-    return found
+    return np.array([codes[id] for id in ids], np.int64)
+
+
+def _code(id: str) -> int:
+    return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 1
 
 
 def rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
