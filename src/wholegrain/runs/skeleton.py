@@ -156,7 +156,8 @@ def _silos(roles: Roles) -> list[str]:
     lines = ["", "[silos]"]
     if roles.silo is None:
         lines += ['partition = "uniform"  # rows are spread over silos at random', f"count = {_text(BLANK)}"]
-    return [*lines, *SILOS]
+    silo = '"*"  ' if roles.silo is None else "north"
+    return [*lines, *SILOS, f"# {silo} = {{ items = 4000, subjects = 900 }}{'' if roles.silo is None else EACH}"]
 
 
 def _guessed(name: str, roles: Roles) -> str:
@@ -195,7 +196,12 @@ HEAD = """\
 SILOS = (
     "# items_per_subject = 10  # K: the most rows of one subject in one silo; every policy but subject_dp needs it",
     "# span = 2                # M: the most silos that hold one subject; all of them if left out",
+    "",
+    '# A release (privacy.noise = "secure") needs public sizes, declared by the owner of the data instead of counted:',
+    "# about what a silo trains on, in round numbers. `wholegrain data describe` proposes some.",
+    "# [silos.sizes]",
 )
+EACH = "  # a line for each silo"
 REST = """
 [model]
 name = "logistic"
