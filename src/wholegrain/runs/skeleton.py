@@ -146,10 +146,10 @@ def _target(column: Column | None, roles: Roles) -> str:
 
 def _feature(column: Column) -> str:
     if column.kind is Kind.OTHER:
-        return f"# {_key(column.name)} is {column.kind}: make it one of them, or leave it out"
+        return f"# {key(column.name)} is {column.kind}: make it one of them, or leave it out"
     if column.kind is Kind.NAME:
-        return f"{_key(column.name)} = {{ categories = [{_text(BLANK)}] }}"
-    return f"{_key(column.name)} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
+        return f"{key(column.name)} = {{ categories = [{_text(BLANK)}] }}"
+    return f"{key(column.name)} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
 
 
 def _silos(roles: Roles) -> list[str]:
@@ -164,7 +164,7 @@ def _guessed(name: str, roles: Roles) -> str:
     return "guess, by the column's name; " if name in roles.guessed else ""
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
     """A TOML key, quoted where it must be."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
 
