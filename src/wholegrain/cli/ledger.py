@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from wholegrain.cli import show
-from wholegrain.cli.pricing import Json, remembering
+from wholegrain.cli.pricing import Json
 from wholegrain.errors import LedgerError
-from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.book import Book
 from wholegrain.privacy.exposure import price
 from wholegrain.privacy.ledger import Ledger
@@ -71,7 +71,7 @@ def _require_head(ledger: Ledger, head: str, path: Path) -> None:
 
 
 def _facts(ledger: Ledger) -> dict[str, Any]:
-    book, pricing = ledger.book, remembering("pld")
+    book, pricing = ledger.book, accountant("pld")
     return {
         "ledger": str(ledger.path),
         "entries": ledger.head.number,

@@ -22,7 +22,6 @@ from wholegrain.deploy.host import Host, facts_of
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError, WholegrainError
 from wholegrain.privacy.accountants import accountant
-from wholegrain.privacy.memory import RememberingAccountant, default_store
 from wholegrain.runs.accounts import open_ledger
 from wholegrain.silo.sources import noise_source
 
@@ -36,7 +35,7 @@ FAILED = "[silo] the task failed; the silo's own log says why"
 def hosted(charter: Charter) -> Iterator[Host]:
     """The silo of a charter, with its data read and its ledger open."""
     assert charter.ledger.path is not None
-    pricing = RememberingAccountant(accountant(charter.limit.accountant), default_store())
+    pricing = accountant(charter.limit.accountant)
     with open_ledger(Path(charter.ledger.path)) as ledger:
         yield Host.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
 
