@@ -13,7 +13,7 @@ import pytest
 from dp_accounting import DpEvent
 
 from wholegrain.cli import runs
-from wholegrain.privacy.accountants import DEFAULT
+from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.runs.accounts import LEDGER
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import RunSpec
@@ -57,6 +57,12 @@ class Remembering:
     @functools.cache  # noqa: B019 (there is one of it)
     def epsilon(self, event: DpEvent, delta: float) -> float:
         return DEFAULT.epsilon(event, delta)
+
+    def way(self, event: DpEvent) -> str:
+        return DEFAULT.way(event)
+
+    def filtered(self, limit: float | None) -> Accountant:
+        return DEFAULT.filtered(limit)
 
 
 @functools.cache

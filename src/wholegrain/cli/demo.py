@@ -79,7 +79,7 @@ def demo(
 
 
 def _row(label: str, run: Run) -> tuple[Any, ...]:
-    subject, item = run.plan.guarantee(Unit.SUBJECT), run.plan.guarantee(Unit.ITEM)
+    subject, item = run.spent(Unit.SUBJECT), run.spent(Unit.ITEM)
     return (
         label,
         f"{run.accuracy:.1%}",

@@ -14,7 +14,6 @@ from wholegrain.errors import SpecError
 from wholegrain.federation.rounds import State
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
-from wholegrain.privacy.units import Guarantee
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engines import EngineChoice, engine_for, serve_silos
 from wholegrain.runs.events import event_files
@@ -25,7 +24,7 @@ from wholegrain.runs.progress import RoundDone, both
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.store import RunFolder, require_free
-from wholegrain.runs.summary import plan_facts, run_facts
+from wholegrain.runs.summary import account_facts, plan_facts, run_facts
 
 SpecPath = Annotated[Path, typer.Argument(help="A spec in TOML, or the spec.json of an earlier run.")]
 Changes = Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value. May be repeated.")]
@@ -180,8 +179,9 @@ def _free_folder(spec: Path) -> Path:
 def _report(finished: Run, folder: RunFolder) -> None:
     rows = [(name, f"{score.accuracy:.4f}", f"{score.loss:.4f}") for name, score in finished.scores.items()]
     show.out.print(show.table("Scores (not private)", ("items of", "accuracy", "loss"), rows))
-    promised: tuple[Guarantee, ...] = finished.plan.guarantees
-    show.out.print(show.guarantees(promised))
+    show.out.print(show.spent(finished.guarantees, finished.plan.guarantees))
+    if finished.account.shared:
+        show.out.print(show.account(account_facts(finished.account)), soft_wrap=True)
     played, planned = len(finished.rounds), finished.plan.horizon.rounds
     count = f"{played} rounds" if played == planned else f"{played} of {planned} rounds (the budget is spent)"
     failed = sum(done.failed for done in finished.rounds)

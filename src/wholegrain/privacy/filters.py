@@ -15,8 +15,8 @@ fixed steps. So every conclusion from "the record shows n steps at most" keeps t
 only the number of steps depends on them. It fails as soon as the *kind* of the next step may depend on what was seen:
 an account with several runs, a silo whose server may change noise and rate in every round.
 
-The filters, with a = α − 1 and R_t(α) the Rényi divergence of step t, in one of the two directions (a unit added, a unit
-removed; every bound below is taken in both):
+The filters, with a = α − 1 and R_t(α) the Rényi divergence of step t, in one of the two directions (a unit added, a
+unit removed; every bound below is taken in both):
 
     Gaussian. Where all steps are Gaussians of unit rate, μ² = Σ 1/σ_t² adds up, whoever chose them [Smith & Thakurta
     2022; Koskela et al. 2023]: the whole is one Gaussian.
@@ -25,8 +25,8 @@ removed; every bound below is taken in both):
     2021; Whitehouse et al. 2023], so where Σ R_t(α) ≤ B at the end, δ(ε) ≤ exp(a(B − ε))·(1 − 1/α)^a / α
     [Canonne, Kamath & Steinke 2020]. This is for one order fixed beforehand. Which of several orders is best at the end
     depends on what was seen, and a minimum over orders is not free: outcomes that end well under one order and outcomes
-    that end well under another add up. Each order therefore has a share of δ, fixed beforehand, and the shares add up to
-    one. Half of δ goes to the order that suits the account's limit, the rest to a fixed set of orders.
+    that end well under another add up. Each order therefore has a share of δ, fixed beforehand, and the shares add up
+    to one. Half of δ goes to the order that suits the account's limit, the rest to a fixed set of orders.
 
 Mechanisms may also run at the same time [Haney et al. 2023]: filters bear runs that are interleaved.
 
@@ -166,8 +166,8 @@ def _divergences(moves: Curve, chances: Curve, orders: tuple[float, ...], out: b
 def _divergence(moves: Curve, chances: Curve, a: float, out: bool) -> float:
     """D_{1+a} between P = Σ p_j N(m_j, 1) and Q = N(0, 1): of P from Q, or (`out`) of Q from P.
 
-    With r = P/Q the integrands are φ·r^{1+a} and φ·r^{−a}: analytic, falling like a Gaussian beyond their last peak, and
-    without a singularity nearer to the real line than the zeros of r, about π/m. The trapezoidal rule converges
+    With r = P/Q the integrands are φ·r^{1+a} and φ·r^{−a}: analytic, falling like a Gaussian beyond their last peak,
+    and without a singularity nearer to the real line than the zeros of r, about π/m. The trapezoidal rule converges
     exponentially on such functions; its step is far below what that takes.
     """
     most, power = float(moves.max()), -a if out else 1 + a
@@ -182,8 +182,8 @@ def _divergence(moves: Curve, chances: Curve, a: float, out: bool) -> float:
         if chance > 0:
             log_ratio = np.logaddexp(log_ratio, math.log(chance) + grid * move - move**2 / 2)
     logs = power * log_ratio - grid**2 / 2
-    top = logs.max()
-    integral = top + math.log(np.exp(logs - top).sum() * (grid[1] - grid[0]) / math.sqrt(2 * math.pi))
+    top = float(logs.max())
+    integral = top + math.log(float(np.exp(logs - top).sum()) * (grid[1] - grid[0]) / math.sqrt(2 * math.pi))
     return max(integral, 0.0) / a * (1 + SLACK) + SLACK * 1e-6 / a
 
 
