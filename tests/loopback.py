@@ -264,6 +264,7 @@ def write_silo(federation: Federation, name: str, data: str = "") -> None:
         limit={"epsilon": 12.0, "smallest_noise": 0.5, "noise": "seeded"},
         allow={"models": [LOGISTIC, *(public_model("b.safetensors", *start) for start in STARTS)]},
         link=link,
+        ledger={"data": f"{federation.folder.name} of {name}"},
     )
     write_backbone(federation.silo(name) / "b.safetensors")
     (federation.silo(name) / "silo.toml").write_text(as_toml(tree))

@@ -40,7 +40,7 @@ def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) 
     assert [line["round"] for line in lines] == [0, 1, 2]
     spent = [line["epsilon"] for line in lines]
     assert spent == sorted(spent)
-    promised = json.loads((out / "summary.json").read_text())["guarantees"][0]
+    promised = json.loads((out / "summary.json").read_text())["spent"][0]
     assert promised["epsilon"] == spent[-1] <= 4.0
     assert load_file(out / "model.safetensors")["1.weight"].shape == (2, 10)
 
@@ -62,7 +62,7 @@ def test_run_finds_a_free_folder(
 
 def test_run_on_a_table(wholegrain: Command, visits: Path, tmp_path: Path) -> None:
     facts = json.loads(wholegrain("run", visits, "--out", tmp_path / "out", "--json").out)
-    assert facts["guarantees"][0]["standing"] == "PROVED"
+    assert facts["spent"][0]["standing"] == "PROVED"
 
 
 def test_plan_says_it_all_and_writes_nothing(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:

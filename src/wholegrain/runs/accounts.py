@@ -1,10 +1,13 @@
 """Which ledger a run writes in, which account pays for it, the guard between them, and what was spent in the end."""
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wholegrain import _check
+from wholegrain._files import private_folder
 from wholegrain._places import state_folder
 from wholegrain.errors import BudgetError, LedgerError
 from wholegrain.policies.plan import Plan
@@ -16,6 +19,7 @@ from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
 from wholegrain.privacy.statement import account_price, data_price, run_price
 from wholegrain.privacy.units import Guarantee, Standing, Unit
+from wholegrain.runs.registry import Registry, kept
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
 
@@ -42,11 +46,19 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
     if path is None:
         return Ledger.in_memory()
     try:
-        if create and not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        if create and (path.parent == state_folder() or not path.parent.is_dir()):
+            private_folder(path.parent)  # ours; a folder that somebody else made stays as it is
     except (OSError, ValueError) as error:  # ValueError: a character that no path can have
         raise LedgerError(f"The ledger '{path}' cannot be made: {_check.reason(error)}.") from error
     return Ledger.open(path, create=create)
+
+
+@contextlib.contextmanager
+def release_ledger(path: Path, data: str, *, create: bool = True) -> Iterator[Ledger]:
+    """The ledger that pays for releases from the data of this name: the one that this machine knows, or its first."""
+    Registry.here().require_there(data, path)
+    with open_ledger(path, create=create) as ledger, kept(data, ledger):
+        yield ledger
 
 
 def require_known(ledger: Ledger, run: str) -> None:
@@ -88,10 +100,10 @@ def _say_what_is_gone(ledger: Ledger, account: Account, plan: Plan) -> None:
         return
     gone = data_price(book, account.data, plan.unit, plan.accountant, plan.delta)
     log.warning(
-        "The budget %s is a new one, and the data's %s ones have spent ε = %.4g for each %s at δ = %g (by %s): what this"
-        " run spends comes on top.",
+        "The budget %s is a new one; the data's %d other(s) have spent ε = %.4g for each %s at δ = %g (by %s), and what"
+        " this one spends comes on top.",
         account,
-        len({budget for budget in book.budgets if budget.data == account.data}),
+        len([budget for budget in book.budgets if budget.data == account.data]),
         gone.epsilon,
         plan.unit,
         plan.delta,

@@ -32,12 +32,14 @@ from wholegrain.models.inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
+from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.units import Guarantee, Standing, Unit
 from wholegrain.runs.accounts import (
     Spent,
     guard_run,
     ledger_path,
     open_ledger,
+    release_ledger,
     require_known,
     spent_guarantees,
     spent_of,
@@ -197,10 +199,18 @@ def guarded(prepared: Prepared, run: str, folder: Path | None = None, *, create:
 
     Without `create`, the run has begun, and its ledger must know it.
     """
-    with open_ledger(ledger_path(prepared.spec, folder), create=create) as ledger:
+    with _ledger(prepared, folder, create) as ledger:
         if not create:
             require_known(ledger, run)
         yield guard_run(ledger, run, prepared.spec, prepared.data, prepared.plan, prepared.noise)
+
+
+def _ledger(prepared: Prepared, folder: Path | None, create: bool) -> contextlib.AbstractContextManager[Ledger]:
+    """A release is paid for where this machine keeps the data's account. A server has no data, and silos their own."""
+    spec, path = prepared.spec, ledger_path(prepared.spec, folder)
+    if spec.privacy.noise == "seeded" or spec.federation is not None or path is None:
+        return open_ledger(path, create=create)
+    return release_ledger(path, spec.ledger.data or prepared.data, create=create)
 
 
 def execute(

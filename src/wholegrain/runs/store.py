@@ -25,6 +25,7 @@ from torch import Tensor
 import wholegrain
 from wholegrain import _check
 from wholegrain._files import sync_folder, write_whole
+from wholegrain._secrets import secret_key
 from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.parameters import Layout
@@ -163,7 +164,8 @@ class RunFolder:
             "format": FORMAT,
             "run": self.run,
             "spec": prepared.spec.digest,
-            "data": data_digest(prepared.silos, self.run),
+            "data": data_digest(prepared.silos, self._key(prepared)),
+            "key": "machine" if _is_release(prepared) else "run",
             "start": prepared.public.get("digest"),
             "wholegrain": wholegrain.__version__,
         }
@@ -183,9 +185,14 @@ class RunFolder:
 
     def _require_same(self, prepared: Prepared) -> None:
         """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""
-        if data_digest(prepared.silos, self.run) != _read(self.path / "run.json").get("data"):
+        identity = _read(self.path / "run.json")
+        # Runs of 0.1.0 name no key: theirs was the run's own name.
+        keyed = self._key(prepared) if identity.get("key") == "machine" else self.run.encode()
+        if data_digest(prepared.silos, keyed) != identity.get("data"):
+            elsewhere = ", or it was started on another machine, which has the key" if _is_release(prepared) else ""
             raise RunError(
-                f"The data is not what the run in '{self.path}' was started with; put it back, or start a new run."
+                f"The data is not what the run in '{self.path}' was started with{elsewhere}; put it back, or start a new"
+                " run."
             )
         if prepared.public.get("digest") != _read(self.path / "run.json").get("start"):
             raise RunError(
@@ -197,6 +204,14 @@ class RunFolder:
                 f"This version of wholegrain plans the run in '{self.path}' differently; go on with the version that"
                 " started it, or start a new run."
             )
+
+    def _key(self, prepared: Prepared) -> bytes:
+        """What the data's digest is keyed with.
+
+        Private: without the key, whoever reads run.json could try guesses of the data against its digest. The key of a
+        release is drawn by the operating system, and stays on this machine, outside the folder.
+        """
+        return secret_key(f"run {self.run}") if _is_release(prepared) else self.run.encode()
 
     def _rounds(self) -> tuple[RoundDone, ...]:
         """The rounds on record, up to the first line that is not whole."""
@@ -229,9 +244,14 @@ def _whole(run: Run) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in run.model.state_dict().items()} | trained
 
 
-def data_digest(silos: Mapping[str, Silo], key: str) -> str:
+def _is_release(prepared: Prepared) -> bool:
+    """Whether private data is released from here: a server has none, a simulation protects nobody."""
+    return prepared.spec.privacy.noise == "secure" and bool(prepared.silos)
+
+
+def data_digest(silos: Mapping[str, Silo], key: bytes) -> str:
     """What tells the silos' data from any other, for whoever knows the key."""
-    digest = hashlib.blake2b(key=key.encode(), digest_size=32)
+    digest = hashlib.blake2b(key=key, digest_size=32)
     for name, silo in silos.items():
         digest.update(name.encode())
         for array in (silo.data.inputs, silo.data.targets, silo.data.subjects):
