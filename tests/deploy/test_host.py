@@ -38,7 +38,6 @@ from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import Account, TermsRecord
-from wholegrain.privacy.units import Unit
 from wholegrain.silo import training
 from wholegrain.silo.sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
@@ -396,6 +395,37 @@ def test_a_silo_that_starts_again_remembers(opened: Open) -> None:
     again.answer(task(), vector())
     assert spent(again) == pytest.approx(cost([task()] * 2))
     assert spent(host) == spent(again)
+
+
+def test_a_silo_whose_ledger_is_gone_begins_no_fresh_one(opened: Open, tmp_path: Path) -> None:
+    """Nor does one whose charter was copied and names another place, or whose table was renamed."""
+    opened().answer(task(), vector())
+    for name in ("ledger.sqlite", "ledger.sqlite.heads"):
+        (tmp_path / name).rename(tmp_path / f"away-{name}")
+    with pytest.raises(LedgerError, match="keeps the account of the data 'visits of north' in"):
+        opened()
+    with pytest.raises(LedgerError, match="keeps the account of the data 'visits of north' in"):
+        opened(ledger={"path": "elsewhere.sqlite"})
+    assert not (tmp_path / "elsewhere.sqlite").exists()
+
+
+def test_renaming_the_table_opens_no_fresh_budget(opened: Open, tmp_path: Path) -> None:
+    opened().answer(task(), vector())
+    before = spent(opened())
+    charter = write_charter(tmp_path)
+    (tmp_path / "visits.csv").rename(tmp_path / "renamed.csv")
+    charter.write_text(charter.read_text().replace("visits.csv", "renamed.csv"))
+    with hosted(load_charter(charter)) as again:
+        assert spent(again) == before > 0
+
+
+def test_a_server_that_changes_its_terms_in_every_round_is_priced_by_the_filter(opened: Open) -> None:
+    host = opened()
+    asked = [task(round=number, steps=1, noise_multiplier=3.0 + number) for number in range(4)]
+    for each in asked:
+        host.answer(each, vector())
+    assert spent(host) == pytest.approx(cost(asked), rel=1e-9)
+    assert spent(host) > PldAccountant().epsilon(_event(asked), 1e-5)
 
 
 def test_payment_comes_first_then_training_then_the_confirmation(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def _account(book: Book, opened: BudgetOpened, pricing: Accountant) -> dict[str,
                 "silos": len(run.reserved),
                 "steps_reserved": sum(run.reserved.values()),
                 "steps_released": sum(run.released.values()),
-                "steps_replayed": run.replayed,
+                "silo_rounds_replayed": run.replayed,
                 "spent": _price(run_price(run, opened.unit, pricing, opened.delta)),
             }
             for run in runs

@@ -122,8 +122,8 @@ def load_charter(path: Path) -> Charter:
         raise SpecError(sentence(error, Charter, f"the charter '{path}'")) from error
     if charter.ledger.data is None:
         raise SpecError(
-            f"The charter '{path}' gives its data no name: add a section [ledger] with data = \"a name that stays\", under"
-            " which this machine keeps the account of all that is ever released from it."
+            f"The charter '{path}' gives its data no name: add a section [ledger] with data = \"a name that stays\","
+            " under which this machine keeps the account of all that is ever released from it."
         )
     if charter.ledger.path is None:
         place = charter.ledger.model_copy(update={"path": str((state_folder() / LEDGER).absolute())})

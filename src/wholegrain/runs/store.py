@@ -191,8 +191,8 @@ class RunFolder:
         if data_digest(prepared.silos, keyed) != identity.get("data"):
             elsewhere = ", or it was started on another machine, which has the key" if _is_release(prepared) else ""
             raise RunError(
-                f"The data is not what the run in '{self.path}' was started with{elsewhere}; put it back, or start a new"
-                " run."
+                f"The data is not what the run in '{self.path}' was started with{elsewhere}; put it back, or start a"
+                " new run."
             )
         if prepared.public.get("digest") != _read(self.path / "run.json").get("start"):
             raise RunError(
