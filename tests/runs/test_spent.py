@@ -162,7 +162,7 @@ def test_a_later_run_on_the_account_is_priced_by_a_filter_and_says_so(tmp_path: 
     assert "Rényi filter" in told
     assert f"{account['spent']:.4g}" in told
     page = _page([tmp_path / "second"])
-    assert f"spent by 2 runs (by {account['accountant']})" in page
+    assert f"spent (by {account['accountant']}; runs: 2)" in page
     assert f"{account['spent']:.4g} of 40" in page
 
 
@@ -181,7 +181,7 @@ def test_another_budget_on_the_data_is_told_what_is_gone(
     whole = data["spent"]["subject"]
     assert (data["data"], data["budgets"], whole["accountant"]) == ("patients", 2, "Rényi filter")
     assert whole["epsilon"] > expected(2 * PLAYED)
-    assert f"the data over its 2 budgets: ε = {whole['epsilon']:.4g}" in " ".join(printed.split())
+    assert f"The data over all its budgets (2): ε = {whole['epsilon']:.4g}" in " ".join(printed.split())
     assert "over all 2 budgets" in wholegrain("ledger", "show", tmp_path / "second").out
 
 

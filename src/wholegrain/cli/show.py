@@ -76,9 +76,9 @@ def account(facts: Mapping[str, Any]) -> str:
     whole = _or_infinity(facts["spent_of_the_data"])
     return (
         f"Account '{facts['budget']}' of the data '{facts['data']}': ε = {number(_or_infinity(facts['spent']))}{limit}"
-        f" spent by {facts['runs']} runs (by {facts['accountant']}); the data over its {facts['budgets_of_the_data']}"
-        f" budgets: ε = {number(whole)} (by {facts['accountant_of_the_data']}). For each {facts['unit']},"
-        f" δ = {facts['delta']:g}."
+        f" spent (by {facts['accountant']}; runs: {facts['runs']}). The data over all its budgets"
+        f" ({facts['budgets_of_the_data']}): ε = {number(whole)} (by {facts['accountant_of_the_data']}). For each"
+        f" {facts['unit']}, δ = {facts['delta']:g}."
     )
 
 

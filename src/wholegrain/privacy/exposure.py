@@ -12,6 +12,7 @@ from dp_accounting import DpEvent
 from wholegrain.errors import AccountingError
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.groups import group_epsilon
 from wholegrain.privacy.units import Unit
 
@@ -98,11 +99,15 @@ def priced(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta:
 
 
 def _cheapest(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> tuple[float, DpEvent]:
-    """ε, and the event that it was found from."""
+    """ε, and the event that it was found from.
+
+    Where steps were chosen later, so was the cheaper of two ways: each then has half of δ (see `filters`).
+    """
     direct, subject = events_of(spent, unit)
-    epsilon = accountant.epsilon(direct, delta)
     if subject is None:
-        return epsilon, direct
+        return accountant.epsilon(direct, delta), direct
+    delta = delta / 2 if isinstance(accountant, Filter) else delta
+    epsilon = accountant.epsilon(direct, delta)
     around = group_epsilon(lambda inner: accountant.epsilon(subject, inner), 2, delta)
     return (epsilon, direct) if epsilon <= around else (around, subject)
 

@@ -85,13 +85,13 @@ def _account(run: RunRecord) -> Iterator[tuple[str, str]]:
     limit = "" if account["epsilon"] is None else f" of {account['epsilon']:g}"
     yield (
         "Account",
-        f"'{account['budget']}' of the data '{account['data']}': ε = {number(account['spent'])}{limit} spent by"
-        f" {account['runs']} runs (by {account['accountant']})",
+        f"'{account['budget']}' of the data '{account['data']}': ε = {number(account['spent'])}{limit} spent"
+        f" (by {account['accountant']}; runs: {account['runs']})",
     )
     yield (
         "Data",
-        f"ε = {number(account['spent_of_the_data'])} over all {account['budgets_of_the_data']} budgets that were ever"
-        f" opened on it (by {account['accountant_of_the_data']})",
+        f"ε = {number(account['spent_of_the_data'])} over all budgets that were ever opened on it"
+        f" (by {account['accountant_of_the_data']}; budgets: {account['budgets_of_the_data']})",
     )
 
 
