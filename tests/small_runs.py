@@ -2,6 +2,7 @@
 
 import functools
 import io
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.store import RunFolder
 
 ROUNDS, STEPS, SILOS = 3, 2, 2
+PLAYED = 14
+"""Rounds of a release."""
 
 SPEC = f"""
 [data]
@@ -46,6 +49,20 @@ def write_spec(folder: Path, rounds: int = ROUNDS) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "spec.toml"
     path.write_text(SPEC.replace(f"count = {ROUNDS}", f"count = {rounds}"))
+    return path
+
+
+def secure_spec(folder: Path, **changes: Any) -> Path:
+    """A release that is checkpointed at its beginning only; its account has room for more than it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = SPEC.replace("count = 3", f"count = {PLAYED}\ncheckpoint_every = 50").replace(
+        "epsilon = 4.0", "epsilon = 9.0"
+    )
+    text = text.replace("[rounds]", 'noise = "secure"\n[rounds]') + "[ledger]\n"
+    for key, value in {"data": "patients", "epsilon": 40.0, **changes}.items():
+        text += "" if value is None else f"{key} = {json.dumps(value)}\n"
+    path = folder / "spec.toml"
+    path.write_text(text)
     return path
 
 
