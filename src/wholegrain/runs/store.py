@@ -211,7 +211,8 @@ class RunFolder:
         Private: without the key, whoever reads run.json could try guesses of the data against its digest. The key of a
         release is drawn by the operating system, and stays on this machine, outside the folder.
         """
-        return secret_key(f"run {self.run}") if _is_release(prepared) else self.run.encode()
+        secret = secret_key("digests of data") if _is_release(prepared) else b""
+        return secret + self.run.encode()
 
     def _rounds(self) -> tuple[RoundDone, ...]:
         """The rounds on record, up to the first line that is not whole."""
