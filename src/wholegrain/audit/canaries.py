@@ -198,7 +198,7 @@ class Design:
             silos=np.repeat([silo.name for _, silo in plan.rows], [part.items for part in parts]),
             items_per_subject=plan.rows[0][1].items_per_subject,
         )
-        return split_dataset(dataset, _as_labelled(self.prepared.spec)).silos
+        return self.prepared.learner.silos(split_dataset(dataset, _as_labelled(self.prepared.spec)).silos)
 
     def _planted(self, row: Row, present: NDArray[np.bool_]) -> SubjectData:
         """A silo's rows before its bounds are enforced."""
@@ -208,7 +208,7 @@ class Design:
         return SubjectData(
             np.concatenate([real.inputs, inputs]),
             np.concatenate([real.targets, BASE + codes]),
-            np.concatenate([real.subjects, self._nobody + subjects]),
+            np.concatenate([real.subjects, self._nobody - subjects]),
         )
 
     def _real(self, row: Row) -> SubjectData:
@@ -239,8 +239,8 @@ class Design:
 
     @cached_property
     def _nobody(self) -> int:
-        """A subject code that nobody real has, nor any after it."""
-        return 1 + max(int(silo.data.subjects.max(initial=0)) for silo in self.prepared.silos.values())
+        """A subject code that nobody real has, nor any before it: codes that are hashes leave no room after them."""
+        return min(int(silo.data.subjects.min(initial=0)) for silo in self.prepared.silos.values()) - 1
 
 
 FIELDS = ("inputs", "targets", "subjects")

@@ -87,7 +87,7 @@ class Projections:
             return
         if seen.round != self._round:
             self._round = seen.round
-            self._directions = _gradient(self._design.prepared, self.layout, seen.start, self._portrait)
+            self._directions = gradient_of(self._design.prepared, self.layout, seen.start, self._portrait)
         found = self._found(seen.in_clip_norms(seen.moved))
         law = None if policy.clip.per is ClipPer.BATCH else known_law(policy, silo, self._design.unit, self._steps)
         self._sums += found if law is None else law.log_ratio(found)
@@ -107,7 +107,8 @@ class Projections:
         return np.append(products.sum() / whole if whole else 0.0, each)
 
 
-def _gradient(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
+def gradient_of(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
+    """The portrait's gradient of the whole model at these parameters; what is not finite counts as zero."""
     gradient = batch_gradient(prepared.model, cross_entropy, layout, vector, portrait.inputs, portrait.targets)
     return gradient.nan_to_num_(0.0, 0.0, 0.0)
 
@@ -117,7 +118,7 @@ def telling_input(prepared: Prepared, vector: Tensor, seed: int) -> Portrait:
     layout = Layout.of(prepared.model)
 
     def length(portrait: Portrait) -> float:
-        parts = layout.views(_gradient(prepared, layout, vector, portrait)).values()
+        parts = layout.views(gradient_of(prepared, layout, vector, portrait)).values()
         return sum(math.log(max(float(part.norm()), NOTHING)) for part in parts)
 
     return max(candidates(prepared, vector, seed), key=length)
