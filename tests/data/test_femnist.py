@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from data_files import femnist_records, leaf_tree, write_leaf
 from wholegrain.data.femnist import encode, femnist
 from wholegrain.data.leaf import MisfitError
+from wholegrain.data.subjects import subject_codes
 from wholegrain.errors import DataError
 
 BLANK = [1.0] * 784
@@ -27,7 +28,7 @@ def test_bytes_come_back_as_they_were_written(tmp_path: Path) -> None:
     expected = np.concatenate([np.array(x) for x, _ in records.values()])
     assert (data.inputs / 255 == expected).all()
     assert data.targets.tolist() == [y for _, ys in records.values() for y in ys]
-    assert data.subjects.tolist() == [number // 16 for number in range(64)]
+    assert data.subjects.tolist() == subject_codes(f"f{number // 16:04d}_00" for number in range(64)).tolist()
 
 
 def test_every_byte_survives_its_way_through_text() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from wholegrain.data import partition
+from wholegrain.data.coins import Coins
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError, SpecError
 
@@ -24,8 +25,8 @@ def silos_per_subject(data: SubjectData, labels: partition.Labels) -> float:
 
 
 LAWS = {
-    "uniform": lambda data, silos, seed: partition.uniform(data, silos, seed),
-    "power": lambda data, silos, seed: partition.power(data, silos, 4.0, seed),
+    "uniform": lambda data, silos, seed: partition.uniform(data, silos, Coins.seeded(seed)),
+    "power": lambda data, silos, seed: partition.power(data, silos, 4.0, Coins.seeded(seed)),
 }
 
 
@@ -57,7 +58,10 @@ def test_silos_are_alike_in_size(law: str) -> None:
 
 def test_a_larger_alpha_gathers_a_subjects_items_in_fewer_silos() -> None:
     data = people()
-    spread = [silos_per_subject(data, partition.power(data, 8, alpha, 0)) for alpha in (1.0, 2.0, 4.0, 8.0, 64.0)]
+    spread = [
+        silos_per_subject(data, partition.power(data, 8, alpha, Coins.seeded(0)))
+        for alpha in (1.0, 2.0, 4.0, 8.0, 64.0)
+    ]
     assert all(before > after + 0.2 for before, after in itertools.pairwise(spread))
     assert spread[-1] < 2
 
@@ -66,13 +70,13 @@ def test_alpha_one_is_uniform() -> None:
     data = people()
     # Ten items over eight silos fill 8·(1 − (7/8)¹⁰) of them on average.
     expected = 8 * (1 - (7 / 8) ** EACH)
-    assert silos_per_subject(data, partition.power(data, 8, 1.0, 0)) == pytest.approx(expected, abs=0.3)
-    assert silos_per_subject(data, partition.uniform(data, 8, 0)) == pytest.approx(expected, abs=0.3)
+    assert silos_per_subject(data, partition.power(data, 8, 1.0, Coins.seeded(0))) == pytest.approx(expected, abs=0.3)
+    assert silos_per_subject(data, partition.uniform(data, 8, Coins.seeded(0))) == pytest.approx(expected, abs=0.3)
 
 
 def test_each_subject_has_an_order_of_silos_of_its_own() -> None:
     data = people()
-    labels = partition.power(data, 8, 1000.0, 0)
+    labels = partition.power(data, 8, 1000.0, Coins.seeded(0))
     favourites = [labels[data.subjects == code][0] for code in range(SUBJECTS)]
     assert min(favourites.count(name) for name in set(favourites)) > 10
     assert len(set(favourites)) == 8
@@ -80,7 +84,7 @@ def test_each_subject_has_an_order_of_silos_of_its_own() -> None:
 
 def test_names_sort_as_numbers_do() -> None:
     data = people()
-    names = list(partition.split(data, partition.uniform(data, 12, 0)))
+    names = list(partition.split(data, partition.uniform(data, 12, Coins.seeded(0))))
     assert names == [f"silo-{number:02d}" for number in range(12)]
 
 
@@ -94,7 +98,7 @@ def test_a_federation_has_a_silo_at_least(law: str, silos: int) -> None:
 @pytest.mark.parametrize("alpha", [0.0, -2.0, float("nan")])
 def test_alpha_is_positive(alpha: float) -> None:
     with pytest.raises(SpecError, match="alpha"):
-        partition.power(people(), 4, alpha, 0)
+        partition.power(people(), 4, alpha, Coins.seeded(0))
 
 
 def test_split_needs_a_name_for_every_item() -> None:
@@ -105,7 +109,7 @@ def test_split_needs_a_name_for_every_item() -> None:
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
 def test_by_subject_never_splits_a_subject(fraction: float) -> None:
     data = people()
-    kept, held_out = partition.by_subject(data, fraction, 0, "test")
+    kept, held_out = partition.by_subject(data, fraction, Coins.seeded(0), "test")
     assert sorted([*kept, *held_out]) == list(range(data.items))
     assert not set(data.subjects[kept]) & set(data.subjects[held_out])
     share = len(set(data.subjects[held_out])) / SUBJECTS
@@ -116,7 +120,7 @@ def test_by_subject_never_splits_a_subject(fraction: float) -> None:
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
 def test_by_item_holds_out_a_share_of_the_items(fraction: float) -> None:
     data = people()
-    kept, held_out = partition.by_item(data, fraction, 0, "test")
+    kept, held_out = partition.by_item(data, fraction, Coins.seeded(0), "test")
     assert sorted([*kept, *held_out]) == list(range(data.items))
     assert len(held_out) / data.items == pytest.approx(fraction, abs=0.03)
     assert len(held_out) / data.items == fraction or 0 < fraction < 1
@@ -124,5 +128,7 @@ def test_by_item_holds_out_a_share_of_the_items(fraction: float) -> None:
 
 def test_parts_with_different_names_are_drawn_apart() -> None:
     data = people()
-    test, again, validation = (partition.by_subject(data, 0.5, 0, name)[1] for name in ("test", "test", "validation"))
+    test, again, validation = (
+        partition.by_subject(data, 0.5, Coins.seeded(0), name)[1] for name in ("test", "test", "validation")
+    )
     assert test.tolist() == again.tolist() != validation.tolist()

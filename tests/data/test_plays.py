@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from data_files import PLAY, real_file
 from wholegrain.data.characters import VOCABULARY
 from wholegrain.data.plays import plays, speeches
+from wholegrain.data.subjects import subject_codes
 from wholegrain.errors import DataError, SpecError
 
 
@@ -43,9 +44,10 @@ def test_windows_and_what_comes_next(tmp_path_factory: pytest.TempPathFactory, w
     found = [
         (code, text_of(x), VOCABULARY[y]) for code, x, y in zip(data.subjects, data.inputs, data.targets, strict=True)
     ]
+    said = speeches(PLAY, "play")
     expected = [
         (code, text[start : start + window], text[start + window])
-        for code, text in enumerate(speeches(PLAY, "play").values())
+        for code, text in zip(subject_codes(said), said.values(), strict=True)
         for start in range(0, len(text) - window, stride)
     ]
     assert found == expected

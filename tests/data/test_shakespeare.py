@@ -13,6 +13,7 @@ from data_files import shakespeare_records, write_leaf
 from wholegrain.data.characters import SPACE, VOCABULARY, tokens, unknown_note
 from wholegrain.data.leaf import MisfitError
 from wholegrain.data.shakespeare import encode, shakespeare
+from wholegrain.data.subjects import subject_codes
 from wholegrain.errors import DataError
 
 LINE = "x" * 80
@@ -51,7 +52,7 @@ def test_texts_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert (dataset.classes, data.inputs.dtype, data.inputs.shape) == (80, np.int8, (160, 80))
     assert [text_of(window) for window in data.inputs] == [x for xs, _ in records.values() for x in xs]
     assert text_of(data.targets) == VOCABULARY * 2
-    assert data.subjects.tolist() == [0] * 80 + [1] * 80
+    assert data.subjects.tolist() == subject_codes(["HAMLET_0"] * 80 + ["HAMLET_1"] * 80).tolist()
     assert dataset.notes == ()
 
 

@@ -1,12 +1,16 @@
 """Items never lose their subjects, and data that cannot be used is refused at the door."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from wholegrain.data.subjects import Roster, SubjectData, rank_within
+from wholegrain.data import subjects as subjects_module
+from wholegrain.data.coins import Coins
+from wholegrain.data.subjects import Roster, SubjectData, rank_within, subject_codes
 from wholegrain.errors import DataError
 
 codes = arrays.arrays(np.int64, st.integers(0, 30), elements=st.integers(-5, 5))
@@ -83,7 +87,7 @@ def test_take_keeps_items_and_subjects_together() -> None:
 @given(subjects=st.lists(st.integers(0, 4), min_size=1, max_size=25), most=st.integers(1, 4), seed=st.integers(0, 99))
 def test_capped_keeps_what_the_cap_allows_and_nothing_else(subjects: list[int], most: int, seed: int) -> None:
     data = data_of(subjects)
-    capped = data.capped(most, np.random.default_rng(seed))
+    capped = data.capped(most, Coins.seeded(seed))
     for code in set(subjects):
         assert (capped.subjects == code).sum() == min(most, subjects.count(code))
     assert (np.diff(capped.targets) > 0).all()  # the items' own numbers: in order, none twice
@@ -91,7 +95,54 @@ def test_capped_keeps_what_the_cap_allows_and_nothing_else(subjects: list[int], 
     assert (capped.inputs[:, 0] == capped.targets).all()
 
 
-def test_capped_is_a_pure_function_of_its_generator() -> None:
+def test_capped_is_a_pure_function_of_its_coins() -> None:
     data = data_of([0] * 9 + [1] * 9)
-    first, second, other = (data.capped(3, np.random.default_rng(seed)).targets.tolist() for seed in (4, 4, 5))
+    first, second, other = (data.capped(3, Coins.seeded(seed)).targets.tolist() for seed in (4, 4, 5))
     assert first == second != other
+
+
+@given(subjects=st.lists(st.integers(0, 4), min_size=1, max_size=25), most=st.integers(1, 4), gone=st.integers(0, 4))
+def test_what_a_cap_keeps_of_a_subject_depends_on_no_other(subjects: list[int], most: int, gone: int) -> None:
+    data, coins = data_of(subjects), Coins.seeded(1)
+    without = data.take(np.flatnonzero(data.subjects != gone))
+    whole = data.capped(most, coins)
+    assert without.capped(most, coins).targets.tolist() == whole.targets[whole.subjects != gone].tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8, np.uint64, np.bool_])
+def test_whole_numbers_of_any_type_are_kept_as_int64(dtype: type) -> None:
+    data = SubjectData(np.zeros((2, 1)), np.array([0, 1], dtype), np.array([1, 0], dtype))
+    assert data.targets.dtype == data.subjects.dtype == np.int64
+    assert (data.targets.tolist(), data.subjects.tolist()) == ([0, 1], [1, 0])
+
+
+@pytest.mark.parametrize("targets", [np.array([0.0, 1.0]), np.array(["a", "b"]), np.array([None, 1])], ids=str)
+def test_targets_must_be_whole_numbers(targets: np.ndarray) -> None:
+    with pytest.raises(DataError, match=r"^Targets must be whole numbers"):
+        SubjectData(np.zeros((2, 1)), targets, np.array([0, 1]))
+
+
+def test_a_number_that_int64_does_not_hold_is_refused() -> None:
+    with pytest.raises(DataError, match="below 2⁶³"):
+        SubjectData(np.zeros((1, 1)), np.array([0]), np.array([2**63], np.uint64))
+
+
+def test_codes_follow_from_ids_alone() -> None:
+    everybody = subject_codes(["b", "a", "b", "ü", "", "a\0", "\ud800"])
+    assert everybody.dtype == np.int64
+    assert everybody.min() >= 0
+    assert len(set(everybody.tolist())) == 6
+    assert everybody[0] == everybody[2] == subject_codes(["b"])[0]
+    assert subject_codes([]).tolist() == []
+
+
+def test_codes_stay_what_they_are_from_version_to_version() -> None:
+    """A release whose codes changed would hold out other people."""
+    assert subject_codes(["p3", "écrivain"]).tolist() == [5081691989035630959, 9058525524090931708]
+
+
+def test_two_ids_with_one_code_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subjects_module, "blake2b", lambda data, digest_size: hashlib.blake2b(b"", digest_size=8))
+    assert len(subject_codes(["a", "a"])) == 2
+    with pytest.raises(DataError, match="same hash"):
+        subject_codes(["a", "b"])

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import chisquare
 
 from wholegrain.data import partition
+from wholegrain.data.coins import Coins
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import Roster, SubjectData
 
@@ -19,7 +20,7 @@ def bare(subjects: np.ndarray) -> SubjectData:
 @pytest.mark.parametrize("alpha", [2.0, 4.0, 16.0])
 def test_shares_of_silos_are_those_of_the_power_law(alpha: float) -> None:
     data = bare(np.zeros(200_000, np.int64))
-    counts = np.sort(np.unique(partition.power(data, SILOS, alpha, 0), return_counts=True)[1])
+    counts = np.sort(np.unique(partition.power(data, SILOS, alpha, Coins.seeded(0)), return_counts=True)[1])
     shares = np.diff((np.arange(SILOS + 1) / SILOS) ** alpha)
     shares = shares[-len(counts) :] / shares[-len(counts) :].sum()  # at α = 16 the first silos are empty
     rare = shares * data.items < 20
@@ -29,7 +30,7 @@ def test_shares_of_silos_are_those_of_the_power_law(alpha: float) -> None:
 
 def test_uniform_is_uniform() -> None:
     data = bare(np.zeros(200_000, np.int64))
-    assert chisquare(np.unique(partition.uniform(data, SILOS, 0), return_counts=True)[1]).pvalue > 1e-4
+    assert chisquare(np.unique(partition.uniform(data, SILOS, Coins.seeded(0)), return_counts=True)[1]).pvalue > 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def largest_groups(data: SubjectData, labels: partition.Labels) -> np.ndarray:
 
 def test_uniformly_placed_subjects_mostly_have_three_items_in_the_largest_group(femnist: SubjectData) -> None:
     """[Marathe, §5.1]: "dominated by 3"."""
-    found = largest_groups(femnist, partition.uniform(femnist, SILOS, 0))
+    found = largest_groups(femnist, partition.uniform(femnist, SILOS, Coins.seeded(0)))
     assert np.bincount(found).argmax() == 3
     assert (found == 3).mean() > 0.6
     assert found.mean() == pytest.approx(2.85, abs=0.15)
@@ -57,6 +58,6 @@ def test_the_largest_group_grows_with_alpha_as_the_paper_says(
     femnist: SubjectData, alpha: float, reported: int, here: float
 ) -> None:
     """[Marathe, §5.2]: from 3 to 6. The standard error of the mean over 160 batches is below 0.07."""
-    mean = largest_groups(femnist, partition.power(femnist, SILOS, alpha, 0)).mean()
+    mean = largest_groups(femnist, partition.power(femnist, SILOS, alpha, Coins.seeded(0))).mean()
     assert round(mean) == reported
     assert mean == pytest.approx(here, abs=0.3)

@@ -3,6 +3,7 @@
 A z-score of 6.5 is exceeded by chance once in 10¹⁰; a p-value of 1e-7 speaks for itself.
 """
 
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects, Sampling
+from wholegrain.data.coins import Coins
+from wholegrain.data.draws import SecureDraws
+from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects, Sampling, Source
 from wholegrain.data.subjects import Roster, SubjectData
 
 DRAWS = 8000
@@ -22,9 +25,21 @@ SUBJECTS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), COUNTS)
 ROSTER = Roster.of(SUBJECTS)
 
 
-def inclusions(sampling: Sampling, draws: int = DRAWS, seed: int = 1) -> NDArray[np.bool_]:
+SOURCES: dict[str, Callable[[], Source]] = {
+    "seeded": lambda: np.random.default_rng(1),
+    "secure": lambda: SecureDraws(bytes(32)),
+}
+
+
+@pytest.fixture(autouse=True, params=SOURCES)
+def stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every law holds for both kinds of coins."""
+    monkeypatch.setitem(SOURCES, "now", SOURCES[request.param])
+
+
+def inclusions(sampling: Sampling, draws: int = DRAWS) -> NDArray[np.bool_]:
     """[draw, item] whether the item is in the batch."""
-    stream = np.random.default_rng(seed)
+    stream = SOURCES["now"]()
     included = np.zeros((draws, ROSTER.items), bool)
     for number in range(draws):
         included[number, sampling.draw(ROSTER, stream).items] = True
@@ -144,10 +159,9 @@ def kept_by_cap(counts: list[int], most: int, draws: int) -> tuple[NDArray[np.bo
     subjects = np.repeat(np.arange(len(counts)), counts)
     # The input is the item's own number, by which it is known again.
     data = SubjectData(np.arange(len(subjects))[:, None], np.zeros(len(subjects), np.int64), subjects)
-    stream = np.random.default_rng(5)
     kept = np.zeros((draws, len(subjects)), bool)
     for number in range(draws):
-        kept[number, data.capped(most, stream).inputs[:, 0]] = True
+        kept[number, data.capped(most, Coins.seeded(number)).inputs[:, 0]] = True
     return kept, subjects
 
 

@@ -54,7 +54,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
 def guarantees(found: Iterable[Guarantee]) -> Table:
     """What is promised to whom."""
     found = list(found)
-    title = "Guarantees (simulation: seeded noise)" if any(g.simulation for g in found) else "Guarantees"
+    title = "Guarantees" + max((g.mark for g in found), key=len, default="")
     rows = [(g.unit, number(g.epsilon), f"{g.delta:g}", standing(g.standing), g.accountant, g.because) for g in found]
     return table(title, ("unit", "ε", "δ", "standing", "accountant", "because"), rows)
 

@@ -2,7 +2,8 @@
 
 Words are syllables put together by the seed, and some are far more frequent than others, as in every language. A
 speaker has a taste of their own for some of them, so that items of one speaker are alike. How much speakers say differs
-widely, as in plays. Windows are cut as in `plays`.
+widely, as in plays. Windows are cut as in `plays`. What a speaker says depends on the seed and the speaker's number
+alone, not on how many speakers there are.
 """
 
 import numpy as np
@@ -32,7 +33,7 @@ def babble(*, speakers: int = 660, characters: int = 500, window: int = 80, stri
         length = window + 1 + int(characters * np.exp(draws.normal(0.0, SPREAD)))
         numbers, _ = tokens(_speech(words, length, draws))
         parts.append(windows(numbers, window, stride))
-    return Dataset(name="babble", data=joined(parts), classes=len(VOCABULARY))
+    return Dataset(name="babble", data=joined(parts, np.arange(speakers)), classes=len(VOCABULARY))
 
 
 def _words(seed: int) -> list[str]:

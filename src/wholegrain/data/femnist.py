@@ -59,4 +59,4 @@ def _misfit(x: list[Any]) -> MisfitError:
     return MisfitError(f"x is not a list of images of {PIXELS} numbers each")
 
 
-FORM = LeafForm(name="femnist", version=1, classes=CLASSES, width=PIXELS, dtype=np.uint8, encode=encode)
+FORM = LeafForm(name="femnist", version=2, classes=CLASSES, width=PIXELS, dtype=np.uint8, encode=encode)

@@ -2,7 +2,7 @@
 
 A file holds `{"users": [ids], "num_samples": [counts], "user_data": {id: {"x": [...], "y": [...]}}}`, in any order and
 with other keys (`hierarchies`) or without. `num_samples` is not read: a subject has as many items as it has targets.
-An id that is in several files is one subject.
+An id that is in several files is one subject, and its code follows from the id alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from wholegrain.data.cache import Arrays, Origin, remembered
 from wholegrain.data.characters import unknown_note
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.json_stream import BrokenJsonError, JsonStream
-from wholegrain.data.subjects import SubjectData
+from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.errors import DataError
 
 
@@ -164,14 +164,15 @@ def _require_listed(listed: Any, found: set[str] | None, path: Path) -> None:
 
 
 def _parse(files: LeafFiles, form: LeafForm) -> Arrays:
-    codes: dict[str, int] = {}
     train, test = _Columns(), _Columns()
     for columns, paths in ((train, files.train), (test, files.test)):
         for path in paths:
             for subject, record in records(path):
-                columns.add(_encoded(path, subject, record, form), codes.setdefault(subject, len(codes)))
+                columns.add(_encoded(path, subject, record, form), subject)
     unknown = np.array(train.unknown + test.unknown)
-    return {**train.joined("train", form), **test.joined("test", form), "unknown": unknown}
+    codes = subject_codes([*train.ids, *test.ids])  # of both together: two ids with one code are refused
+    parts = np.split(codes, [len(train.ids)])
+    return {**train.joined("train", form, parts[0]), **test.joined("test", form, parts[1]), "unknown": unknown}
 
 
 def _encoded(path: Path, subject: str, record: Any, form: LeafForm) -> Items:
@@ -202,16 +203,16 @@ class _Columns:
 
     inputs: list[NDArray[Any]] = field(default_factory=list)
     targets: list[NDArray[np.int64]] = field(default_factory=list)
-    codes: list[int] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     unknown: int = 0
 
-    def add(self, items: Items, code: int) -> None:
+    def add(self, items: Items, subject: str) -> None:
         self.inputs.append(items.inputs)
         self.targets.append(items.targets)
-        self.codes.append(code)
+        self.ids.append(subject)
         self.unknown += items.unknown
 
-    def joined(self, part: str, form: LeafForm) -> Arrays:
+    def joined(self, part: str, form: LeafForm, codes: NDArray[np.int64]) -> Arrays:
         """Arrays by name. Each subject's inputs are let go once they are copied: there are never two of all."""
         counts = [len(targets) for targets in self.targets]
         inputs = np.empty((sum(counts), form.width), form.dtype)
@@ -221,7 +222,7 @@ class _Columns:
             inputs[at - len(block) : at] = block
             at -= len(block)
         targets = np.concatenate([np.empty(0, np.int64), *self.targets])
-        subjects = np.repeat(np.array(self.codes, np.int64), counts)
+        subjects = np.repeat(codes, counts)
         return {f"{part}_inputs": inputs, f"{part}_targets": targets, f"{part}_subjects": subjects}
 
 

@@ -19,7 +19,7 @@ from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.leaf import shown
 from wholegrain.data.location import located
-from wholegrain.data.subjects import SubjectData
+from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.errors import DataError
 
 LONGEST = 2**26  # bytes of text; all of Shakespeare is 5.5 million
@@ -37,14 +37,15 @@ def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) 
     _check.count("data.options.window", window)
     _check.count("data.options.stride", stride)
     file = located(path, "plays", "tinyshakespeare.txt")
-    texts = speeches(_text(file), str(file)).values()
-    encoded = [tokens(text) for text in texts if len(text) > window]
+    texts = speeches(_text(file), str(file))
+    speakers = [speaker for speaker, text in texts.items() if len(text) > window]
+    encoded = [tokens(texts[speaker]) for speaker in speakers]
     parts = [windows(numbers, window, stride) for numbers, _ in encoded]
     _require_some(parts, file, window)
     notes = unknown_note(sum(unknown for _, unknown in encoded))
     if len(texts) > len(parts):
         notes += (f"speakers of no more than {window} characters, left out: {len(texts) - len(parts)}",)
-    return Dataset(name="plays", data=joined(parts), classes=len(VOCABULARY), notes=notes)
+    return Dataset(name="plays", data=joined(parts, subject_codes(speakers)), classes=len(VOCABULARY), notes=notes)
 
 
 def speeches(text: str, name: str) -> dict[str, str]:
@@ -96,8 +97,8 @@ def _require_some(parts: list[Windows], file: Path, window: int) -> None:
         raise DataError(f"The windows of '{file}' would take {size:,} bytes; raise data.options.stride.")
 
 
-def joined(parts: list[Windows]) -> SubjectData:
-    """The windows of all speakers, each a subject."""
+def joined(parts: list[Windows], codes: NDArray[np.int64]) -> SubjectData:
+    """The windows of all speakers, each a subject with a code of its own."""
     inputs, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     counts = [len(targets) for _, targets in parts]
-    return SubjectData(inputs, targets, np.repeat(np.arange(len(parts), dtype=np.int64), counts))
+    return SubjectData(inputs, targets, np.repeat(codes, counts))

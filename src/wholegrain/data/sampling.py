@@ -1,6 +1,7 @@
 """How a batch is drawn. Each law is exact, because the accountant prices exactly this law.
 
-A sampler holds public facts only; the data's index and the generator are call arguments.
+A sampler holds public facts only; the data's index and what is drawn from are call arguments. A draw never fails: what
+cannot be had of a small silo is done without.
 """
 
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain import _check
+from wholegrain.data.draws import Draws, draws_of
 from wholegrain.data.subjects import Roster, rank_within
-from wholegrain.errors import DataError
+
+Source = Draws | np.random.Generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +55,12 @@ class PoissonItems:
         if self.most_per_subject is not None:
             _check.count("group_cap", self.most_per_subject)
 
-    def draw(self, roster: Roster, generator: np.random.Generator) -> Batch:
+    def draw(self, roster: Roster, draws: Source) -> Batch:
         """A batch; it may be empty.
 
         Guarantee: which items of one subject are drawn depends on no other subject.
         """
-        # A binomial count and then a uniform subset is the same law as a coin per item, without N coins.
-        count = generator.binomial(roster.items, self.rate)
-        items = generator.choice(roster.items, count, replace=False)
+        items = draws_of(draws).subset(roster.items, self.rate, shuffled=True)
         if self.most_per_subject is not None:
             items = items[rank_within(roster.subjects[items]) < self.most_per_subject]
         return _batch(items, roster)
@@ -77,37 +78,34 @@ class PoissonSubjects:
         if self.items is not None:
             _check.count("items_per_step", self.items)
 
-    def draw(self, roster: Roster, generator: np.random.Generator) -> Batch:
+    def draw(self, roster: Roster, draws: Source) -> Batch:
         """A batch; it may be empty.
 
         Guarantee: whether a subject is drawn, and with which items, depends on no other subject.
         """
-        subjects = len(roster.counts)
-        count = generator.binomial(subjects, self.rate)
-        chosen = generator.choice(subjects, count, replace=False, shuffle=False)
-        items = _items_of(chosen, roster)
+        draws = draws_of(draws)
+        items = _items_of(draws.subset(len(roster.counts), self.rate, shuffled=False), roster)
         if self.items is not None and len(items):
-            items = generator.permutation(items)
+            items = draws.shuffle(items)
             items = items[rank_within(roster.subjects[items]) < self.items]
         return _batch(items, roster)
 
 
 @dataclass(frozen=True)
 class FixedItems:
-    """Exactly `size` items, without replacement: as the paper prints it, and not what Poisson accounting prices."""
+    """Exactly `size` items, without replacement: as the paper prints it, and not what Poisson accounting prices.
+
+    A silo that has fewer gives all of them.
+    """
 
     size: int
 
     def __post_init__(self) -> None:
         _check.count("batch_size", self.size)
 
-    def draw(self, roster: Roster, generator: np.random.Generator) -> Batch:
-        """A batch of exactly `size` items."""
-        if roster.items < self.size:
-            raise DataError(
-                f"A batch of {self.size} items cannot be drawn from a silo of {roster.items}; lower batch_size."
-            )
-        return _batch(generator.choice(roster.items, self.size, replace=False), roster)
+    def draw(self, roster: Roster, draws: Source) -> Batch:
+        """A batch of `size` items, or of all where there are fewer: who is missing must not show by a failure."""
+        return _batch(draws_of(draws).choose(roster.items, min(self.size, roster.items)), roster)
 
 
 Sampling = PoissonItems | PoissonSubjects | FixedItems

@@ -42,4 +42,4 @@ def _require_texts(name: str, texts: list[Any], length: int) -> None:
             raise MisfitError(f"{name}[{number}] is {given} and should be a text of {length}")
 
 
-FORM = LeafForm(name="shakespeare", version=1, classes=len(VOCABULARY), width=WINDOW, dtype=np.int8, encode=encode)
+FORM = LeafForm(name="shakespeare", version=2, classes=len(VOCABULARY), width=WINDOW, dtype=np.int8, encode=encode)

@@ -1,21 +1,29 @@
 """Items and the subjects behind them: the one form in which data enters a silo.
 
-A subject's items are never separated from its code. What is counted here (items per subject, largest subject) is
-private unless a function says otherwise.
+A subject's items are never separated from its code, and a code is a function of the subject's own id alone: not of a
+position, and not of who else is there. What is counted here (items, subjects, the largest subject) is private; what a
+policy may use is declared.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wholegrain.data.coins import Coins
 from wholegrain.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
 class SubjectData:
     """Inputs [item, ...], class numbers [item] and subject codes [item].
+
+    Codes are ids that are whole numbers, or what `subject_codes` makes of others. Whole numbers of any type are taken,
+    and kept as int64.
 
     >>> data = SubjectData(np.zeros((3, 2), np.float32), np.array([0, 1, 0]), np.array([7, 7, 9]))
     >>> data.items, data.subject_count, data.largest_subject
@@ -34,12 +42,12 @@ class SubjectData:
             )
         if np.issubdtype(self.inputs.dtype, np.floating):
             _require_finite(self.inputs)
-        if not np.issubdtype(self.subjects.dtype, np.integer):
-            raise DataError("Subject codes must be whole numbers; encode ids before building data.")
+        object.__setattr__(self, "targets", _whole("Targets", self.targets, "number the classes from 0"))
+        object.__setattr__(self, "subjects", _whole("Subject codes", self.subjects, "make them with subject_codes"))
 
     @property
     def items(self) -> int:
-        """Number of items (public: N_i)."""
+        """Number of items. Private: what is public of a silo's size is what its owner declares."""
         return len(self.targets)
 
     @cached_property
@@ -49,7 +57,7 @@ class SubjectData:
 
     @property
     def subject_count(self) -> int:
-        """Number of distinct subjects (public: n_i)."""
+        """Number of distinct subjects. Private, as the number of items is."""
         return len(self.roster.counts)
 
     @property
@@ -61,13 +69,18 @@ class SubjectData:
         """The items at these positions."""
         return SubjectData(self.inputs[index], self.targets[index], self.subjects[index])
 
-    def capped(self, most: int, generator: np.random.Generator) -> "SubjectData":
-        """At most `most` items of each subject, the surplus dropped at random.
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """[item] how many items of the same subject come before: an item's own number, whoever else is there."""
+        return rank_within(self.subjects)
 
-        Guarantee: which of a subject's items stay depends on no other subject.
+    def capped(self, most: int, coins: Coins) -> "SubjectData":
+        """At most `most` items of each subject, the surplus dropped at random: those with the smallest coins stay.
+
+        Guarantee: which of a subject's items stay depends on the key and on that subject's own items alone.
         """
-        shuffled = generator.permutation(self.items)
-        kept = shuffled[rank_within(self.subjects[shuffled]) < most]
+        order = np.argsort(coins.words(self.subjects, self.ranks)[:, 0], kind="stable")
+        kept = order[rank_within(self.subjects[order]) < most]
         return self.take(np.sort(kept))
 
 
@@ -93,6 +106,27 @@ class Roster:
         return len(self.order)
 
 
+def subject_codes(ids: Iterable[str]) -> NDArray[np.int64]:
+    """[id] a code of 63 bits for each id, the same wherever and beside whomever the id is found.
+
+    >>> both, one = subject_codes(["p1", "p2"]), subject_codes(["p2"])
+    >>> bool(both[1] == one[0])
+    True
+
+    Guarantee: two ids never share a code; where their hashes do (once in 10⁶ tables of three million people), the
+    table is refused.
+    """
+    ids = list(ids)
+    codes = {id: _code(id) for id in dict.fromkeys(ids)}
+    if len(set(codes.values())) < len(codes):
+        raise DataError("Two subjects' ids have the same hash, so that they would count as one; rename one of them.")
+    return np.array([codes[id] for id in ids], np.int64)
+
+
+def _code(id: str) -> int:
+    return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 1
+
+
 def rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each position, how many earlier positions hold the same group.
 
@@ -105,6 +139,15 @@ def rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     ranks = np.empty(len(groups), np.int64)
     ranks[order] = np.arange(len(groups)) - first
     return ranks
+
+
+def _whole(what: str, numbers: NDArray[Any], remedy: str) -> NDArray[np.int64]:
+    """Whole numbers as int64, refused where they are something else or too large for it."""
+    if numbers.dtype.kind not in "biu":
+        raise DataError(f"{what} must be whole numbers, and these are {numbers.dtype}; {remedy}.")
+    if numbers.dtype == np.uint64 and numbers.max(initial=0) > np.iinfo(np.int64).max:
+        raise DataError(f"{what} must be below 2⁶³; {remedy}.")
+    return numbers.astype(np.int64, copy=False)
 
 
 def _require_finite(inputs: NDArray[np.generic]) -> None:

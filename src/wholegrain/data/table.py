@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.subjects import SubjectData
+from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.errors import DataError, SpecError
 
 # How tables spell "unknown". Taken for a subject, it would stand for many people at once.
@@ -144,9 +144,8 @@ def encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
         silos = as_text(_column(frame, layout.silo))
         _refuse_missing(silos, "every row belongs to a silo; complete or remove the rows")
         labels = silos.to_numpy().astype(np.str_)
-    _, subjects = np.unique(ids.to_numpy().astype(np.str_), return_inverse=True)
     inputs = np.concatenate([feature.encode(frame) for feature in layout.features], axis=1)
-    data = SubjectData(inputs, layout.target.encode(frame), subjects.astype(np.int64))
+    data = SubjectData(inputs, layout.target.encode(frame), subject_codes(ids.to_list()))
     return Dataset(name=name, data=data, silos=labels, classes=layout.target.count)
 
 

@@ -13,6 +13,7 @@ from wholegrain.runs.spec import (
     ModelSpec,
     RunSpec,
     Section,
+    SizeSpec,
     read_tree,
     refuse_blanks,
     sentence,
@@ -65,6 +66,8 @@ class Charter(Section):
     seed: int = 0
     data: DataSpec
     limit: LimitSpec
+    sizes: SizeSpec | None = None
+    """About how many items and subjects are trained on: public, and declared here instead of counted."""
     allow: AllowSpec
     ledger: LedgerSpec = LedgerSpec()
     compute: ComputeSpec = ComputeSpec()
@@ -74,13 +77,29 @@ class Charter(Section):
 
     def as_run(self) -> RunSpec:
         """The part of a run's spec that says how data is read and capped."""
+        require_sizes(self)
         return RunSpec.of(
             {
                 "seed": self.seed,
                 "data": self.data.model_dump(),
-                "silos": {"items_per_subject": self.limit.items_per_subject, "surplus": self.limit.surplus},
+                "silos": {
+                    "items_per_subject": self.limit.items_per_subject,
+                    "surplus": self.limit.surplus,
+                    "sizes": {self.silo: self.sizes},
+                },
+                "privacy": {"noise": self.limit.noise},
                 "evaluation": {"test": self.held_out},
             }
+        )
+
+
+def require_sizes(charter: Charter) -> None:
+    """Refuse a charter without sizes: they go into every plan and message, and counts would tell who is there."""
+    if charter.sizes is None:
+        raise SpecError(
+            f"The charter of silo '{charter.silo}' declares no sizes, which are public and therefore not read off the"
+            " data: write the lines [sizes], items = 4000 and subjects = 900 (about what is trained on; round numbers"
+            " will do)."
         )
 
 
@@ -108,6 +127,7 @@ def load_charter(path: Path) -> Charter:
         charter = Charter.model_validate(tree)
     except ValidationError as error:
         raise SpecError(sentence(error, Charter, f"the charter '{path}'")) from error
+    require_sizes(charter)
     if charter.ledger.path is None:
         charter = charter.model_copy(update={"ledger": _ledger_beside(charter.ledger, path)})
     return charter

@@ -97,7 +97,7 @@ def _server_spec(founding: Founding) -> str:
         f'items_per_subject = "{BLANK}"\n'
         for silo in founding.silos
     )
-    return f"""# What the federation trains. The server holds no data: sizes below are what silos have published.
+    return f"""# What the federation trains. The server holds no data: sizes below are what silos declare.
 seed = 0
 
 [model]
@@ -156,6 +156,10 @@ items_per_subject = "{BLANK}"
 smallest_noise = 1.0
 largest_clip = 1.0
 most_steps = 10
+
+[sizes]                  # public: about what is trained on, in round numbers, as the server's spec has them
+items = "{BLANK}"
+subjects = "{BLANK}"
 
 [allow]
 policies = ["subject_dp"]

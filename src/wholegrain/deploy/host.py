@@ -33,7 +33,7 @@ from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
 from wholegrain.privacy.units import Unit
-from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.datasets import coins_for, load_dataset, split_dataset
 from wholegrain.runs.evaluation import score
 from wholegrain.runs.runner import require_fit
 from wholegrain.silo.noise import NoiseSource
@@ -64,7 +64,8 @@ class Host:
         spec = charter.as_run()
         dataset = load_dataset(spec)
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
-        parts = split_dataset(dataset, spec)
+        account = charter.ledger.data or dataset.name
+        parts = split_dataset(dataset, spec, coins_for(spec, f"{account} in the silo {charter.silo}"))
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
         agreed = agree(charter, dataset, silo, held_out)
         return Host(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise)
@@ -171,7 +172,10 @@ class Host:
 
 
 def facts_of(host: Host) -> dict[str, Any]:
-    """What the silo says when it is asked: its name, public facts that a plan is made from, and what it agrees to."""
+    """What the silo says when it is asked: its name, public facts that a plan is made from, and what it agrees to.
+
+    Guarantee: sizes are those that the charter declares; nothing here was counted.
+    """
     facts = host.silo.facts
     return {
         "silo": facts.name,
@@ -185,7 +189,10 @@ def facts_of(host: Host) -> dict[str, Any]:
 
 
 def standing_of(host: Host) -> dict[str, Any]:
-    """Where the silo stands, for its operator."""
+    """Where the silo stands, for its operator.
+
+    Private: what is counted in the data, to be compared with the declared sizes; it is marked, and stays here.
+    """
     limit, ledger = host.charter.limit, host.charter.ledger
     account = host.require_budget().account
     spent = price(host.ledger.book.spent(account), Unit(limit.unit), host.accountant, limit.delta)
@@ -195,6 +202,7 @@ def standing_of(host: Host) -> dict[str, Any]:
         "classes": host.dataset.classes,
         "items": facts.items,
         "subjects": facts.subjects,
+        "counted (not private)": f"{host.silo.data.items} items of {host.silo.data.subject_count} subjects",
         "items_per_subject": facts.items_per_subject,
         "unit": limit.unit,
         "epsilon": limit.epsilon,

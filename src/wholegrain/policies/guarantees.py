@@ -7,7 +7,8 @@ refused. Proofs, with C the clip norm, K the public bound on a subject's items, 
     subject, item-Poisson, pooled or clipped once  present with 1−(1−q)^K, moves it by C
     subject, item-Poisson, clip per batch          present with 1−(1−q)^K, moves it by 2C (both may point apart)
     subject, subject-Poisson                       present with r, moves it by C (m items summed: m·C; per batch: 2C)
-    subject, fixed size                            J ~ Hypergeometric items leave and J others enter
+    subject, fixed size                            J ~ Hypergeometric items leave and as many others enter at most;
+                                                   J = K where the silo's exact size is not known, or too small
     item                                           moves the sum by C or 2C, with or without sampling: see `_item_step`
     silo                                           every step; only a clip per batch bounds it, by 2C
 
@@ -140,6 +141,7 @@ def worst_row(rows: list[Row], unit: Unit) -> Row:
         items=min(silo.items for silo in silos),
         items_per_subject=None if None in bounds else max(b for b in bounds if b is not None),
         drops_surplus=any(silo.drops_surplus for silo in silos),
+        declared=any(silo.declared for silo in silos),
     )
     least = min(_fixed_noise(policy, unit) for policy in policies)
     worst = replace(policies[0], sampling=_worst_sampling(policies, unit))
@@ -201,9 +203,17 @@ def _move_of_a_sampled_subject(policy: Policy, silo: SiloFacts) -> float:
 
 
 def _subject_step_of_fixed_size(policy: Policy, silo: SiloFacts, sigma: float, bound: int) -> DpEvent:
+    """A batch of B items out of N: without the subject, other items take the places of its J.
+
+    How large J gets depends on the silo's exact N, a private fact. With a declared size, which may be a round number,
+    and where a batch is not to be had without the subject (N − K < B), all K items are taken to be in every batch.
+    """
     batch = min(getattr(policy.sampling, "size", silo.items), silo.items)
-    bound = min(bound, silo.items)
+    certain = silo.declared or silo.items - bound < batch
+    bound = min(bound, batch if certain else silo.items)
     if policy.clip.per is ClipPer.BATCH:
+        if certain:
+            return events.gaussian(sigma / 2)
         present = events.presence_without_replacement(batch, silo.items, bound)
         return events.sampled_gaussian(present, sigma / 2)
     if policy.clip.per is ClipPer.SUBJECT:
@@ -212,6 +222,8 @@ def _subject_step_of_fixed_size(policy: Policy, silo: SiloFacts, sigma: float, b
         own, per_item = 1.0, 1.0  # an item that enters moves another subject's mean by C at most
     else:
         own, per_item = 0.0, 2.0  # one item leaves, one enters
+    if certain:
+        return events.gaussian(sigma / (own + per_item * bound))
     return events.group_without_replacement(batch, silo.items, bound, sigma, own=own, per_item=per_item)
 
 
@@ -235,7 +247,7 @@ def _item_step(policy: Policy, silo: SiloFacts, sigma: float) -> DpEvent:
     if fixed and policy.clip.per is ClipPer.SUBJECT:
         move = 4.0
     noise = sigma / move
-    if shares_its_coin(policy, silo):
+    if shares_its_coin(policy, silo) or (fixed and silo.declared):  # how rare it is to be drawn depends on the exact N
         return events.gaussian(noise)
     rate = min(1.0, sampling.size / silo.items) if isinstance(sampling, FixedItems) else sampling.rate
     return events.sampled_gaussian(rate, noise)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wholegrain import _check
-from wholegrain.data.sampling import Batch, Sampling
+from wholegrain.data.sampling import Batch, PoissonItems, Sampling
 from wholegrain.errors import SpecError
-from wholegrain.gradients.pooling import Clip
+from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 
 MOST_ITEMS_PER_SUBJECT = 100_000
 
@@ -21,6 +21,8 @@ MOST_ITEMS_PER_SUBJECT = 100_000
 class SiloFacts:
     """What is public of a silo: its name, N_i items, n_i subjects, and K_i, the bound on items of one subject.
 
+    `declared` says that the sizes are what the owner declares, which may be round numbers. Otherwise they were counted
+    in the data: then they are exact, and nothing but a simulation may use them.
     `drops_surplus` says what the silo does with a subject that exceeds K: drop items at random, or refuse the data.
     `knows_spans` says that it knows, of each of its subjects, in how many silos that subject is.
     """
@@ -31,6 +33,7 @@ class SiloFacts:
     items_per_subject: int | None = None
     drops_surplus: bool = True
     knows_spans: bool = False
+    declared: bool = False
 
     def __post_init__(self) -> None:
         _check.count(f"items of silo '{self.name}'", self.items)
@@ -114,6 +117,16 @@ class Policy:
     def with_noise(self, multiplier: float) -> "Policy":
         """The same row with this noise multiplier."""
         return replace(self, noise=FixedNoise(multiplier))
+
+    @property
+    def sums_single_items(self) -> bool:
+        """Whether every item has a coin of its own, is clipped by itself and simply added up, as in DP-SGD.
+
+        Such a row protects one item best, as long as no item makes room for another.
+        """
+        sampling = self.sampling
+        alone = isinstance(sampling, PoissonItems) and sampling.most_per_subject is None
+        return alone and self.clip.per is ClipPer.ITEM and self.clip.pool is Pool.SUM
 
     def noise_multiplier_for(self, batch: Batch) -> float:
         """Noise on the sum, in units of the clip norm; refused before calibration."""

@@ -70,7 +70,8 @@ class Guarantee:
     `event` is what the accountant priced; it is None where nothing could be (standing NONE), where the paper's own
     arithmetic was followed (standing CLAIMED), or where `because` names another way to the bound. `epsilon` is
     infinite where nothing is promised. A `simulation` shows what a run with secure noise would promise; its own noise
-    can be taken away by whoever knows the seed.
+    can be taken away by whoever knows the seed. With `counted_sizes`, rate, divisor and noise follow from how many
+    items and subjects the data has, which is a private fact; a release uses declared sizes.
     """
 
     unit: Unit
@@ -81,6 +82,7 @@ class Guarantee:
     because: str
     event: DpEvent | None = None
     simulation: bool = False
+    counted_sizes: bool = False
 
     @property
     def neighbouring(self) -> Neighbouring:
@@ -91,5 +93,12 @@ class Guarantee:
         if self.standing is Standing.NONE:
             return f"{self.unit}: no guarantee ({self.because})"
         size = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:.4g}"
-        mark = " (simulation: seeded noise)" if self.simulation else ""
-        return f"{self.unit}: ε = {size}, δ = {self.delta:g}, {self.standing} by {self.accountant}{mark}"
+        return f"{self.unit}: ε = {size}, δ = {self.delta:g}, {self.standing} by {self.accountant}{self.mark}"
+
+    @property
+    def mark(self) -> str:
+        """What a simulation says of itself, in brackets; nothing for a release."""
+        if not self.simulation:
+            return ""
+        sizes = ", sizes read off the data" if self.counted_sizes else ""
+        return f" (simulation: seeded noise{sizes})"

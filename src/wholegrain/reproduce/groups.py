@@ -9,6 +9,7 @@ import numpy as np
 
 from wholegrain._random import Purpose, generator
 from wholegrain.data import partition
+from wholegrain.data.coins import Coins
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import Roster, SubjectData
 from wholegrain.policies.as_printed import make_printed_plan
@@ -51,11 +52,12 @@ def geometry(settings: GroupSizesSpec) -> Iterator[GroupSizes]:
     """Group sizes where every subject has the same number of items: uniformly placed, and by the power law."""
     subjects = np.repeat(np.arange(settings.subjects), settings.items)
     data = SubjectData(np.zeros((len(subjects), 0), np.uint8), subjects, subjects)
-    kept, _ = partition.by_item(data, settings.held_out, 0, "validation")
+    coins = Coins.seeded(0)
+    kept, _ = partition.by_item(data, settings.held_out, coins, "validation")
     data = data.take(kept)
-    yield _counted(UNIFORM, None, partition.uniform(data, settings.silos, seed=0), data, settings)
+    yield _counted(UNIFORM, None, partition.uniform(data, settings.silos, coins), data, settings)
     for alpha in settings.alphas:
-        labels = partition.power(data, settings.silos, alpha, seed=0)
+        labels = partition.power(data, settings.silos, alpha, coins)
         yield _counted(f"α = {alpha:g}", alpha, labels, data, settings)
 
 

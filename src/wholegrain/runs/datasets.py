@@ -1,4 +1,12 @@
-"""From a spec's `data` and `silos` sections to silos that keep their declared bounds."""
+"""From a spec's `data` and `silos` sections to silos that keep their declared bounds.
+
+Guarantee: a subject that leaves the file takes its own items along, and every other subject's items, part and silo stay
+the same: all that is random here is tossed with coins of subjects (`data.coins`).
+
+What is refused here (a subject in too many silos, rows of an unknown silo, surplus that may not be dropped) is refused
+on the machine of the data's owner, before anything is released. One person can decide such a refusal, so it is for the
+owner's eyes.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,13 +15,18 @@ from pathlib import Path
 import numpy as np
 
 from wholegrain import _check
-from wholegrain._random import Purpose, generator
+from wholegrain._random import Purpose
+from wholegrain._secrets import secret_key
 from wholegrain.data import partition, sources
+from wholegrain.data.coins import Coins
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.table import Category, Number, TableLayout, Target, encode, read
 from wholegrain.errors import DataError, SpecError
+from wholegrain.policies.catalog import find
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.runs.planning import settings_of
+from wholegrain.runs.sizes import Sizes, declared_sizes
 from wholegrain.runs.spec import FeatureSpec, RunSpec, TableSpec
 from wholegrain.silo.training import Silo
 
@@ -41,12 +54,31 @@ def load_dataset(spec: RunSpec) -> Dataset:
     return encode(read(path, layout.names), layout, path.stem)
 
 
-def split_dataset(dataset: Dataset, spec: RunSpec) -> Parts:
-    """Hold out what is scored, spread the rest over silos, and enforce K and M."""
-    kept, held_out = _hold_out(dataset, spec)
-    by_name = partition.split(dataset.data, _labels(dataset, spec), kept)
+def coins_for(spec: RunSpec, data: str) -> Coins:
+    """What decides who is held out, which items survive K, and where a synthetic partition puts them.
+
+    In a simulation the seed does. In a release nobody may know: the key is a secret of this machine, one for each name
+    of data, so that a run that is resumed finds the same parts and silos, and the seed decides nothing.
+    """
+    if spec.privacy.noise == "seeded":
+        return Coins.seeded(spec.seed)
+    return Coins(secret_key(f"coins of the data {spec.ledger.data or data}"))
+
+
+def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -> Parts:
+    """Hold out what is scored, spread the rest over silos, and enforce K and M.
+
+    A silo whose size is declared is there even if nobody is in it: it trains on empty batches, which add noise as any
+    other does.
+    """
+    coins, sizes = coins or coins_for(spec, dataset.name), declared_sizes(spec.silos)
+    kept, held_out = _hold_out(dataset, spec, coins)
+    labels = _labels(dataset, spec, coins)
+    if spec.privacy.noise == "secure":
+        _require_declared(labels, sizes)
+    by_name = partition.split(dataset.data, labels, kept, also=tuple(sizes.named))
     _require_span(by_name, spec.silos.span)
-    silos = {name: _silo(name, data, dataset, spec) for name, data in by_name.items()}
+    silos = {name: _silo(name, data, dataset, spec, sizes, coins) for name, data in by_name.items()}
     if spec.policy.by_span:
         silos = _with_spans(silos)
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
@@ -61,16 +93,20 @@ def bound_of(dataset: Dataset, spec: RunSpec) -> int | None:
     return dataset.items_per_subject if declared is None else _check.count("silos.items_per_subject", declared)
 
 
-def drops_surplus(spec: RunSpec) -> bool:
-    """Whether a silo drops a subject's surplus items or refuses the data."""
-    if spec.policy.name == "local_item_dp":
-        if spec.silos.surplus == "drop":
-            raise SpecError(
-                "local_item_dp cannot drop surplus items (a dropped item can let another in, which"
-                " breaks its item-level guarantee); remove silos.surplus or raise items_per_subject."
-            )
-        return False
-    return spec.silos.surplus != "refuse"
+def drops_surplus(spec: RunSpec, silo: SiloFacts) -> bool:
+    """Whether a silo drops a subject's surplus items or refuses the data: by what the policy's row is, not its name."""
+    policy = spec.policy
+    if policy.rate is None and policy.batch_size is None:  # where data is only looked at; any rate shows the same row
+        policy = policy.model_copy(update={"rate": 1.0})
+    row = find(policy.name).row(settings_of(spec.model_copy(update={"policy": policy})), silo)
+    if not row.sums_single_items:
+        return spec.silos.surplus != "refuse"
+    if spec.silos.surplus == "drop":
+        raise SpecError(
+            f"{policy.name} cannot drop surplus items (a dropped item can let another in, which"
+            " breaks its item-level guarantee); remove silos.surplus or raise items_per_subject."
+        )
+    return False
 
 
 def table_layout(table: TableSpec) -> TableLayout:
@@ -93,13 +129,13 @@ def _feature(name: str, feature: FeatureSpec) -> Number | Category:
     return Number(name, feature.low, feature.high, feature.missing)
 
 
-def _hold_out(dataset: Dataset, spec: RunSpec) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+def _hold_out(dataset: Dataset, spec: RunSpec, coins: Coins) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
     """Positions to train on, and positions of each part that is held out."""
     law = partition.by_item if spec.evaluation.by == "item" else partition.by_subject
     # Who is held out depends on no input: without them, nothing large is copied.
     people = SubjectData(np.zeros((dataset.data.items, 0)), dataset.data.targets, dataset.data.subjects)
-    kept, test = law(people, _test_share(dataset, spec), spec.seed, "test")
-    inner, validation = law(people.take(kept), spec.evaluation.validation, spec.seed, "validation")
+    kept, test = law(people, _test_share(dataset, spec), coins, "test")
+    inner, validation = law(people.take(kept), spec.evaluation.validation, coins, "validation")
     if not len(inner):
         raise DataError("Nothing is left to train on; lower evaluation.test and validation.")
     return kept[inner], {"validation": kept[validation], "test": test}
@@ -118,7 +154,7 @@ def _test_share(dataset: Dataset, spec: RunSpec) -> float:
     return 0.0
 
 
-def _labels(dataset: Dataset, spec: RunSpec) -> partition.Labels:
+def _labels(dataset: Dataset, spec: RunSpec, coins: Coins) -> partition.Labels:
     if spec.silos.partition == "column":
         if dataset.silos is None:
             raise SpecError(
@@ -128,29 +164,45 @@ def _labels(dataset: Dataset, spec: RunSpec) -> partition.Labels:
         return dataset.silos
     if spec.silos.count is None:
         raise SpecError(f"silos.partition = '{spec.silos.partition}' needs silos.count.")
+    if not spec.silos.sizes and spec.silos.count > dataset.data.items:
+        raise DataError(f"silos.count = {spec.silos.count} is more than the {dataset.data.items} items there are.")
     if spec.silos.partition == "uniform":
-        return partition.uniform(dataset.data, spec.silos.count, spec.seed)
-    return partition.power(dataset.data, spec.silos.count, spec.silos.alpha, spec.seed)
+        return partition.uniform(dataset.data, spec.silos.count, coins)
+    return partition.power(dataset.data, spec.silos.count, spec.silos.alpha, coins)
 
 
-def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec) -> Silo:
-    bound, drops = bound_of(dataset, spec), drops_surplus(spec)
+def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: Sizes, coins: Coins) -> Silo:
+    bound, size = bound_of(dataset, spec), sizes.get(name)
+    facts = SiloFacts(
+        name=name,
+        items=data.items if size is None else size.items,
+        subjects=data.subject_count if size is None else size.subjects,
+        items_per_subject=bound,
+        drops_surplus=False,
+        knows_spans=spec.policy.by_span,
+        declared=size is not None,
+    )
+    drops = drops_surplus(spec, facts)
     if bound is not None and data.largest_subject > bound:
         if not drops:
             raise DataError(
                 f"Silo '{name}' has subjects with more than items_per_subject = {bound} items, and"
                 f" {spec.policy.name} does not drop any; raise the bound or remove the surplus."
             )
-        data = data.capped(bound, generator(spec.seed, Purpose.CAP, name))
-    facts = SiloFacts(
-        name=name,
-        items=data.items,
-        subjects=data.subject_count,
-        items_per_subject=bound,
-        drops_surplus=drops,
-        knows_spans=spec.policy.by_span,
-    )
-    return Silo(facts, data)
+        data = data.capped(bound, coins.of(Purpose.CAP, name))
+    if size is None:
+        facts = replace(facts, items=data.items, subjects=data.subject_count)
+    return Silo(replace(facts, drops_surplus=drops), data)
+
+
+def _require_declared(labels: partition.Labels, sizes: Sizes) -> None:
+    """Refuse rows of a silo that is not declared: in a release, the names of silos are public."""
+    strange = [str(name) for name in np.unique(labels) if sizes.get(str(name)) is None]
+    if strange:
+        raise DataError(
+            f"There are rows of a silo '{strange[0]}', of which silos.sizes says nothing; declare it there, or remove"
+            " the rows."
+        )
 
 
 def _with_spans(silos: Mapping[str, Silo]) -> dict[str, Silo]:
@@ -172,7 +224,7 @@ def _require_span(silos: Mapping[str, SubjectData], span: int | None) -> None:
         return
     pairs = np.concatenate([np.unique(data.subjects) for data in silos.values()])
     _, counts = np.unique(pairs, return_counts=True)
-    if counts.max() > span:
+    if counts.max(initial=0) > span:
         raise DataError(
             f"{int((counts > span).sum())} subjects have items in more than silos.span = {span}"
             f" silos (up to {counts.max()}); raise span or leave it out."

@@ -15,8 +15,9 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems, Sampling
 from wholegrain.data.subjects import SubjectData
 from wholegrain.policies.catalog import find
-from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.datasets import coins_for, load_dataset, split_dataset
 from wholegrain.runs.planning import settings_of
+from wholegrain.runs.sizes import rounded
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.training import Silo
 
@@ -27,7 +28,7 @@ BATCHES = 200
 def describe(spec: RunSpec) -> dict[str, Any]:
     """Counts of all items that the spec names, none held out; batches are drawn as its policy draws them."""
     dataset = load_dataset(spec)
-    silos = split_dataset(dataset, _whole(spec, dataset)).silos
+    silos = split_dataset(dataset, _whole(spec, dataset), coins_for(spec, dataset.name)).silos
     if dataset.silos is None and spec.silos.partition == "column":
         (whole,) = silos.values()
         silos = {"(no silos yet)": whole}
@@ -39,6 +40,21 @@ def describe(spec: RunSpec) -> dict[str, Any]:
         "test": _sizes(dataset.test) if dataset.test else None,
         "notes": list(dataset.notes),
         **count(spec, silos),
+        "proposed_sizes": proposed_sizes(spec, dataset),
+    }
+
+
+def proposed_sizes(spec: RunSpec, dataset: Dataset) -> dict[str, dict[str, int]]:
+    """Round numbers that an owner might declare in `silos.sizes`: of what would be trained on, two digits each.
+
+    Private, until the owner decides to publish them.
+    """
+    evaluation = spec.evaluation.model_copy(update={"test": None}) if dataset.test is not None else spec.evaluation
+    trained = _whole(spec, dataset).model_copy(update={"evaluation": evaluation})
+    silos = split_dataset(dataset, trained, coins_for(spec, dataset.name)).silos
+    return {
+        name: {"items": rounded(silo.data.items), "subjects": rounded(silo.data.subject_count)}
+        for name, silo in silos.items()
     }
 
 
@@ -70,13 +86,17 @@ def counted(values: NDArray[np.int64]) -> dict[int, int]:
 
 
 def _whole(spec: RunSpec, dataset: Dataset) -> RunSpec:
-    """The same, so that any data can be seen: nobody held out, surplus dropped, one silo where none are named."""
+    """The same, so that any data can be seen: nobody held out, surplus dropped, one silo where none are named.
+
+    Sizes are counted, so that it is no release; its coins may still be those of one.
+    """
     policy = spec.policy.model_copy(update={"name": "subject_dp"})
     held_out = spec.evaluation.model_copy(update={"test": 0.0, "validation": 0.0})
-    silos = spec.silos
+    silos = spec.silos.model_copy(update={"sizes": {}, "surplus": None})
     if dataset.silos is None and silos.partition == "column":
         silos = silos.model_copy(update={"partition": "uniform", "count": 1})
-    return spec.model_copy(update={"evaluation": held_out, "policy": policy, "silos": silos})
+    privacy = spec.privacy.model_copy(update={"noise": "seeded"})
+    return spec.model_copy(update={"evaluation": held_out, "policy": policy, "silos": silos, "privacy": privacy})
 
 
 def _sizes(data: SubjectData) -> dict[str, int]:

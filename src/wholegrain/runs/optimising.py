@@ -12,12 +12,11 @@ from wholegrain.errors import SpecError
 from wholegrain.federation.server import SCHEDULES
 from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.plan import Federation, Plan
-from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.search import POLICIES, Candidate, Question, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.units import Budget
 from wholegrain.runs.learners import federation_learner
-from wholegrain.runs.planning import check_early, plan_for
+from wholegrain.runs.planning import check_early, plan_for, published
 from wholegrain.runs.spec import RunSpec
 
 
@@ -68,7 +67,7 @@ def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accou
         raise SpecError("plan --optimise weighs rounds in which every silo trains; leave out rounds.cohort.")
     if spec.policy.by_span and not all(silo.knows_spans for silo in spec.federation.silos):
         raise SpecError("policy.by_span needs silos that know spans; say knows_spans = true of each in [federation].")
-    facts = tuple(SiloFacts(**silo.model_dump()) for silo in spec.federation.silos)
+    facts = published(spec.federation.silos)
     parameters = Layout.of(federation_learner(spec, spec.federation).model).size
     question = Question(
         federation=Federation(silos=facts, span=spec.silos.span),

@@ -2,7 +2,7 @@
 facts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from wholegrain import _check
@@ -14,7 +14,8 @@ from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import FixedNoise, SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
-from wholegrain.runs.spec import FederationSpec, RunSpec
+from wholegrain.runs.sizes import require_declared
+from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec
 
 MOST_LEARNING_RATE = 1e6
 
@@ -22,10 +23,15 @@ MOST_LEARNING_RATE = 1e6
 def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
     """The plan of a server, which holds no data, from what its silos have published."""
     check_early(spec)
-    plan = plan_for(spec, tuple(SiloFacts(**silo.model_dump()) for silo in federation.silos), pricing)
+    plan = plan_for(spec, published(federation.silos), pricing)
     if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
         raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
     return plan
+
+
+def published(silos: Iterable[SiloFactsSpec]) -> tuple[SiloFacts, ...]:
+    """What silos have published of themselves."""
+    return tuple(SiloFacts(**silo.model_dump(), declared=True) for silo in silos)
 
 
 def plan_for(
@@ -54,11 +60,15 @@ def plan_for(
         )
     if spec.privacy.noise == "secure":
         return plan
-    return replace(plan, guarantees=tuple(_simulated(guarantee) for guarantee in plan.guarantees))
+    counted = not all(silo.declared for silo in silos)
+    return replace(plan, guarantees=tuple(_simulated(guarantee, counted) for guarantee in plan.guarantees))
 
 
-def _simulated(guarantee: Guarantee) -> Guarantee:
-    return guarantee if guarantee.standing is Standing.NONE else replace(guarantee, simulation=True)
+def _simulated(guarantee: Guarantee, counted: bool) -> Guarantee:
+    """The guarantee of a simulation, which says what it is not true of: the noise, and sizes read off the data."""
+    if guarantee.standing is Standing.NONE:
+        return guarantee
+    return replace(guarantee, simulation=True, counted_sizes=counted)
 
 
 def _planned(
@@ -92,6 +102,8 @@ def check_early(spec: RunSpec) -> None:
     find(spec.policy.name)
     settings_of(spec)
     _goal(spec, accountant(spec.privacy.accountant))
+    if spec.privacy.noise == "secure" and spec.federation is None:
+        require_declared(spec)
     _check.positive("rounds.learning_rate", spec.rounds.learning_rate)
     if spec.rounds.learning_rate > MOST_LEARNING_RATE:
         raise SpecError(f"rounds.learning_rate = {spec.rounds.learning_rate:g} is beyond {MOST_LEARNING_RATE:g}.")

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from wholegrain._random import Purpose, generator
 from wholegrain.data import partition
 from wholegrain.data.cache import digest
+from wholegrain.data.coins import Coins
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import ModelError, SpecError
@@ -91,7 +92,7 @@ def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
 def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: None) -> Backbone:
     """Train on public data, and describe what came of it."""
     dataset = load_dataset(RunSpec(data=spec.data, seed=spec.seed))
-    kept, held_out = partition.by_subject(dataset.data, spec.training.held_out, spec.seed, "pretraining")
+    kept, held_out = partition.by_subject(dataset.data, spec.training.held_out, Coins.seeded(spec.seed), "pretraining")
     model = catalog.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
     _fit(model, dataset.data.take(kept), spec, observe)
     if not bool(torch.isfinite(flatten(model)).all()):

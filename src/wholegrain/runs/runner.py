@@ -138,7 +138,7 @@ def train(dataset: Dataset, *, model: nn.Module | Mapping[str, Any] | None = Non
     ...     rounds={"count": 2, "steps": 2},
     ... )
     >>> print(run.guarantee)
-    subject: ε = 3.998, δ = 1e-05, PROVED by pld (simulation: seeded noise)
+    subject: ε = 3.998, δ = 1e-05, PROVED by pld (simulation: seeded noise, sizes read off the data)
     """
     given = model if isinstance(model, nn.Module) else None
     if model is not None and given is None:
@@ -168,7 +168,7 @@ def prepare(
         learner = own_learner(model)
     scored = dict(parts.held_out)
     if spec.evaluation.train:
-        scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items()}
+        scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items() if silo.data.items}
     gradients = BookKeeping(learner.trained, cross_entropy, memory=_memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
     return Prepared(

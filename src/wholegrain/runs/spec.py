@@ -6,9 +6,9 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from wholegrain import _check
 from wholegrain.errors import SpecError
@@ -62,8 +62,25 @@ class DataSpec(Section):
     table: TableSpec | None = None
 
 
+class SizeSpec(Section):
+    """A silo's public size, as its owner declares it: about how many items and subjects it trains on."""
+
+    items: Annotated[int, Field(ge=1)]
+    subjects: Annotated[int, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.subjects > self.items:
+            raise ValueError("a silo has at least as many items as subjects")
+        return self
+
+
 class SilosSpec(Section):
-    """How items are spread over silos, and the public bounds: K (`items_per_subject`) and M (`span`)."""
+    """How items are spread over silos, and what is public of them.
+
+    K (`items_per_subject`) and M (`span`) are bounds. `sizes` declares how large each silo is, by its name or as "*"
+    for all others; a release needs it, a simulation may read sizes off the data.
+    """
 
     partition: Literal["column", "uniform", "power"] = "column"
     count: int | None = None
@@ -71,6 +88,7 @@ class SilosSpec(Section):
     items_per_subject: int | None = None
     span: int | None = None
     surplus: Literal["drop", "refuse"] | None = None
+    sizes: dict[str, SizeSpec] = {}
 
 
 class ModelSpec(Section):
@@ -362,16 +380,24 @@ def sentence(error: ValidationError, root: type[Section], what: str = "the spec"
 def _section(place: tuple[int | str, ...], root: type[Section]) -> type[Section] | None:
     """The section class at this place of the tree."""
     section: Any = root
+    within: Any = None
+    """The section of each value, where the place is within a mapping."""
     for part in place:
+        if within is not None:
+            section, within = within, None
+            continue
         if section is None or part not in getattr(section, "model_fields", {}):
-            return FeatureSpec if section is dict else None
-        section = _section_in(section.model_fields[part].annotation)
+            return None
+        annotation = section.model_fields[part].annotation
+        section = _section_in(annotation)
+        if getattr(annotation, "__origin__", None) is dict:
+            section, within = None, section
     return section if isinstance(section, type) and issubclass(section, Section) else None
 
 
 def _section_in(annotation: Any) -> Any:
-    """The section class inside an annotation such as `TableSpec | None`, or `dict` for a mapping of them."""
+    """The section class inside an annotation such as `TableSpec | None` or `dict[str, FeatureSpec]`."""
     for candidate in (annotation, *getattr(annotation, "__args__", ())):
         if isinstance(candidate, type) and issubclass(candidate, Section):
-            return dict if getattr(annotation, "__origin__", None) is dict else candidate
+            return candidate
     return None

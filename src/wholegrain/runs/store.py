@@ -25,6 +25,7 @@ from torch import Tensor
 import wholegrain
 from wholegrain import _check
 from wholegrain._files import sync_folder, write_whole
+from wholegrain._secrets import secret_key
 from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.parameters import Layout
@@ -158,12 +159,20 @@ class RunFolder:
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self.path / "checkpoints", self.run)
 
+    def _digest_key(self, spec: RunSpec) -> bytes:
+        """What the digest of the data is keyed with: other data has another one, and so has another run.
+
+        In a release there is a secret in it. Without one, the digest would confirm a guess of the whole data set.
+        """
+        secret = secret_key("digests of data") if spec.privacy.noise == "secure" else b""
+        return secret + self.run.encode()
+
     def _fill(self, prepared: Prepared) -> None:
         identity = {
             "format": FORMAT,
             "run": self.run,
             "spec": prepared.spec.digest,
-            "data": data_digest(prepared.silos, self.run),
+            "data": data_digest(prepared.silos, self._digest_key(prepared.spec)),
             "start": prepared.public.get("digest"),
             "wholegrain": wholegrain.__version__,
         }
@@ -183,7 +192,7 @@ class RunFolder:
 
     def _require_same(self, prepared: Prepared) -> None:
         """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""
-        if data_digest(prepared.silos, self.run) != _read(self.path / "run.json").get("data"):
+        if data_digest(prepared.silos, self._digest_key(prepared.spec)) != _read(self.path / "run.json").get("data"):
             raise RunError(
                 f"The data is not what the run in '{self.path}' was started with; put it back, or start a new run."
             )
@@ -229,9 +238,9 @@ def _whole(run: Run) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in run.model.state_dict().items()} | trained
 
 
-def data_digest(silos: Mapping[str, Silo], key: str) -> str:
+def data_digest(silos: Mapping[str, Silo], key: bytes) -> str:
     """What tells the silos' data from any other, for whoever knows the key."""
-    digest = hashlib.blake2b(key=key.encode(), digest_size=32)
+    digest = hashlib.blake2b(key=key, digest_size=32)
     for name, silo in silos.items():
         digest.update(name.encode())
         for array in (silo.data.inputs, silo.data.targets, silo.data.subjects):

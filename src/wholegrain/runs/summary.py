@@ -34,6 +34,7 @@ def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
         "accountant": guarantee.accountant,
         "because": guarantee.because,
         "simulation": guarantee.simulation,
+        "counted_sizes": guarantee.counted_sizes,
     }
 
 

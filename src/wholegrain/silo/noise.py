@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wholegrain._random import Purpose, derive, generator
+from wholegrain.data.sampling import Source
 
 
 class NoiseStream(Protocol):
@@ -46,7 +47,7 @@ class NoiseSource(Protocol):
         """The noise of this silo in this round."""
         ...
 
-    def coins(self, round: int, silo: str) -> np.random.Generator:
+    def coins(self, round: int, silo: str) -> Source:
         """What decides who is in the batches of this silo in this round."""
         ...
 

@@ -36,7 +36,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
-import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
@@ -44,6 +43,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from torch import Tensor
 
 from wholegrain import _check
+from wholegrain.data.draws import Draws, SecureDraws
 from wholegrain.errors import RunError, SpecError
 from wholegrain.silo.noise import NoiseStream
 
@@ -81,14 +81,12 @@ class SecureNoise:
         """`secure (AES-256, keyed by the operating system, on a grid)`."""
         return "secure (AES-256, keyed by the operating system, on a grid)"
 
-    def coins(self, round: int, silo: str) -> np.random.Generator:
-        """Coins from 128 bits of the operating system, other ones at each call.
+    def coins(self, round: int, silo: str) -> Draws:
+        """Coins from AES-256 under a fresh key, other ones at each call.
 
-        What they give is a sampling that the server, who sees noisy updates only, does not know: amplification by
-        sampling rests on that. The generator is numpy's own and no cryptographic one: what it draws must stay in the
-        silo, as must the batches.
+        Nobody can know or guess who is in a batch: amplification by sampling rests on that.
         """
-        return np.random.default_rng(secrets.randbits(128))
+        return SecureDraws(secrets.token_bytes(32))
 
     def stream(self, round: int, silo: str) -> NoiseStream:
         """Noise under a fresh key. A stream belongs to one process: a fork of it would draw the same again."""
