@@ -352,6 +352,7 @@ class Filed:
         with_it, without = changed[0]
         silo = (with_it or without).name  # type: ignore[union-attr]
         sizes = " and ".join("none" if each is None else f"{each.items}/{each.subjects}" for each in (with_it, without))
-        seen = f"sizes are read off the data: '{silo}' has {sizes} items/subjects"
-        simulation = self.prepared.noise.repeats
-        return Check(name, f"{seen} (a simulation)" if simulation else seen, simulation)
+        seen = f"'{silo}' has {sizes} items/subjects, with it and without"
+        if any(facts.declared for pair in changed for facts in pair if facts) or not self.prepared.noise.repeats:
+            return Check(name, seen, False)
+        return Check(name, f"{seen}: a simulation reads sizes off the data", True)

@@ -192,7 +192,7 @@ class Design:
         parts = [self._planted(row, present) for row in plan.rows]
         data = SubjectData(*(np.concatenate([getattr(part, name) for part in parts]) for name in FIELDS))
         dataset = Dataset(
-            name="audit",
+            name=self.prepared.data,  # whose coins these are
             data=data,
             classes=0,
             silos=np.repeat([silo.name for _, silo in plan.rows], [part.items for part in parts]),

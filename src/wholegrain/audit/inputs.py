@@ -22,6 +22,7 @@ from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
 from wholegrain.audit.canaries import BASE, Block, Company, Design
 from wholegrain.audit.playing import NoiseOf, Seen, last_of, play
 from wholegrain.audit.scores import NoiseLaw, Values, known_law
+from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.pooling import ClipPer
 from wholegrain.gradients.reference import batch_gradient
@@ -127,7 +128,7 @@ def telling_input(prepared: Prepared, vector: Tensor, seed: int) -> Portrait:
 def candidates(prepared: Prepared, vector: Tensor, seed: int) -> list[Portrait]:
     """Inputs whose values come from different real ones, some of them larger, each with its least likely label."""
     draws = generator(seed, Purpose.SYNTHETIC, "audit: input")
-    real = next(iter(prepared.silos.values())).data.inputs
+    real = some_data(prepared).inputs
     layout, found = Layout.of(prepared.model), []
     for scale in SCALES if np.issubdtype(real.dtype, np.floating) else SCALES[:1]:
         for _ in range(CANDIDATES):
@@ -138,6 +139,11 @@ def candidates(prepared: Prepared, vector: Tensor, seed: int) -> list[Portrait]:
                 label = int(call(prepared.model, layout, vector, portrait.inputs).argmin(1))
             found.append(Portrait(mixed, label))
     return found
+
+
+def some_data(prepared: Prepared) -> SubjectData:
+    """The data of the silo that has most."""
+    return max((silo.data for silo in prepared.silos.values()), key=lambda data: data.items)
 
 
 def dressed(silos: Mapping[str, Silo], portrait: Portrait) -> Mapping[str, Silo]:

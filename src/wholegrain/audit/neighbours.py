@@ -24,7 +24,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.data.table import as_text, encode, read
 from wholegrain.errors import DataError
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.runs.datasets import drops_surplus, split_dataset, table_layout
+from wholegrain.runs.datasets import split_dataset, table_layout
 from wholegrain.runs.runner import Prepared
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.training import Silo
@@ -207,7 +207,8 @@ def _homes(prepared: Prepared, dataset: Dataset, draws: np.random.Generator) -> 
     spec, plan = prepared.spec, prepared.plan
     labelled = spec.silos.partition == "column"
     names = sorted(prepared.silos)
-    bound, surplus = plan.rows[0][1].items_per_subject, SURPLUS if drops_surplus(spec) else 1
+    facts = plan.rows[0][1]
+    bound, surplus = facts.items_per_subject, SURPLUS if facts.drops_surplus else 1
     span = plan.span if labelled else 1
     each = min((bound or 1) * surplus, max(1, MOST_ROWS // span))
     if not labelled and spec.silos.span is not None:

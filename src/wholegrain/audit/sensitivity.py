@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.inputs import Portrait, candidates, gradient_of
+from wholegrain.audit.inputs import Portrait, candidates, gradient_of, some_data
 from wholegrain.audit.sums import allowed_move, distance, handed_over
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.engine import BookKeeping
@@ -85,7 +85,7 @@ class Company:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         self._policy, self._facts = prepared.plan.rows[0]
-        real = next(iter(prepared.silos.values())).data
+        real = some_data(prepared)
         count = min(BESIDE, real.items)
         # Everybody with one row: the fast ways are those for subjects that are alike.
         self._beside = SubjectData(real.inputs[:count], real.targets[:count], np.arange(count))
