@@ -24,6 +24,7 @@ from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import ClipPer
+from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.runs.runner import Prepared
 from wholegrain.silo.training import Silo
@@ -67,8 +68,8 @@ def moves(prepared: Prepared, file: File, pairs: list[Neighbours]) -> Iterator[M
             allowed = _allowed(pair, name, policy, facts)
             if allowed is None:
                 continue
-            few = _few(file, pair, name)
-            apart = max(distance(*_sums(prepared, file, pair, name, few, vector)) for vector in vectors)
+            both = few(prepared, file, pair, name)
+            apart = max(distance(*(both.sums(prepared.clipped_sum, policy, vector))) for vector in vectors)
             yield Move(pair.who, name, apart / policy.clip.norm, allowed / policy.clip.norm)
 
 
@@ -84,29 +85,33 @@ def _allowed(pair: Neighbours, name: str, policy: Policy, facts: SiloFacts) -> f
     return allowed / math.sqrt(int(silo.spans[own][0]))
 
 
-def _few(file: File, pair: Neighbours, name: str) -> NDArray[np.int64]:
+@dataclass(frozen=True, eq=False)
+class Both:
+    """A silo with the subject in the file and without it, as far as they differ; None where there is none."""
+
+    within: Silo | None
+    without: Silo | None
+
+    def sums(self, gradients: ClippedSum, policy: Policy, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """What is handed to the noise in each."""
+        one, other = (
+            vector.new_zeros(vector.shape, dtype=torch.float64)
+            if silo is None
+            else handed_over(gradients, silo, policy, vector)
+            for silo in (self.within, self.without)
+        )
+        return one, other
+
+
+def few(prepared: Prepared, file: File, pair: Neighbours, name: str) -> Both:
     """The subject, those whose rows differ in this silo, and some others: whoever stays adds the same to both sums."""
     one, other = (_rows(world, name) for world in (pair.within, pair.without))
     differ = np.unique(file.subjects[np.setxor1d(one, other)])
     stay = np.setdiff1d(np.unique(file.subjects[one]), differ)
     own = file.subjects[pair.own[:1]]
-    return np.concatenate([own, np.setdiff1d(differ, own)[:MOST_MOVED], stay[:BESIDE]])
-
-
-def _sums(
-    prepared: Prepared, file: File, pair: Neighbours, name: str, subjects: NDArray[np.int64] | None, vector: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A silo's sums with the subject and without it, over these subjects or all."""
+    subjects = np.concatenate([own, np.setdiff1d(differ, own)[:MOST_MOVED], stay[:BESIDE]])
     policy = prepared.plan.policy_for(name)
-    worlds = pair.within, pair.without
-    silos = [silo_in(prepared, file, world, name, policy, subjects) for world in worlds]
-    one, other = (
-        torch.zeros_like(vector, dtype=torch.float64)
-        if silo is None
-        else handed_over(prepared.clipped_sum, silo, policy, vector)
-        for silo in silos
-    )
-    return one, other
+    return Both(*(silo_in(prepared, file, world, name, policy, subjects) for world in (pair.within, pair.without)))
 
 
 def silo_in(
@@ -156,10 +161,11 @@ def from_the_file(
     ]
     trials, rounds = affordable(prepared, worlds[1].silos, runs)
     horizon = replace(prepared.plan.horizon, rounds=rounds)
+    both = {name: few(prepared, file, pair, name) for name in pair.silos}
     coins, scores = secret_coins(seed, "file", trials), []
     for trial, present in enumerate(coins):
         world = worlds[int(present)]
-        score = Along(prepared, file, pair, worlds[0].silos)
+        score = Along(prepared, both, worlds[0].silos)
         actual = replace(world, plan=replace(prepared.plan, horizon=horizon), noise=noise(2 * runs + trial))
         for _ in play(actual, prepared.first, score, moving=pair.silos):
             pass
@@ -183,26 +189,25 @@ def affordable(prepared: Prepared, silos: Mapping[str, Silo], runs: int) -> tupl
 class Along:
     """A watcher that looks how far each update lies on the way from one world's expected sum to the other's."""
 
-    def __init__(self, prepared: Prepared, file: File, pair: Neighbours, without: Mapping[str, Silo]) -> None:
-        self._prepared, self._file, self._pair, self._without = prepared, file, pair, without
-        self._few = {name: _few(file, pair, name) for name in pair.silos}
+    def __init__(self, prepared: Prepared, both: Mapping[str, Both], without: Mapping[str, Silo]) -> None:
+        self._gradients, self._steps = prepared.clipped_sum, prepared.plan.horizon.steps
+        self._both, self._without = both, without
         self.sum = 0.0
 
     def __call__(self, seen: Seen) -> None:
         """Take in one update."""
         policy, facts = seen.row
-        silo = self._without.get(facts.name)
-        if silo is None:
+        if facts.name not in self._both:
             return
-        norm, steps = policy.clip.norm, self._prepared.plan.horizon.steps
-        one, other = _sums(self._prepared, self._file, self._pair, facts.name, self._few[facts.name], seen.start)
+        norm, silo = policy.clip.norm, self._without[facts.name]
+        one, other = self._both[facts.name].sums(self._gradients, policy, seen.start)
         apart = (one - other) / norm
-        others = handed_over(self._prepared.clipped_sum, silo, policy, seen.start) / norm
+        # A clip of the whole batch is the same for few items as for many.
         share = 1.0 if policy.clip.per is ClipPer.BATCH else _rate(policy, silo)
-        beyond = seen.in_clip_norms(seen.moved).double() - share * steps * others
+        expected = handed_over(self._gradients, silo, policy, seen.start) * (share * self._steps / norm)
+        beyond = float((seen.in_clip_norms(seen.moved).double() - expected) @ apart)
         sigma = policy.noise.multiplier if isinstance(policy.noise, FixedNoise) else 0.0
-        along = float(beyond @ apart) - share * steps * float(apart @ apart) / 2
-        self.sum += share * along / (sigma or 1.0) ** 2
+        self.sum += share * (beyond - share * self._steps * float(apart @ apart) / 2) / (sigma or 1.0) ** 2
 
 
 def _rate(policy: Policy, silo: Silo) -> float:
