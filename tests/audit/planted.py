@@ -10,12 +10,12 @@ from torch import Tensor
 
 from wholegrain.audit.auditing import Audit, Settings, audit
 from wholegrain.audit.playing import NoiseOf, noise_like
-from wholegrain.data.clinics import clinics
 from wholegrain.data.sampling import Batch
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, Pooled
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, PublicDivisor
+from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource, NoiseStream
@@ -35,9 +35,10 @@ def prepared(policy: str, model: str = "logistic", **changes: Any) -> Prepared:
     """A run over small clinics, nobody in more than one, nobody with more than two visits."""
     usual = {"rate": 0.5, "steps": 1, "rounds": 2, "clip_norm": 1.0, "visits": 2, "clinics": 8}
     settings = usual | POLICIES[policy] | changes
-    dataset = clinics(patients=20 * settings["clinics"], clinics=settings["clinics"], span=1, visits=settings["visits"])
+    options = {"patients": 20 * settings["clinics"], "clinics": settings["clinics"], "span": 1}
     spec = RunSpec.of(
         {
+            "data": {"source": "clinics", "options": options | {"visits": settings["visits"]}},
             "silos": {"items_per_subject": settings["visits"], "span": 1},
             "model": {"name": model},
             "policy": {
@@ -50,7 +51,7 @@ def prepared(policy: str, model: str = "logistic", **changes: Any) -> Prepared:
             "rounds": {"count": settings["rounds"], "steps": settings["steps"]},
         }
     )
-    return prepare(spec, dataset=dataset)
+    return prepare(spec)
 
 
 def findings(found: Audit, *words: str) -> list[float]:
@@ -64,7 +65,8 @@ def audited(
     """The audit, with a fault in the noise where one is given."""
     usual = noise_like(run)
     noise: NoiseOf = usual if fault is None else lambda number: fault(usual(number))
-    return audit(run, Settings(canaries=canaries, runs=runs), noise=noise)
+    settings = Settings(canaries=canaries, runs=runs, subjects=1000)
+    return audit(run, load_dataset(run.spec), settings, noise=noise)
 
 
 @dataclass(frozen=True)

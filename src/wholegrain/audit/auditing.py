@@ -20,7 +20,7 @@ from wholegrain.audit.neighbours import File, Neighbours, file_of, neighbours
 from wholegrain.audit.playing import NoiseOf, noise_like
 from wholegrain.audit.removal import Move, from_the_file, most_telling, moves
 from wholegrain.audit.scores import NoiseLaw
-from wholegrain.audit.sensitivity import MANY, largest_move, move_among_many
+from wholegrain.audit.sensitivity import largest_move, move_among_many
 from wholegrain.audit.sums import SLACK
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
@@ -46,13 +46,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How much to try: canaries in one run, runs with one canary, and how sure to be of what is found."""
+    """How much to try: canaries in one run, runs with one canary, and how sure to be of what is found.
+
+    `subjects` is how many there are in the longest sum that is tried.
+    """
 
     unit: Unit = Unit.SUBJECT
     canaries: int = 2000
     runs: int = 100
     confidence: float = 0.95
     seed: int = 0
+    subjects: int = 1_000_000
 
     def __post_init__(self) -> None:
         if self.unit is Unit.SILO:
@@ -169,7 +173,7 @@ def audit(
         runs=2 * settings.runs + (canaries > 0) + (0 if removed is None else len(removed.coins)),
         findings=tuple(question.answer(share * question.weight) for question in asked),
         checks=(
-            *_checks(prepared, looked + single.noise, share, settings.seed),
+            *_checks(prepared, looked + single.noise, share, settings),
             *file.checks(),
         ),
     )
@@ -285,8 +289,8 @@ def _has_law(plan: Plan, unit: Unit) -> bool:
     return all(law_of(policy, silo, unit, plan.horizon.steps) is not None for policy, silo in plan.rows)
 
 
-def _checks(prepared: Prepared, noise: NoiseLaw, significance: float, seed: int) -> Iterator[Check]:
-    policy = prepared.plan.rows[0][0]
+def _checks(prepared: Prepared, noise: NoiseLaw, significance: float, settings: Settings) -> Iterator[Check]:
+    policy, seed = prepared.plan.rows[0][0], settings.seed
     if noise.values:
         seen = f"{noise.strength:.4f} of its strength, {noise.repetition:.3f} of its variance over updates"
         yield Check("noise where nothing else is", seen, noise.p_value() >= significance)
@@ -294,8 +298,10 @@ def _checks(prepared: Prepared, noise: NoiseLaw, significance: float, seed: int)
         move = largest_move(prepared, seed)
         yield Check("how far one subject moves the sum", f"{move:.4f} of what is allowed", move <= 1 + SLACK)
     if not obstacles(policy, Unit.SUBJECT) and policy.clip.per is not ClipPer.BATCH:
-        move = move_among_many(policy, seed)
-        yield Check(f"the same, one of {MANY:,} subjects", f"{move:.4f} of what is allowed", move <= 1 + SLACK)
+        move = move_among_many(policy, seed, settings.subjects)
+        yield Check(
+            f"the same, one of {settings.subjects:,} subjects", f"{move:.4f} of what is allowed", move <= 1 + SLACK
+        )
 
 
 @dataclass(frozen=True, eq=False)

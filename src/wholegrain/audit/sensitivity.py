@@ -59,7 +59,6 @@ SMALLEST = 2.0**-149
 BADLY_ROUNDED = 0.54
 """Of the smallest number: a clip factor of this size is rounded up to nearly twice itself."""
 
-MANY = 1_000_000
 LEAVERS = 4
 """How many of them leave, one after the other: each time the sum may be off in another direction."""
 
@@ -195,7 +194,7 @@ def _scaled_tensor(values: Tensor, exponent: int) -> Tensor:
     return torch.ldexp(values.double(), torch.tensor(exponent)).clamp(-most, most).to(values.dtype)
 
 
-def move_among_many(policy: Policy, seed: int, subjects: int = MANY) -> float:
+def move_among_many(policy: Policy, seed: int, subjects: int) -> float:
     """The furthest that one of so many subjects moves the sum of them all, in units of what is allowed.
 
     Of a model as small as there is, by the gradients that train any other. Everybody pulls in nearly the same
