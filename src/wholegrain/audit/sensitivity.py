@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.inputs import Portrait, candidates, gradient_of, some_data
-from wholegrain.audit.sums import allowed_move, distance, handed_over
+from wholegrain.audit.sums import allowed_move, distance, handed_over, within_batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, call
@@ -112,9 +112,9 @@ class Company:
         return known[2]
 
     def _sum(self, data: SubjectData, policy: Policy, vector: Tensor) -> Tensor:
+        data = within_batch(data, policy)
         silo = Silo(self._facts, data, spans=np.ones(data.items, np.int64))
         silo = self._prepared.learner.silos({"": silo})[""]
-        # A group cap would choose among the rows; here it has nothing to choose from.
         return handed_over(self._prepared.clipped_sum, silo, policy, vector)
 
 
