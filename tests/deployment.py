@@ -50,6 +50,7 @@ def charter_tree(**changes: Any) -> dict[str, Any]:
             "largest_clip": 1.0,
             "most_steps": 5,
         },
+        "sizes": {"items": 100, "subjects": 40},
         "allow": {"models": [{"name": "logistic"}]},
     }
     for name, change in changes.items():

@@ -222,7 +222,7 @@ PRETRAINING = """
 public = "drawn from typefaces"
 [data]
 source = "glyphs"
-options = { writers = 4, items = 6, classes = 3 }
+options = { writers = 40, items = 6, classes = 3 }
 [model]
 name = "mlp"
 [training]

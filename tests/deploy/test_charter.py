@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from deployment import charter_tree, write_charter
+from deployment import charter_tree, write_charter, write_table
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import hosted
+from wholegrain.deploy.host import facts_of, standing_of
 from wholegrain.errors import DataError, SpecError
 
 
@@ -62,6 +63,8 @@ def test_what_is_not_said_is_the_careful_choice(tmp_path: Path) -> None:
         ({"limit": {"noise": "none"}}, "limit.noise"),
         ({"limit": {"accountant": "trust me"}}, "limit.accountant"),
         ({"limit": {"epsilom": 1.0}}, "epsilom"),
+        ({"sizes": {"items": 0}}, "sizes.items"),
+        ({"sizes": {"items": 10, "subjects": 11}}, "at least as many items as subjects"),
         ({"allow": {"scores": ["gradients"]}}, "allow.scores"),
         ({"allow": {"models": "logistic"}}, "allow.models"),
         ({"allow": {"code": True}}, "allow.code"),
@@ -160,4 +163,43 @@ def test_held_out_subjects_are_never_trained_on(tmp_path: Path) -> None:
     with hosted(load_charter(write_charter(tmp_path, held_out=0.25))) as host:
         assert host.held_out is not None
         assert not set(host.held_out.subjects) & set(host.silo.data.subjects)
-        assert host.held_out.subject_count + host.silo.facts.subjects == 40
+        assert host.held_out.subject_count + host.silo.data.subject_count == 40
+
+
+def test_a_charter_declares_sizes_and_the_refusal_says_how(tmp_path: Path) -> None:
+    path = write_charter(tmp_path)
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("sizes")))
+    with pytest.raises(SpecError, match=r"^The charter of silo 'north' declares no sizes, .* \[sizes\], items = 4000 "):
+        load_charter(path)
+
+
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_what_is_told_of_a_silo_is_what_its_owner_declares(tmp_path: Path, noise: str) -> None:
+    """With half of the people, the very same is told; the counts are for the operator alone."""
+    path = write_charter(tmp_path, limit={"noise": noise}, sizes={"items": 7000, "subjects": 900})
+    told, counted = [], []
+    for people in (40, 20):
+        write_table(tmp_path / "visits.csv", people)
+        with hosted(load_charter(path)) as host:
+            told.append(facts_of(host))
+            counted.append(standing_of(host)["counted (not private)"])
+    assert told[0] == told[1]
+    assert (told[0]["items"], told[0]["subjects"]) == (7000, 900)
+    assert counted[0].endswith("of 40 subjects")
+    assert counted[1].endswith("of 20 subjects")
+
+
+def test_the_seed_of_a_charter_decides_nothing_where_noise_is_secure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained_on(seed: int, noise: str, silo: str = "north") -> list[int]:
+        path = write_charter(tmp_path, seed=seed, silo=silo, held_out=0.5, limit={"noise": noise})
+        with hosted(load_charter(path)) as host:
+            return sorted(set(host.silo.data.subjects.tolist()))
+
+    assert trained_on(1, "seeded") != trained_on(2, "seeded")
+    assert trained_on(1, "secure") == trained_on(2, "secure")
+    assert trained_on(1, "secure") != trained_on(1, "secure", silo="south")
+    here = trained_on(1, "secure")
+    monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "another machine"))
+    assert trained_on(1, "secure") != here

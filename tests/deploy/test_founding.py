@@ -143,7 +143,9 @@ def test_a_template_with_its_blanks_filled_is_a_careful_charter(federation: Path
     text = (federation / "north" / "silo.toml").read_text()
     for blank in ("low", "high"):
         text = text.replace(f'{blank} = "FILL IN"', f"{blank} = {3 if blank == 'high' else 0}")
-    text = text.replace('items_per_subject = "FILL IN"', "items_per_subject = 5").replace("FILL IN", "known")
+    for blank in ("items_per_subject", "items", "subjects"):
+        text = text.replace(f'\n{blank} = "FILL IN"', f"\n{blank} = 5")
+    text = text.replace("FILL IN", "known")
     (tmp_path / "silo.toml").write_text(text)
     charter = load_charter(tmp_path / "silo.toml")
     assert charter.silo == "north"

@@ -134,10 +134,11 @@ def test_silos_that_start_from_their_copies_train_the_model_of_one_process(publi
     grid = grid_of(hosts)
     run = serve(asked, out, grid)
     own = {**table(str(tmp_path / "data" / "all.csv")), "silo": "clinic"}
+    sizes = {name: only(host, "items", "subjects") for name, host in hosts.items()}
     alone = prepare(
         RunSpec.of(
             asked.model_dump(exclude={"federation", "data", "silos", "evaluation"})
-            | {"data": {"table": own}, "silos": {"items_per_subject": 4}, "evaluation": {"test": 0.0}}
+            | {"data": {"table": own}, "silos": {"items_per_subject": 4, "sizes": sizes}, "evaluation": {"test": 0.0}}
         )
     )
     with guarded(alone, "alone") as guard:

@@ -17,6 +17,9 @@ from wholegrain.runs.summary import run_facts
 
 DATA = wg.clinics(patients=120, clinics=3, span=2, visits=5)
 
+SECURE = {"epsilon": 4.0, "noise": "secure"}
+SIZES = {f"clinic-{number}": {"items": 100, "subjects": 50} for number in range(3)}
+
 
 def spec(name: str, **sections: object) -> RunSpec:
     tree: dict[str, object] = {
@@ -176,8 +179,7 @@ class InterruptedRunError(Exception):
 
 def test_a_run_whose_budget_is_spent_ends_with_what_was_played(caplog: pytest.LogCaptureFixture) -> None:
     """With secure noise a round that was interrupted is paid for twice, and the last one finds nothing left."""
-    secure = {"epsilon": 4.0, "noise": "secure"}
-    prepared = prepare(spec("subject_dp", privacy=secure), dataset=DATA)
+    prepared = prepare(spec("subject_dp", privacy=SECURE, silos={"sizes": SIZES}), dataset=DATA)
     kept: list[Start] = []
 
     def record(done: RoundDone, state: State) -> None:

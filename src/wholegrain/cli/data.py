@@ -81,6 +81,20 @@ def describe(
     _histogram("Silos of a subject", "subjects", facts["silos_per_subject"])
     if facts["batches"] is not None:
         _describe_batches(facts["batches"])
+    _propose(facts["proposed_sizes"])
+
+
+def _propose(sizes: Mapping[str, Mapping[str, int]]) -> None:
+    if not sizes:
+        return
+    show.out.print(
+        "For a release, declare about how much is trained on. What follows is counted and rounded: not private, so choose"
+        " rounder numbers where you can."
+    )
+    show.out.print("[silos.sizes]", markup=False)
+    for name, size in sizes.items():
+        line = f"{skeleton.key(name)} = {{ items = {size['items']}, subjects = {size['subjects']} }}"
+        show.out.print(line, markup=False, soft_wrap=True)
 
 
 def _describe_batches(batches: Mapping[str, Any]) -> None:

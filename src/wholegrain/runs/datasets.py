@@ -23,8 +23,10 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.table import Category, Number, TableLayout, Target, encode, read
 from wholegrain.errors import DataError, SpecError
+from wholegrain.policies.as_printed import CLAIMED_UNIT
 from wholegrain.policies.catalog import find
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.privacy.units import Unit
 from wholegrain.runs.planning import settings_of
 from wholegrain.runs.sizes import Sizes, declared_sizes
 from wholegrain.runs.spec import FeatureSpec, RunSpec, TableSpec
@@ -95,18 +97,23 @@ def bound_of(dataset: Dataset, spec: RunSpec) -> int | None:
 
 def drops_surplus(spec: RunSpec, silo: SiloFacts) -> bool:
     """Whether a silo drops a subject's surplus items or refuses the data: by what the policy's row is, not its name."""
-    policy = spec.policy
-    if policy.rate is None and policy.batch_size is None:  # where data is only looked at; any rate shows the same row
-        policy = policy.model_copy(update={"rate": 1.0})
-    row = find(policy.name).row(settings_of(spec.model_copy(update={"policy": policy})), silo)
-    if not row.sums_single_items:
+    if not _protects_single_items(spec, silo):
         return spec.silos.surplus != "refuse"
     if spec.silos.surplus == "drop":
         raise SpecError(
-            f"{policy.name} cannot drop surplus items (a dropped item can let another in, which"
+            f"{spec.policy.name} cannot drop surplus items (a dropped item can let another in, which"
             " breaks its item-level guarantee); remove silos.surplus or raise items_per_subject."
         )
     return False
+
+
+def _protects_single_items(spec: RunSpec, silo: SiloFacts) -> bool:
+    policy = spec.policy
+    if policy.as_printed:
+        return CLAIMED_UNIT.get(policy.name) is Unit.ITEM
+    if policy.rate is None and policy.batch_size is None:  # where data is only looked at; any rate shows the same row
+        policy = policy.model_copy(update={"rate": 1.0})
+    return find(policy.name).row(settings_of(spec.model_copy(update={"policy": policy})), silo).sums_single_items
 
 
 def table_layout(table: TableSpec) -> TableLayout:

@@ -14,10 +14,11 @@ from wholegrain._random import Purpose, generator
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems, Sampling
 from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import DataError
 from wholegrain.policies.catalog import find
 from wholegrain.runs.datasets import coins_for, load_dataset, split_dataset
 from wholegrain.runs.planning import settings_of
-from wholegrain.runs.sizes import rounded
+from wholegrain.runs.sizes import EVERY, rounded
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.training import Silo
 
@@ -45,17 +46,22 @@ def describe(spec: RunSpec) -> dict[str, Any]:
 
 
 def proposed_sizes(spec: RunSpec, dataset: Dataset) -> dict[str, dict[str, int]]:
-    """Round numbers that an owner might declare in `silos.sizes`: of what would be trained on, two digits each.
+    """Lines that an owner might write under `silos.sizes`: what would be trained on, rounded to two digits.
 
-    Private, until the owner decides to publish them.
+    One line stands for all silos of a synthetic partition, which are alike. Private, until the owner publishes them.
     """
-    evaluation = spec.evaluation.model_copy(update={"test": None}) if dataset.test is not None else spec.evaluation
-    trained = _whole(spec, dataset).model_copy(update={"evaluation": evaluation})
-    silos = split_dataset(dataset, trained, coins_for(spec, dataset.name)).silos
-    return {
-        name: {"items": rounded(silo.data.items), "subjects": rounded(silo.data.subject_count)}
-        for name, silo in silos.items()
-    }
+    if dataset.silos is None and spec.silos.partition == "column":
+        return {}
+    counted = _whole(spec, dataset).model_copy(update={"evaluation": spec.evaluation})
+    try:
+        silos = split_dataset(dataset, counted, coins_for(spec, dataset.name)).silos
+    except DataError:  # nobody is left to train on: then there is nothing to propose, and still much to see
+        return {}
+    sizes = {name: {"items": silo.data.items, "subjects": silo.data.subject_count} for name, silo in silos.items()}
+    if spec.silos.partition != "column":
+        mean = {what: sum(size[what] for size in sizes.values()) // len(sizes) for what in ("items", "subjects")}
+        sizes = {EVERY: mean}
+    return {name: {what: rounded(number) for what, number in size.items()} for name, size in sizes.items()}
 
 
 def count(spec: RunSpec, silos: Mapping[str, Silo], batches: int = BATCHES) -> dict[str, Any]:

@@ -146,24 +146,25 @@ def _target(column: Column | None, roles: Roles) -> str:
 
 def _feature(column: Column) -> str:
     if column.kind is Kind.OTHER:
-        return f"# {_key(column.name)} is {column.kind}: make it one of them, or leave it out"
+        return f"# {key(column.name)} is {column.kind}: make it one of them, or leave it out"
     if column.kind is Kind.NAME:
-        return f"{_key(column.name)} = {{ categories = [{_text(BLANK)}] }}"
-    return f"{_key(column.name)} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
+        return f"{key(column.name)} = {{ categories = [{_text(BLANK)}] }}"
+    return f"{key(column.name)} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
 
 
 def _silos(roles: Roles) -> list[str]:
     lines = ["", "[silos]"]
     if roles.silo is None:
         lines += ['partition = "uniform"  # rows are spread over silos at random', f"count = {_text(BLANK)}"]
-    return [*lines, *SILOS]
+    silo = '"*"  ' if roles.silo is None else "north"
+    return [*lines, *SILOS, f"# {silo} = {{ items = 4000, subjects = 900 }}{'' if roles.silo is None else EACH}"]
 
 
 def _guessed(name: str, roles: Roles) -> str:
     return "guess, by the column's name; " if name in roles.guessed else ""
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
     """A TOML key, quoted where it must be."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
 
@@ -195,7 +196,12 @@ HEAD = """\
 SILOS = (
     "# items_per_subject = 10  # K: the most rows of one subject in one silo; every policy but subject_dp needs it",
     "# span = 2                # M: the most silos that hold one subject; all of them if left out",
+    "",
+    '# A release (privacy.noise = "secure") needs public sizes, declared by the owner of the data instead of counted:',
+    "# about what a silo trains on, in round numbers. `wholegrain data describe` proposes some.",
+    "# [silos.sizes]",
 )
+EACH = "  # a line for each silo"
 REST = """
 [model]
 name = "logistic"
