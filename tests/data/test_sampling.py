@@ -1,12 +1,15 @@
 """A batch lies in one order, whatever the order in which it was drawn: by size of the group, subject, item."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
+from wholegrain.data.draws import SecureDraws
+from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling, Source
 from wholegrain.data.subjects import Roster
 from wholegrain.gradients.units import arranged
 
@@ -67,3 +70,17 @@ def test_gradients_of_subjects_need_not_put_a_batch_in_order(roster: Roster, see
     order, sizes = arranged(torch.from_numpy(batch.groups))
     assert order is None
     assert sizes.tolist() == batch.group_sizes.tolist()
+
+
+@every_sampler
+@pytest.mark.parametrize(
+    "source", [np.random.default_rng, lambda seed: SecureDraws(bytes(32))], ids=["seeded", "secure"]
+)
+@pytest.mark.parametrize("subjects", [[], [3]], ids=["nobody", "one item"])
+def test_a_draw_never_fails(sampling: Sampling, source: Callable[[int], Source], subjects: list[int]) -> None:
+    """Whoever fails where somebody is missing shows that somebody is missing."""
+    roster = Roster.of(np.array(subjects, np.int64))
+    for larger in (sampling, FixedItems(40)):
+        batch = larger.draw(roster, source(0))
+        assert len(batch.items) <= len(subjects)
+    assert FixedItems(40).draw(roster, source(0)).items.tolist() == list(range(len(subjects)))

@@ -199,6 +199,25 @@ class TestBatchesOfFixedSize:
         at_4c = GaussianDpEvent(SIGMA / 4)
         assert step_event(policy, silo, Unit.ITEM) == (at_4c if drops else PoissonSampledDpEvent(0.25, at_4c))
 
+    @pytest.mark.parametrize(
+        ("per", "pool", "move"),
+        [
+            (ClipPer.ITEM, Pool.SUM, 2 * K),
+            (ClipPer.ITEM, Pool.MEAN, 1 + K),
+            (ClipPer.SUBJECT, Pool.MEAN, 1 + 2 * K),
+            (ClipPer.BATCH, Pool.MEAN, 2),
+        ],
+    )
+    @pytest.mark.parametrize(("size", "declared"), [(10, True), (37, False)], ids=["declared size", "N − K < B"])
+    def test_sampling_hides_nobody_where_the_exact_size_is_not_to_be_had(self, per, pool, move, size, declared):
+        policy, silo = built(FixedItems(size), per, pool), replace(self.SILO, declared=declared)
+        assert step_event(policy, silo, Unit.SUBJECT) == GaussianDpEvent(SIGMA / move)
+        assert step_event(built(FixedItems(36), per, pool), self.SILO, Unit.SUBJECT) != GaussianDpEvent(SIGMA / move)
+
+    def test_item_of_a_silo_whose_size_is_declared(self):
+        policy, silo = built(FixedItems(10), ClipPer.ITEM, Pool.SUM), replace(self.SILO, declared=True)
+        assert step_event(policy, silo, Unit.ITEM) == GaussianDpEvent(SIGMA / 2)
+
     def test_batch_of_everything_is_no_sampling(self):
         event = step_event(built(FixedItems(40), ClipPer.ITEM, Pool.SUM), self.SILO, Unit.SUBJECT)
         assert event == GaussianDpEvent(SIGMA / (2 * K))
@@ -213,6 +232,7 @@ SAMPLINGS = [
     PoissonSubjects(0.5, 2),
     FixedItems(2),
     FixedItems(3),
+    FixedItems(5),  # more than some neighbours have
 ]
 CLIPS = [
     (ClipPer.ITEM, Pool.SUM),
@@ -250,7 +270,7 @@ def batches(sampling, world):
     """Every batch that can be drawn, with its chance."""
     everything = range(len(world))
     if isinstance(sampling, FixedItems):
-        drawn = list(combinations(everything, sampling.size))
+        drawn = list(combinations(everything, min(sampling.size, len(world))))
         yield from ((1 / len(drawn), batch) for batch in drawn)
     elif isinstance(sampling, PoissonSubjects):
         options = (
@@ -314,21 +334,22 @@ def public_facts(world, drops):
     return replace(silo, items=len(next(loaded(world, silo))[1]))
 
 
+@pytest.mark.parametrize("declared", [None, 1, 60], ids=["counted", "declared small", "declared large"])
 @pytest.mark.parametrize("drops", [False, True], ids=["refuses", "drops"])
 @pytest.mark.parametrize("unit", [Unit.ITEM, Unit.SUBJECT])
 @pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: "-".join(clip))
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_one_step_is_as_private_as_promised(sampling, clip, unit, drops):
+def test_one_step_is_as_private_as_promised(sampling, clip, unit, drops, declared):
+    """Whatever sizes are declared: they may be wrong, and the promise must hold."""
     policy = built(sampling, *clip)
     for world in WORLDS:
         silo = public_facts(world, drops)
+        silo = silo if declared is None else replace(silo, items=declared, declared=True)
         promised = {
             delta: federation_epsilon([(policy, silo)], {"silo": 1}, unit, 1, PRICING, delta) for delta in (1e-2, 1e-5)
         }
         law = law_of_sums(policy, silo, world)
         for neighbour in neighbours(world, unit):
-            if min(len(kept) for _, kept in loaded(neighbour, silo)) < getattr(sampling, "size", 0):
-                continue  # a silo that cannot fill its batches does not train
             other = law_of_sums(policy, silo, neighbour)
             for delta, epsilon in promised.items():
                 assert true_delta(epsilon, law, other) <= delta * (1 + 1e-4)  # what the integral is good for

@@ -1,5 +1,8 @@
 """What is trained on and what is scored: own test parts, held-out subjects, held-out items."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -122,3 +125,63 @@ def test_the_bound_is_kept_whatever_is_held_out(by: str) -> None:
 def test_holding_everything_out_is_refused(by: str) -> None:
     with pytest.raises(DataError, match="Nothing is left to train on"):
         split_dataset(DATA, spec(test=0.999999, by=by))
+
+
+# What a policy does with surplus items follows from its row, whatever it is called.
+
+MINE = """
+from wholegrain.policies import catalog
+
+
+def item_row(settings, silo):
+    return replace(catalog.local_item_dp(settings, silo), name="mine")
+
+
+def group_row(settings, silo):
+    return replace(catalog.local_group_dp(replace(settings, group_cap=2), silo), name="mine")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's own, with rows of the catalogue under other names."""
+    (tmp_path / "mine.py").write_text("from dataclasses import replace\n" + MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+
+def by_policy(name: str, bound: int, **silos: object) -> RunSpec:
+    return RunSpec.of(
+        {
+            "silos": {"partition": "uniform", "count": 2, "items_per_subject": bound, **silos},
+            "policy": {"name": name, "rate": 0.2, "group_cap": 2},
+            "privacy": {"epsilon": 4.0},
+            "rounds": {"count": 2},
+        }
+    )
+
+
+@pytest.mark.parametrize(("own", "known"), [("item_row", "local_item_dp"), ("group_row", "local_group_dp")])
+@pytest.mark.usefixtures("mine")
+def test_a_row_of_ones_own_is_priced_as_the_catalogues(own: str, known: str) -> None:
+    plans = [prepare(by_policy(name, 8), dataset=DATA).plan for name in (f"mine:{own}", known)]
+    for unit in wg.Unit:
+        assert plans[0].guarantee(unit) == plans[1].guarantee(unit)
+    assert {facts.drops_surplus for _, facts in plans[0].rows} == {known != "local_item_dp"}
+
+
+@pytest.mark.parametrize("name", ["mine:item_row", "local_item_dp"])
+@pytest.mark.usefixtures("mine")
+def test_a_row_of_single_items_drops_none(name: str) -> None:
+    with pytest.raises(DataError, match=f"more than items_per_subject = 2 items, and {name} does not drop any"):
+        split_dataset(DATA, by_policy(name, 2))
+    with pytest.raises(SpecError, match=f"^{name} cannot drop surplus items"):
+        split_dataset(DATA, by_policy(name, 2, surplus="drop"))
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_row_of_groups_drops_surplus() -> None:
+    assert (
+        max(silo.data.largest_subject for silo in split_dataset(DATA, by_policy("mine:group_row", 2)).silos.values())
+        == 2
+    )

@@ -88,8 +88,8 @@ def _propose(sizes: Mapping[str, Mapping[str, int]]) -> None:
     if not sizes:
         return
     show.out.print(
-        "For a release, declare about how much is trained on. What follows is counted and rounded: not private, so choose"
-        " rounder numbers where you can."
+        "For a release, declare about how much is trained on. What follows is counted and rounded, so not private:"
+        " choose rounder numbers where you can."
     )
     show.out.print("[silos.sizes]", markup=False)
     for name, size in sizes.items():

@@ -208,9 +208,10 @@ def _subject_step_of_fixed_size(policy: Policy, silo: SiloFacts, sigma: float, b
     How large J gets depends on the silo's exact N, a private fact. With a declared size, which may be a round number,
     and where a batch is not to be had without the subject (N − K < B), all K items are taken to be in every batch.
     """
-    batch = min(getattr(policy.sampling, "size", silo.items), silo.items)
+    size = getattr(policy.sampling, "size", silo.items)
+    batch = min(size, silo.items)
     certain = silo.declared or silo.items - bound < batch
-    bound = min(bound, batch if certain else silo.items)
+    bound = min(bound, size if certain else silo.items)
     if policy.clip.per is ClipPer.BATCH:
         if certain:
             return events.gaussian(sigma / 2)
