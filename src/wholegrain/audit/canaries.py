@@ -198,7 +198,9 @@ class Design:
             silos=np.repeat([silo.name for _, silo in plan.rows], [part.items for part in parts]),
             items_per_subject=plan.rows[0][1].items_per_subject,
         )
-        return self.prepared.learner.silos(split_dataset(dataset, _as_labelled(self.prepared.spec)).silos)
+        silos = split_dataset(dataset, _as_labelled(self.prepared.spec)).silos
+        # A crowd's real rows are as the run's own silos see them already, and made-up rows have nothing to be seen.
+        return self.prepared.learner.silos(silos) if self.company is Company.ONE else silos
 
     def _planted(self, row: Row, present: NDArray[np.bool_]) -> SubjectData:
         """A silo's rows before its bounds are enforced."""
@@ -214,9 +216,10 @@ class Design:
     def _real(self, row: Row) -> SubjectData:
         """The real rows of a silo that stay."""
         policy, silo = row
-        data = self.prepared.silos[silo.name].data
+        own = self.prepared.silos[silo.name]
+        data = own.data
         if self.company is Company.CROWD:
-            return data
+            return replace(data, inputs=own.inputs.numpy())
         fewest = self._room(policy.sampling.size, silo) if isinstance(policy.sampling, FixedItems) else 1
         return data.take(np.arange(fewest if self.company is Company.ONE else 0))
 

@@ -35,8 +35,10 @@ BESIDE = 8
 """Subjects that stay where they are, in the batch with those that do not."""
 MOST_MOVED = 400
 """Subjects that moved, in the batch."""
-WORK = 2e9
-"""Item gradients times parameters that the attack may cost, unless the run itself costs more."""
+WORK = 1e10
+"""Item gradients times parameters that the attack may cost, unless the run itself costs more: some seconds."""
+CALL = 1e6
+"""What asking for a sum costs besides, in the same unit."""
 FEWEST = 4
 
 
@@ -177,10 +179,10 @@ def from_the_file(
 def affordable(prepared: Prepared, silos: Mapping[str, Silo], runs: int) -> tuple[int, int]:
     """How many trainings, of how many rounds each: at most what was asked for and what the run has."""
     rows = {facts.name: policy for policy, facts in prepared.plan.rows}
-    horizon, items = prepared.plan.horizon, 0.0
+    horizon, each = prepared.plan.horizon, 0.0
     for name, silo in silos.items():
-        items += silo.data.items * (1 + horizon.steps * _rate(rows[name], silo))
-    each = max(1.0, items * prepared.first.numel())
+        items = silo.data.items * (1 + horizon.steps * _rate(rows[name], silo))
+        each += items * prepared.first.numel() + (horizon.steps + 3) * CALL
     total = max(horizon.rounds, int(WORK / each))
     trials = max(min(runs, FEWEST), min(runs, total))
     return trials, max(1, min(horizon.rounds, total // trials))
