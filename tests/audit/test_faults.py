@@ -27,7 +27,7 @@ from wholegrain.runs.runner import Prepared
 NOISE, MOVE, LEAVES = (
     "noise where nothing else is",
     "how far one subject moves the sum",
-    "how far a sum moves when one subject leaves the file",
+    "one subject leaves the file: sums",
 )
 
 

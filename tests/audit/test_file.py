@@ -32,9 +32,9 @@ from wholegrain.runs.spec import RunSpec, load
 from wholegrain.silo.training import Silo
 
 OTHERS, SUMS, PUBLIC = (
-    "who else changes when one subject leaves the file",
-    "how far a sum moves when one subject leaves the file",
-    "what is public when one subject leaves the file",
+    "one subject leaves the file: others",
+    "one subject leaves the file: sums",
+    "one subject leaves the file: public facts",
 )
 CAPPED = {"items_per_subject": 2, "span": 2}
 WAYS: dict[str, dict[str, Any]] = {
@@ -204,11 +204,11 @@ def test_a_capped_table_with_a_hold_out(wholegrain: Any, tmp_path: Path, monkeyp
     right = wholegrain(*arguments)
     assert right.code == 0, right.out
     assert "Verdict: consistent" in right.out
-    assert "nobody else" in right.out
+    assert "nobody changes" in right.out
     monkeypatch.setattr(partition, "by_subject", positions_held_out)
     wrong = wholegrain(*arguments)
     assert wrong.code == 1
-    assert "Not as it was priced: who else changes when one subject leaves the file" in wrong.out
+    assert "Not as it was priced: one subject leaves the file: others" in wrong.out
 
 
 def test_rows_of_a_table_leave_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -336,11 +336,11 @@ class Filed:
     def _others(self) -> Check:
         count = len(set(self.file.subjects[: self.file.real].tolist())) - 1
         most = max((len(pair.moved(self.file)) for pair in self.pairs), default=0)
-        seen = f"{most} of {count} others are put elsewhere, or lose other items" if most else "nobody else"
-        return Check("who else changes when one subject leaves the file", seen, most == 0)
+        seen = f"{most} of {count} are put elsewhere, or lose other items" if most else "nobody changes"
+        return Check("one subject leaves the file: others", seen, most == 0)
 
     def _sums(self) -> Check:
-        name = "how far a sum moves when one subject leaves the file"
+        name = "one subject leaves the file: sums"
         worst = max(self.moves, key=lambda move: move.ratio, default=None)
         if worst is None:
             return Check(name, "no silo trains on any of them", True)
@@ -351,7 +351,7 @@ class Filed:
         return Check(name, seen, all(move.clip_norms <= move.allowed * (1 + SLACK) for move in self.moves))
 
     def _facts(self) -> Check:
-        name = "what is public when one subject leaves the file"
+        name = "one subject leaves the file: public facts"
         changed = [facts for pair in self.pairs for facts in pair.changed_facts()]
         if not changed:
             return Check(name, "the same", True)
