@@ -131,14 +131,14 @@ def _extreme(prepared: Prepared, seed: int) -> Iterator[Case]:
     own, layout = prepared.plan.rows[0][0].clip.norm, Layout.of(prepared.model)
     plain = candidates(prepared, prepared.first, seed)[0]
     exponents = INPUTS if np.issubdtype(plain.stored.dtype, np.floating) else INPUTS[:1]
-    for vector, certain in extreme_vectors(layout, prepared.first):
-        for exponent in exponents:
-            portrait = Portrait(_scaled(plain.stored, exponent), 0)
-            if not certain:
-                portrait = replace(portrait, label=_unlikely(prepared, layout, vector, portrait))
-            length = float(gradient_of(prepared, layout, vector, portrait).double().norm())
-            for norm in _norms(own, length):
-                yield Case(vector, portrait, ROWS[0], norm)
+    places = ((*at, exponent) for at in extreme_vectors(layout, prepared.first) for exponent in exponents)
+    for number, (vector, certain, exponent) in enumerate(places):
+        portrait = Portrait(_scaled(plain.stored, exponent), 0)
+        if not certain:
+            portrait = replace(portrait, label=_unlikely(prepared, layout, vector, portrait))
+        length = float(gradient_of(prepared, layout, vector, portrait).double().norm())
+        for norm in _norms((own, LARGE)[number % 2], length):
+            yield Case(vector, portrait, ROWS[0], norm)
 
 
 def extreme_vectors(layout: Layout, first: Tensor) -> Iterator[tuple[Tensor, bool]]:
@@ -171,11 +171,10 @@ def _unlikely(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Port
         return int(call(prepared.model, layout, vector, portrait.inputs).nan_to_num(0.0).argmin(1))
 
 
-def _norms(own: float, length: float) -> Iterator[float]:
-    """The run's own, a small and a large one, and one whose clip factor falls between the smallest numbers."""
-    yield own
+def _norms(usual: float, length: float) -> Iterator[float]:
+    """A usual one, a small one, and one whose clip factor falls between the smallest numbers."""
+    yield usual
     yield SMALL
-    yield LARGE
     worst = length * SMALLEST * BADLY_ROUNDED
     if LEAST_NORM < worst < MOST_NORM:
         yield worst
