@@ -53,8 +53,11 @@ count = {ROUNDS}
 steps = {STEPS}
 """
 
-GENEROUS = "[ledger]\nepsilon = 1000.0\n"
-"""With secure noise a round that is played again costs again; here, it is not the budget that is tested."""
+GENEROUS = "[ledger]\nepsilon = 1000.0\n[silos.sizes]\n" + "".join(
+    f"clinic-{silo:0{len(str(SILOS - 1))}d} = {{ items = 60, subjects = 25 }}\n" for silo in range(SILOS)
+)
+"""With secure noise a round that is played again costs again; here, it is not the budget that is tested. And sizes are
+declared in a release."""
 
 
 @dataclass

@@ -15,14 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import ranks
 import wholegrain
 from backbones import write_backbone
 from wholegrain.cli import app
+from wholegrain.engines import distributed
 from wholegrain.engines.distributed import Spread
 from wholegrain.engines.processes import _free_port
-from wholegrain.errors import SpecError
+from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.runs.engines import EngineChoice, engine_for
 from wholegrain.runs.runner import Prepared, prepare
@@ -317,3 +319,14 @@ def test_one_of_several_processes_must_be_told_so(here, spec: Path, tmp_path: Pa
     assert not EngineChoice("distributed").serves
     monkeypatch.setenv("RANK", "1")
     assert EngineChoice("distributed", 2).serves
+
+
+def test_a_machine_that_tosses_other_coins_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release whose people were spread over silos by two keys would put one of them into too many."""
+    own = torch.tensor([3, 4])
+    monkeypatch.setattr(distributed.dist, "broadcast", lambda tensor, src: tensor.copy_(torch.tensor([3, 4])))
+    distributed.require_same_coins(own)
+    monkeypatch.setattr(distributed.dist, "broadcast", lambda tensor, src: tensor.copy_(torch.tensor([3, 5])))
+    with pytest.raises(RunError, match=r"other coins than the first one.*WHOLEGRAIN_STATE"):
+        distributed.require_same_coins(own)
+    assert own.tolist() == [3, 4]

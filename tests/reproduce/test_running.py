@@ -185,7 +185,7 @@ def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> N
     exact = federation_epsilon(
         plan.rows, plan.horizon.releases(), Unit.SUBJECT, len(plan.rows), plan.accountant, plan.delta
     )
-    assert exact <= found.subject <= 1.5 * exact
+    assert exact <= found.subject <= 2 * exact  # the smallest silo has 29 items, the largest 47
     assert found.granted == found.subject
 
 

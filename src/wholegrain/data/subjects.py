@@ -77,7 +77,8 @@ class SubjectData:
     def capped(self, most: int, coins: Coins) -> "SubjectData":
         """At most `most` items of each subject, the surplus dropped at random: those with the smallest coins stay.
 
-        Guarantee: which of a subject's items stay depends on the key and on that subject's own items alone.
+        Guarantee: which of a subject's items stay depends on the key and on that subject's own items alone. Over keys
+        it is a uniform choice: with one item more, one that stays is exchanged at most, in law.
         """
         order = np.argsort(coins.words(self.subjects, self.ranks)[:, 0], kind="stable")
         kept = order[rank_within(self.subjects[order]) < most]

@@ -61,6 +61,22 @@ def joined() -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def require_same_coins(own: Tensor) -> None:
+    """Refuse to go on in a process whose silos were made with other coins than those of rank 0.
+
+    In a release the coins are a secret of the machine. With those of two machines, a person could be in more silos than
+    any of them sees.
+    """
+    first = own.clone()
+    with _telling(None):
+        dist.broadcast(first, src=0)
+    if not torch.equal(first, own):
+        raise RunError(
+            "This machine spreads people over silos by other coins than the first one; let all of them use one state"
+            " folder (WHOLEGRAIN_STATE), where the key is kept."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Distributed:
     """The engine of rank 0."""

@@ -97,7 +97,9 @@ def _assumptions(run: RunRecord) -> str:
     reach = f"a person in at most {run.plan['span']} silos"
     if run.spec.policy.by_span:
         reach = "each silo knows in how many silos each of its people is, and tells nobody"
-    return f"{most} in a silo; {reach}; the same person has the same id in a silo's records; sizes of silos are public"
+    counted = run.promised.get("counted_sizes", True)
+    sizes = "were read off the data, as only a simulation may" if counted else "are what their owners declare"
+    return f"{most} in a silo; {reach}; the same person has the same id in a silo's records; sizes of silos {sizes}"
 
 
 def public_words(run: RunRecord) -> str:

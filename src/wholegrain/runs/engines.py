@@ -4,12 +4,18 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from wholegrain import _check
-from wholegrain.engines.distributed import Distributed, Spread, joined, serve
+from wholegrain._random import Purpose
+from wholegrain.engines.distributed import Distributed, Spread, joined, require_same_coins, serve
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.processes import Processes, beside, end_at_once, rank, world_size
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import Engine
+from wholegrain.runs.datasets import coins_for
 from wholegrain.runs.runner import Prepared, in_process
 
 NAMES = ("inprocess", "distributed")
@@ -49,6 +55,7 @@ def engine_for(prepared: Prepared, choice: EngineChoice) -> Iterator[Engine]:
         yield local
         return
     with _others(choice) as others, joined():
+        require_same_coins(_coins(prepared))
         engine = Distributed(_own(local), _spread(prepared))
         try:
             yield engine
@@ -67,7 +74,14 @@ def _others(choice: EngineChoice) -> contextlib.AbstractContextManager[Processes
 def serve_silos(prepared: Prepared) -> None:
     """Train this process' silos until the run is over."""
     with joined():
+        require_same_coins(_coins(prepared))
         serve(_own(in_process(prepared)), _spread(prepared), prepared.first)
+
+
+def _coins(prepared: Prepared) -> Tensor:
+    """What tells the coins of this machine from others, and not what they are: they are a keyed function."""
+    own = coins_for(prepared.spec, prepared.data).of(Purpose.SPLIT, "the same on all machines")
+    return torch.from_numpy(own.words([0])[0].astype(np.int64))
 
 
 def _own(local: InProcess) -> InProcess:
