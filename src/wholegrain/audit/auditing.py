@@ -323,7 +323,7 @@ class Filed:
     @property
     def telling(self) -> Neighbours | None:
         """The pair to attack."""
-        return most_telling(self.moves, self.pairs)
+        return most_telling(self.moves)
 
     def checks(self) -> Iterator[Check]:
         """Whether anything else leaves the file with a subject."""
@@ -345,9 +345,9 @@ class Filed:
         if worst is None:
             return Check(name, "no silo trains on any of them", True)
         if worst.allowed == 0:
-            seen = f"{worst.clip_norms:.4f} clip norms, in a silo that {worst.who} is not in"
+            seen = f"{worst.clip_norms:.4f} clip norms, in a silo that {worst.pair.who} is not in"
         else:
-            seen = f"{worst.ratio:.4f} of what is allowed ({worst.who})"
+            seen = f"{worst.ratio:.4f} of what is allowed ({worst.pair.who})"
         return Check(name, seen, all(move.clip_norms <= move.allowed * (1 + SLACK) for move in self.moves))
 
     def _facts(self) -> Check:

@@ -8,6 +8,7 @@ than they may have.
 Private: all of it.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -71,6 +72,9 @@ class World:
         parts = split_dataset(_numbered(dataset, rows), spec)
         self.rows, self.silos = rows, parts.silos
         self._held_out = parts.held_out
+        self.codes = np.full(int(rows.max(initial=-1)) + 1, -1)
+        """[row] its subject's code: groups of a sum are chosen by it, so it may not depend on others, either."""
+        self.codes[rows] = dataset.data.subjects
 
     @property
     def facts(self) -> Mapping[str, SiloFacts]:
@@ -102,10 +106,11 @@ class Neighbours:
     without: World
 
     def moved(self, file: File) -> NDArray[np.int64]:
-        """Other subjects of whom anything is in another place than it would be without this one."""
+        """Other subjects of whom anything is in another place, or has another code, than without this one."""
         common = self.without.rows
         elsewhere = self.within.places[common] != self.without.places[common]
-        return np.unique(file.subjects[common[elsewhere]])
+        renamed = self.within.codes[common] != self.without.codes[common]
+        return np.unique(file.subjects[common[elsewhere | renamed]])
 
     @cached_property
     def silos(self) -> tuple[str, ...]:
@@ -125,7 +130,7 @@ def file_of(prepared: Prepared, dataset: Dataset, seed: int) -> File:
     """The file that a run is trained on, with made-up subjects behind it."""
     spec = prepared.spec
     draws = generator(seed, Purpose.SYNTHETIC, "audit: made-up subjects")
-    silos = _homes(prepared, dataset, draws)
+    silos = _homes(prepared, draws)
     if spec.data.table is None:
         everyone = _appended(prepared, dataset, silos, seed)
         return File(everyone, dataset.data.items, lambda rows: part_of(everyone, rows), spec)
@@ -154,24 +159,17 @@ def part_of(dataset: Dataset, rows: Rows) -> Dataset:
 
 def neighbours(file: File, seed: int) -> list[Neighbours]:
     """Neighbours by subjects of different kinds: any, the largest, one in many silos, one held out, made-up ones."""
-    real, whole = np.arange(file.real), np.arange(len(file.subjects))
-    base, everyone = file.world(real), file.world(whole)
+    real = np.arange(file.real)
+    base, everyone = file.world(real), file.world(np.arange(len(file.subjects)))
     found = []
     for who, subject in _real(file, base, seed):
         own = file.rows_of(subject)
-        found += _pair(who, own, base, lambda own=own: file.world(np.setdiff1d(real, own)), leaves=True)  # type: ignore[misc]
+        with contextlib.suppress(DataError):  # nothing is left: no file that a run could be prepared from
+            found.append(Neighbours(who, own, base, file.world(np.setdiff1d(real, own))))
     for who, subject in _made_up(file, everyone):
         own = file.rows_of(subject)
-        found += _pair(who, own, base, lambda own=own: file.world(np.append(real, own)), leaves=False)  # type: ignore[misc]
+        found.append(Neighbours(who, own, file.world(np.append(real, own)), base))
     return found
-
-
-def _pair(who: str, own: Rows, base: World, other: Callable[[], World], *, leaves: bool) -> list[Neighbours]:
-    try:
-        world = other()
-    except DataError:  # nothing would be left: no file that a run could be prepared from
-        return []
-    return [Neighbours(who, own, base, world) if leaves else Neighbours(who, own, world, base)]
 
 
 def _real(file: File, base: World, seed: int) -> Iterator[tuple[str, int]]:
@@ -199,21 +197,20 @@ def _made_up(file: File, everyone: World) -> Iterator[tuple[str, int]]:
         yield from ((who, subject) for subject in same[:1])
 
 
-def _homes(prepared: Prepared, dataset: Dataset, draws: np.random.Generator) -> list[list[str]]:
+def _homes(prepared: Prepared, draws: np.random.Generator) -> list[list[str]]:
     """The silo of each row of each made-up subject: as many as it may be in, and more rows in each than it may have.
 
     Where a partition decides on silos, the names are ignored, and only their number counts.
     """
-    spec, plan = prepared.spec, prepared.plan
-    labelled = spec.silos.partition == "column"
-    names = sorted(prepared.silos)
-    facts = plan.rows[0][1]
-    bound, surplus = facts.items_per_subject, SURPLUS if facts.drops_surplus else 1
-    span = plan.span if labelled else 1
-    each = min((bound or 1) * surplus, max(1, MOST_ROWS // span))
-    if not labelled and spec.silos.span is not None:
-        each = min(each, spec.silos.span)
-    return [np.repeat(draws.choice(names, min(span, len(names)), replace=False), each).tolist() for _ in range(MADE_UP)]
+    silos, plan, names = prepared.spec.silos, prepared.plan, sorted(prepared.silos)
+    facts, most = plan.rows[0][1], MOST_ROWS
+    if silos.partition != "column" and silos.span is not None:
+        most = silos.span  # all of its rows could be in different silos
+    elif silos.partition != "column" and not facts.drops_surplus:
+        most = facts.items_per_subject or most  # or all in one
+    each = (facts.items_per_subject or 1) * (SURPLUS if facts.drops_surplus else 1)
+    span = min(plan.span, len(names))
+    return [np.repeat(draws.choice(names, span, replace=False), each).tolist()[:most] for _ in range(MADE_UP)]
 
 
 def _appended(prepared: Prepared, dataset: Dataset, silos: list[list[str]], seed: int) -> Dataset:

@@ -77,7 +77,7 @@ class Watched:
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class SomeSilos:
     """An engine in which only some silos train; the others answer with what they were given."""
 
     engine: Engine
@@ -107,7 +107,7 @@ def play(prepared: Prepared, vector: Tensor, watch: Watcher, moving: Iterable[st
     """
     rows = {silo.name: (policy, silo) for policy, silo in prepared.plan.rows}
     engine: Engine = in_process(prepared)
-    engine = engine if moving is None else Standing(engine, frozenset(moving))
+    engine = engine if moving is None else SomeSilos(engine, frozenset(moving))
     engine = Watched(engine, rows, prepared.spec.rounds.learning_rate, watch)
     averaged = averaged_by(prepared)
     for played in rounds(State(0, vector), prepared.plan.horizon, engine, Unpaid(), averaged):

@@ -42,11 +42,11 @@ CALL = 1e6
 FEWEST = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Move:
     """The furthest that a silo's sum moved when one subject left the file, in clip norms, and what was allowed."""
 
-    who: str
+    pair: Neighbours
     silo: str
     clip_norms: float
     allowed: float
@@ -72,7 +72,7 @@ def moves(prepared: Prepared, file: File, pairs: list[Neighbours]) -> Iterator[M
                 continue
             both = few(prepared, file, pair, name)
             apart = max(distance(*(both.sums(prepared.clipped_sum, policy, vector))) for vector in vectors)
-            yield Move(pair.who, name, apart / policy.clip.norm, allowed / policy.clip.norm)
+            yield Move(pair, name, apart / policy.clip.norm, allowed / policy.clip.norm)
 
 
 def _allowed(pair: Neighbours, name: str, policy: Policy, facts: SiloFacts) -> float | None:
@@ -218,11 +218,10 @@ def _rate(policy: Policy, silo: Silo) -> float:
     return min(1.0, sampling.size / max(1, silo.data.items)) if isinstance(sampling, FixedItems) else sampling.rate
 
 
-def most_telling(found: list[Move], pairs: list[Neighbours]) -> Neighbours | None:
-    """The pair whose worlds lie furthest apart, in noise, over the silos that both of them have."""
-    whole = {pair.who: pair for pair in pairs if set(pair.within.silos) == set(pair.without.silos)}
-    apart = dict.fromkeys(whole, 0.0)
+def most_telling(found: list[Move]) -> Neighbours | None:
+    """The pair whose worlds lie furthest apart, of those that have the same silos; None where none differ."""
+    apart: dict[Neighbours, float] = {}
     for move in found:
-        if move.who in apart:
-            apart[move.who] += move.clip_norms**2
-    return whole[max(apart, key=lambda who: apart[who])] if any(apart.values()) else None
+        if set(move.pair.within.silos) == set(move.pair.without.silos):
+            apart[move.pair] = apart.get(move.pair, 0.0) + move.clip_norms**2
+    return max(apart, key=lambda pair: apart[pair], default=None)
