@@ -262,7 +262,7 @@ def write_silo(federation: Federation, name: str, data: str = "") -> None:
         silo=name,
         data={"source": "table", "table": table(str(federation.folder / "data" / f"{data or name}.csv"))},
         limit={"epsilon": 12.0, "smallest_noise": 0.5, "noise": "seeded"},
-        sizes=dict(zip(("items", "subjects"), federation.sizes[name], strict=True)),
+        sizes=dict(zip(("items", "subjects"), federation.sizes[data or name], strict=True)),
         allow={"models": [LOGISTIC, *(public_model("b.safetensors", *start) for start in STARTS)]},
         link=link,
     )

@@ -8,6 +8,7 @@ from wholegrain.data.nlswork import nlswork as nlswork
 from wholegrain.data.plays import plays as plays
 from wholegrain.data.shakespeare import shakespeare as shakespeare
 from wholegrain.data.subjects import SubjectData as SubjectData
+from wholegrain.data.subjects import subject_codes as subject_codes
 from wholegrain.errors import WholegrainError as WholegrainError
 from wholegrain.policies.plan import Plan as Plan
 from wholegrain.privacy.units import Budget as Budget

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from wholegrain.gradients import outer, shares
-from wholegrain.gradients.norms import squares
+from wholegrain.gradients.norms import lengths
 from wholegrain.gradients.outer import Outer
 from wholegrain.gradients.shares import Rows, Slot, chunks
 from wholegrain.gradients.units import Units
@@ -32,12 +32,11 @@ def formed(outward: Tensor, inward: Tensor, units: Units) -> tuple[Tensor, Tenso
     first=st.booleans(),
     biases=st.integers(0, 2),
     small=st.sampled_from((0, 1 << 19)),
-    kept=st.sampled_from((0, 1 << 24)),
     chunk=st.sampled_from((1, 1 << 22)),
 )
 @settings(max_examples=60)
 def test_outer(
-    sizes: list[int], positions: int, widths: tuple[int, int], first: bool, biases: int, small: int, kept: int,
+    sizes: list[int], positions: int, widths: tuple[int, int], first: bool, biases: int, small: int,
     chunk: int,
 ) -> None:  # fmt: skip
     units, items = Units.of_sizes(np.array(sizes)), sum(sizes)
@@ -51,10 +50,9 @@ def test_outer(
     views = {"w": torch.zeros(*widths, dtype=torch.float64)} | {slot.name: torch.zeros_like(bias[0]) for slot in slots}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outer, "SMALL", small)
-        patch.setattr(outer, "MOST_KEPT", kept)
         patch.setattr(shares, "CHUNK", chunk)
-        torch.testing.assert_close(share.squares(units), expected)
-        share.add(units, weights, views)
+        torch.testing.assert_close(share.lengths(units).squared, expected)
+        share.add(units, units.whole, weights, views)
     torch.testing.assert_close(views["w"], torch.einsum("u,upq->pq", weights, weight))
     for slot in slots:
         torch.testing.assert_close(views[slot.name], weights @ bias)
@@ -63,26 +61,26 @@ def test_outer(
 def test_two_uses_of_one_parameter_are_summed_before_they_are_squared() -> None:
     units, rows = Units.of_items(3), drawn(0, 3, 4)
     both = [Rows([(W, rows)]), Rows([(W, -rows), (B, rows)])]
-    torch.testing.assert_close(squares(both, units), rows.square().sum(1))
+    torch.testing.assert_close(lengths(both, units).squared, rows.square().sum(1))
 
 
 def test_different_rows_of_one_parameter_are_different_parameters() -> None:
     units, rows = Units.of_items(3), drawn(0, 3, 4)
     apart = [Rows([(Slot("w", (0, 1)), rows)]), Rows([(Slot("w", (1, 2)), rows)])]
-    torch.testing.assert_close(squares(apart, units), 2 * rows.square().sum(1))
+    torch.testing.assert_close(lengths(apart, units).squared, 2 * rows.square().sum(1))
 
 
 def test_shares_that_are_tangled_through_a_third() -> None:
     units, a, b = Units.of_items(3), drawn(0, 3, 4), drawn(1, 3, 4)
     tangled = [Rows([(W, a)]), Rows([(B, b)]), Rows([(W, a), (B, a)]), Rows([(V, b)])]
     expected = (2 * a).square().sum(1) + (a + b).square().sum(1) + b.square().sum(1)
-    torch.testing.assert_close(squares(tangled, units), expected)
+    torch.testing.assert_close(lengths(tangled, units).squared, expected)
 
 
 def test_a_parameter_and_some_of_its_rows() -> None:
     units, whole = Units.of_items(3), drawn(0, 3, 2, 4)
     overlapping = [Rows([(W, whole)]), Rows([(Slot("w", (0, 1)), -whole[:, :1])])]
-    torch.testing.assert_close(squares(overlapping, units), whole[:, 1].square().sum(1))
+    torch.testing.assert_close(lengths(overlapping, units).squared, whole[:, 1].square().sum(1))
 
 
 def test_squares_do_not_change_what_is_held() -> None:
@@ -90,7 +88,7 @@ def test_squares_do_not_change_what_is_held() -> None:
     norms = held.square().sum(1)
     share = Rows([(W, held)], squares=norms.clone())
     for _ in range(2):
-        torch.testing.assert_close(squares([share, Rows([(B, held)])], units), 2 * norms)
+        torch.testing.assert_close(lengths([share, Rows([(B, held)])], units).squared, 2 * norms)
 
 
 @given(st.integers(0, 50), st.integers(0, 10))

@@ -251,7 +251,7 @@ def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch
             rows = self.table(x)
             return rows[:, 0] - rows[:, 1] * (1 - 1e-4)
 
-    monkeypatch.setattr("wholegrain.gradients.layers.embedding.MOST_TABLES", 0)
+    monkeypatch.setattr("wholegrain.gradients.layers.embedding.SMALL_TABLE", 0)
     along = lambda outputs, targets: (outputs * targets).sum(1).mean()  # noqa: E731
     model, clip = Opposed(), Clip(ClipPer.ITEM, Pool.SUM, 1.0)
     engine = BookKeeping(model, along)

@@ -99,7 +99,7 @@ def settled(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 @settings(max_examples=18)
 def test_embedding(world: World, shape: tuple[int, ...], padding: int | None, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding, "MOST_TABLES", most)
+        patch.setattr(embedding, "SMALL_TABLE", most)
         world.compare(lambda: nn.Sequential(nn.Embedding(5, 4, padding_idx=padding), nn.Linear(4, 3)), shape, tokens=5)
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wholegrain.gradients.norms import squares, united
+from wholegrain.gradients.company import AnySize, FixedPlaces, Sizes, TriedSizes
+from wholegrain.gradients.groups import Grouping
+from wholegrain.gradients.norms import lengths, united
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.programs import Chain, Graph, Program, Slots
 from wholegrain.gradients.reference import Loss, batch_gradient, summed_gradients
@@ -27,6 +29,8 @@ from wholegrain.gradients.vectorised import item_gradients
 from wholegrain.gradients.workspace import Workspace
 
 TRIAL, TRIALS = 3, 2
+# Sizes of batches in which a model is watched for items that depend on each other.
+MIXING = (3, 8, 16, 50, 128)
 # Two ways of summing differ by rounding; a wrong rule differs by more than this part of the whole.
 AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
 # Values of a parameter that are compared as one product.
@@ -39,13 +43,23 @@ class SlowGradients(UserWarning):
     """Some gradients of a model are computed in a slower way than the rest."""
 
 
+Terms = Callable[[Units, int], int]
+
+
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """A program that agrees with the reference, and what it needs for an item."""
+    """A program that agrees with the reference, what it needs for an item, and in which sizes it is trusted.
+
+    `terms` says how many products a unit adds to one parameter, in the layer where they are most: an item, or a
+    subject of so many items.
+    """
 
     program: Program
     attach: Callable[[Tensor], None]
     bytes_per_item: int
+    sizes: Sizes
+    terms: Terms
+    groupings: dict[tuple[float, int, bool], Grouping] = field(default_factory=dict)
 
 
 def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor) -> Chosen:
@@ -56,19 +70,32 @@ def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs:
         trials = [_Trial(model, loss, layout, elsewhere, _zeros(inputs), _zeros(targets))]
     for make in (_by_rules, _by_vmap):
         if all(trial.passes(make) for trial in trials):
-            return trials[0].chosen(make)
-    return trials[0].chosen(_one_by_one)
+            return _steadiest(trials[0], make, model, layout)
+    return trials[0].chosen(_one_by_one, _one_by_one(model, layout), AnySize())
+
+
+def _steadiest(trial: "_Trial", make: "Make", model: nn.Module, layout: Layout) -> Chosen:
+    """A program that is right, in the first way in which its rows do not depend on their company."""
+    for way in (make, _by_aligned_rules) if make is _by_rules else (make,):
+        made = way(model, layout)
+        sizes = trial.sizes(made)
+        if sizes is not None:
+            return trial.chosen(way, made, sizes)
+    return trial.chosen(make, make(model, layout), FixedPlaces())
 
 
 def mixes_items(model: nn.Module, inputs: Tensor) -> bool:
     """Whether an item's output depends on the others in its batch, as far as made-up items of this shape can show."""
-    for batch in _made_up(inputs):
-        with torch.no_grad():
-            together = model(batch.clone())
-            alone = torch.cat([model(batch[k : k + 1].clone()) for k in range(TRIAL)])
-        if together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True):
-            return True
-    return False
+    return any(_mixes(model, batch, size) for batch in _made_up(inputs) for size in MIXING)
+
+
+def _mixes(model: nn.Module, batch: Tensor, size: int) -> bool:
+    """Whether made-up items, repeated up to a batch of this size, give other outputs than each alone."""
+    number = torch.arange(size) % TRIAL
+    with torch.no_grad():
+        together = model(batch[number].clone())
+        alone = torch.cat([model(batch[k : k + 1].clone()) for k in range(TRIAL)])[number]
+    return together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def _trials(
@@ -186,13 +213,34 @@ class _Trial:
         except Exception:  # the reference has run: whatever fails here is about this program and not the model
             return False
 
-    def chosen(self, make: "Make") -> Chosen:
+    def sizes(self, made: "Made") -> Sizes | None:
+        """The sizes in which a program's rows do not depend on their company; None where there are none.
+
+        They are tried on the program itself, which must be attached to its own parameters again afterwards.
+        """
+
+        def rows(size: int) -> list[Tensor]:
+            number = torch.arange(size) % TRIAL
+            units = Units.of_items(size)
+            made.attach(self._vector)
+            with made.program.mode():
+                shares = united(made.program.run(self._loss, self._inputs[number], self._targets[number], units))
+                return [*(rows for share in shares for rows in share.rows()), lengths(shares, units).squared]
+
+        return TriedSizes.of(rows, TRIAL)
+
+    def chosen(self, make: "Make", made: "Made", sizes: Sizes) -> Chosen:
         """A program for use, with a notice where it is slow."""
-        made = make(self._model, self._layout)
         if made.notice:
             warnings.warn(made.notice, SlowGradients, stacklevel=6)
         # Measured on another copy, whose buffers are still to be made.
-        return Chosen(made.program, made.attach, self._bytes_per_item(make(self._model, self._layout)))
+        copy = make(self._model, self._layout)
+        return Chosen(made.program, made.attach, self._bytes_per_item(copy), sizes, self._terms(copy))
+
+    @torch.no_grad()
+    def _terms(self, made: "Made") -> Terms:
+        shares = united(made.program.run(self._loss, self._inputs, self._targets, Units.of_items(TRIAL)))
+        return lambda units, size: max((share.terms(units, size) for share in shares), default=1)
 
     def _bytes_per_item(self, made: "Made") -> int:
         """Memory that one more item takes, from above."""
@@ -201,20 +249,20 @@ class _Trial:
         for items in (1, TRIAL):
             with torch.no_grad(), _Allocations() as allocations:
                 units = Units.of_items(items)
-                squares(made.program.run(self._loss, self._inputs[:items], self._targets[:items], units), units)
+                lengths(made.program.run(self._loss, self._inputs[:items], self._targets[:items], units), units)
             taken.append(allocations.bytes)
         return max(1, int(taken[1] - taken[0]) // (TRIAL - 1))
 
     @torch.no_grad()
     def _agrees(self, program: Program, expected: _Expected) -> bool:
         shares = united(program.run(self._loss, self._inputs, self._targets, expected.units))
-        squared = squares(shares, expected.units)
+        squared = lengths(shares, expected.units).squared
         # A norm that a program does not vouch for is not wrong.
-        lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())
+        found_lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())
         total = torch.zeros_like(self._vector)
         for share in shares:
-            share.add(expected.units, expected.weights, self._layout.views(total))
-        if not _close(lengths, expected.lengths, float(expected.lengths.max())):
+            share.add(expected.units, expected.units.whole, expected.weights, self._layout.views(total))
+        if not _close(found_lengths, expected.lengths, float(expected.lengths.max())):
             return False
         # In each parameter by itself, however small its gradients are beside those of others.
         nothing = NOTHING / AGREEMENT.get(total.dtype, 0.1) * max(expected.sizes)
@@ -264,10 +312,15 @@ class Made:
 Make = Callable[[nn.Module, Layout], Made]
 
 
-def _by_rules(model: nn.Module, layout: Layout) -> Made:
+def _by_aligned_rules(model: nn.Module, layout: Layout) -> Made:
+    """The same with rows that all begin alike in memory: for odd widths, whose products are else not steady."""
+    return _by_rules(model, layout, aligned=True)
+
+
+def _by_rules(model: nn.Module, layout: Layout, aligned: bool = False) -> Made:
     """Rules for layers, on a shadow of the model whose parameters are views of the vector."""
     shadow = _shadow_of(model)
-    slots, workspace = Slots(shadow), Workspace()
+    slots, workspace = Slots(shadow), Workspace(aligned)
     parameters = [p for p in shadow.parameters() if p.requires_grad]
     place: int | None = None
 

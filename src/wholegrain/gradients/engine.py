@@ -1,33 +1,41 @@
-"""The fast way: one backward pass for the clipped sum of any policy.
+"""The fast way: one backward pass for the clipped sum of any policy ("book-keeping", Bu et al. 2023).
 
-Each layer keeps its inputs and the gradient of its outputs. From these come the norms, and then the weighted sum by one
-product for each layer; no gradient per item of a large layer is ever formed, and no second pass is made. Before an
-engine is trusted with a model, it is compared with the reference on items made up for the purpose.
+Each layer keeps its inputs and the gradient of its outputs. From these come the norms ("ghost clipping", Li et al.
+2022), and then the weighted sum by one product for each layer; no gradient per item of a large layer is ever formed,
+and no second pass is made. Before an engine is trusted with a model, it is compared with the reference on items made up
+for the purpose.
+
+What floating point may do to the result is bounded for all finite parameters, inputs and targets: docs/arithmetic.md.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
 from wholegrain.gradients.choice import Chosen, choose
+from wholegrain.gradients.company import FixedPlaces, Sizes
+from wholegrain.gradients.groups import Grouping, add_up, divided, grouping_for, most_units, rounding
 from wholegrain.gradients.layers.base import Cannot
-from wholegrain.gradients.norms import squares, united
+from wholegrain.gradients.norms import lengths, united
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.programs import Program
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.shares import Share
-from wholegrain.gradients.units import Units, arranged
+from wholegrain.gradients.rounding import SUM
+from wholegrain.gradients.shares import Lengths, Share
+from wholegrain.gradients.units import Buckets, Part, Run, Units, arranged
 
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
-# Roundings between a squared norm and a weighted sum, from above.
+# Roundings between a squared norm and a weight, from above.
 MARGIN = 32
 
 
@@ -35,12 +43,19 @@ Shape = tuple[torch.Size, torch.Size, torch.dtype]
 """Of an item, of its target, and the kind of numbers."""
 
 
+ONE_ITEM = Units.of_items(1)
+ONE_SUBJECT = Units.of_sizes(np.array([1]))
+UNGROUPED = Grouping(True, lambda size: 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Piece:
     """Whole units of a batch that are computed at once.
 
     A unit's gradient is multiplied by `before` when it is measured and summed, by `after` only when it is summed: the
-    mean of a subject's gradients, or the mean of its clipped gradients.
+    mean of a subject's gradients, or the mean of its clipped gradients. `numbers` say to which group of the sum a unit
+    belongs; None where there is one group. `share` is the part of a group's rounding that the piece may have, where a
+    group is computed in several.
     """
 
     inputs: Tensor
@@ -48,10 +63,15 @@ class Piece:
     units: Units
     before: Tensor | None = None  # [unit]
     after: Tensor | None = None  # [unit]
+    numbers: NDArray[np.int64] | None = None  # [unit]
+    share: float = 1.0
 
 
 class BookKeeping:
     """`ClippedSum` for one model and loss, by one backward pass.
+
+    Guarantee: removing the items of one subject moves the sum by at most what the clip allows, times 1 + SLACK, for all
+    finite parameters, inputs and targets.
 
     >>> model = nn.Linear(2, 2)
     >>> engine = BookKeeping(model, nn.functional.cross_entropy)
@@ -70,22 +90,32 @@ class BookKeeping:
         self._chosen: Chosen | None = None
         self._most_items = 0
 
-    def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
-        """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
+    def __call__(
+        self,
+        vector: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        groups: Tensor,
+        clip: Clip,
+        buckets: Buckets | None = None,
+    ) -> Pooled:
+        """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
+
+        The total is in double precision where it was added up group by group.
+        """
         vector = vector.detach()
         if not inputs.shape[0]:
             return Pooled(torch.zeros_like(vector), 0)
         program = self._prepare(vector, inputs, targets)
-        total = vector.new_zeros(vector.shape)
         with program.mode():
-            batch = _arrange(inputs, targets, groups, clip, vector.dtype)
-            pieces = [batch] if inputs.shape[0] <= self._most_items else list(self._pieces(batch))
-            zeroed = sum([self._add(vector, piece, clip, total) for piece in pieces])
-            if clip.per is ClipPer.NONE and not _finite(total):
-                total.zero_()
-                zeroed = sum([self._add_carefully(vector, piece, clip, total) for piece in pieces])
+            grouping, numbers = self._grouping(groups, clip, buckets, vector.dtype)
+            batch = _arrange(inputs, targets, groups, clip, vector.dtype, numbers)
+            total, zeroed = self._at_once(vector, batch, clip, grouping), 0
+            if total is None:
+                total, zeroed = self._in_groups(vector, batch, clip, grouping)
         if clip.per is ClipPer.BATCH:
-            return pool_gradients(total[None] / len(inputs), torch.zeros(1, dtype=torch.int64), clip)
+            mean = total[None].to(vector.dtype) / len(inputs)
+            return pool_gradients(mean, torch.zeros(1, dtype=torch.int64), clip)
         return Pooled(total, zeroed)
 
     def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> Program:
@@ -100,40 +130,138 @@ class BookKeeping:
         self._chosen.attach(vector)
         return self._chosen.program
 
-    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
-        """Add a piece's contributions into `total`; how many were not finite."""
-        if piece.inputs.shape[0] > self._most_items:
-            return self._add_large(vector, piece, clip, total)
-        shares = self._run(piece)
+    def _grouping(
+        self, groups: Tensor, clip: Clip, buckets: Buckets | None, kind: torch.dtype
+    ) -> tuple[Grouping, NDArray[np.int64] | None]:
+        """The groups of a batch's sum, and the numbers [item] by which it is put in order; None where it is one."""
         if clip.per in (ClipPer.NONE, ClipPer.BATCH):
-            self._sum(shares, piece.units, total.new_ones(piece.units.count), total)
-            return 0
-        squared = squares(shares, piece.units)
-        if not _finite(squared):
-            return self._add_carefully(vector, piece, clip, total)
-        self._sum(shares, piece.units, _weights(squared, piece, clip), total)
-        return 0
-
-    def _run(self, piece: Piece) -> list[Share]:
+            return UNGROUPED, None
         assert self._chosen is not None
+        subjects = clip.per is ClipPer.SUBJECT
+        buckets = buckets or Buckets.of(groups, subjects)
+        key = buckets.expected, buckets.largest, subjects
+        if key not in self._chosen.groupings:
+            terms = partial(self._chosen.terms, ONE_SUBJECT if subjects else ONE_ITEM)
+            self._chosen.groupings[key] = grouping_for(buckets, terms, self._most_items, kind)
+        grouping = self._chosen.groupings[key]
+        ordered = not grouping.single or isinstance(self._chosen.sizes, FixedPlaces)
+        return grouping, buckets.numbers if ordered else None
+
+    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> Tensor | None:
+        """The sum of a whole batch in the vector's own precision; None where that is not enough, or not possible."""
+        items = batch.inputs.shape[0]
+        several = not grouping.single or items > self._most_items or batch.numbers is not None
+        if several or not _may_fit(batch, clip, vector.dtype):
+            return None
+        size = self._fitting(vector, items)
+        if size is None:
+            return None
+        played = self._played(vector, batch, clip, size)
+        if played is None or not played.fits(clip):
+            return None
+        total = torch.zeros_like(vector)
+        views = self._layout.views(total)
+        for share in played.shares:
+            share.add(played.units, played.units.whole, played.weights, views)
+        return None if clip.per is ClipPer.NONE and not _finite(total) else total
+
+    def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> tuple[Tensor, int]:
+        """The sum in double precision, group by group, and how many contributions were not finite."""
+        total = torch.zeros_like(vector, dtype=torch.float64)
+        if not _finite(vector):
+            return total, batch.units.count
+        pieces = list(self._pieces(batch, grouping))
+        if batch.numbers is not None and isinstance(sizes := self._sizes, FixedPlaces):
+            pieces = [each for piece in pieces for each in _placed(piece, grouping, sizes)]
+        zeroed = sum([self._add(vector, piece, clip, total, grouping) for piece in pieces])
+        if clip.per is ClipPer.NONE and not _finite(total):
+            total.zero_()
+            zeroed = sum([self._add_carefully(vector, piece, clip, total, grouping) for piece in pieces])
+        return total, zeroed
+
+    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor, grouping: Grouping) -> int:
+        """Add a piece's contributions into `total`; how many were not finite."""
+        items = piece.inputs.shape[0]
+        if items > self._most_items and piece.units.count == 1:
+            return self._add_large(vector, piece, clip, total)
+        size = self._fitting(vector, items)
+        if size is None:
+            return self._add_one_by_one(vector, piece, clip, total)
+        played = self._played(vector, piece, clip, size)
+        if played is None:
+            return self._add_carefully(vector, piece, clip, total, grouping)
+        return self._add_played(vector, played, clip, total, grouping)
+
+    def _played(self, vector: Tensor, piece: Piece, clip: Clip, size: int) -> "_Played | None":
+        """A piece filled up to a size, its weights computed; None where a norm is not certain."""
+        units = piece.units.extended(size - piece.inputs.shape[0])
+        shares = self._run(piece, units)
+        if clip.per in (ClipPer.NONE, ClipPer.BATCH):
+            ones = vector.new_ones(piece.units.count)
+            return _Played(piece, shares, units, None, _filled(ones, units))
+        found = lengths(shares, units)
+        if not _finite(found.squared):
+            return None
+        return _Played(piece, shares, units, found, _filled(_weights(found.squared, piece, clip), units))
+
+    @property
+    def _sizes(self) -> Sizes:
+        assert self._chosen is not None
+        return self._chosen.sizes
+
+    def _fitting(self, vector: Tensor, items: int) -> int | None:
+        """The size that a pass over so many items should have."""
+        assert self._chosen is not None
+        size = self._sizes.fitting(items)
+        self._chosen.attach(vector)  # a size that was new was tried at other parameters
+        return size
+
+    def _run(self, piece: Piece, units: Units) -> list[Share]:
+        """Play a piece, filled up to the units that there are to be: with its own first item, which costs nothing."""
+        assert self._chosen is not None
+        inputs, targets = piece.inputs, piece.targets
+        more = units.whole.items.stop - inputs.shape[0]
+        if more:
+            inputs = torch.cat([inputs, inputs[:1].expand(more, *inputs.shape[1:])])
+            targets = torch.cat([targets, targets[:1].expand(more, *targets.shape[1:])])
         try:
-            return united(self._chosen.program.run(self._loss, piece.inputs, piece.targets, piece.units))
+            return united(self._chosen.program.run(self._loss, inputs, targets, units))
         except Cannot as error:
             raise ModelError(f"The model computes something else than it was tried with: {error}.") from error
 
-    def _sum(self, shares: list[Share], units: Units, weights: Tensor, total: Tensor) -> None:
-        views = self._layout.views(total)
-        for share in shares:
-            share.add(units, weights, views)
+    def _add_played(self, vector: Tensor, played: "_Played", clip: Clip, total: Tensor, grouping: Grouping) -> int:
+        """Group by group, so that a subject changes no other group than its own."""
+        zeroed = 0
+        scratch = torch.zeros_like(vector)
+        views = self._layout.views(scratch)
+        piece = played.piece
+        for run, group in grouping.groups(piece.units, piece.numbers):
+            parts = played.parts(run, group, clip, grouping)
+            if parts is None:
+                zeroed += self._add_one_by_one(vector, _part(piece, group.units.start, group.units.stop), clip, total)
+                continue
+            for part in parts:
+                scratch.zero_()
+                for share in played.shares:
+                    share.add(played.units, part, played.weights, views)
+                add_up(scratch, total)
+        return zeroed
 
-    def _add_carefully(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
-        """Where a norm is not finite, find out whose; the reference tells not finite from only large."""
-        if not _finite(vector):
-            return piece.units.count
-        good = torch.isfinite(squares(self._run(piece), piece.units))
-        if bool(good.any()):
-            self._add(vector, _some(piece, good), clip, total)
-        return sum(self._by_reference(vector, _some(piece, one), clip, total) for one in _each(~good))
+    def _add_carefully(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor, grouping: Grouping) -> int:
+        """Where a norm is not certain, find out whose; the reference tells not finite from only large."""
+        size = self._fitting(vector, piece.inputs.shape[0])
+        if size is None:
+            return self._add_one_by_one(vector, piece, clip, total)
+        units = piece.units.extended(size - piece.inputs.shape[0])
+        good = torch.isfinite(lengths(self._run(piece, units), units).squared)[: piece.units.count]
+        zeroed = self._add_one_by_one(vector, _some(piece, ~good), clip, total)
+        return zeroed + (self._add(vector, _some(piece, good), clip, total, grouping) if bool(good.any()) else 0)
+
+    def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
+        """Every unit by the reference, but for those that only fill up."""
+        counts = [True] * piece.units.count if piece.after is None else (piece.after != 0).tolist()
+        masks = (one for one, real in zip(_each(piece.units.count), counts, strict=True) if real)
+        return sum(self._by_reference(vector, _some(piece, one), clip, total) for one in masks)
 
     def _by_reference(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         alone = clip if clip.per is ClipPer.SUBJECT else replace(clip, pool=Pool.SUM)
@@ -147,54 +275,153 @@ class BookKeeping:
     def _add_large(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         """One unit that is larger than what is computed at once: its gradient is summed up first, then clipped."""
         own = torch.zeros_like(total)
+        unclipped = Clip(ClipPer.NONE, Pool.SUM, clip.norm)
         for start in range(0, len(piece.inputs), self._most_items):
             part = slice(start, start + self._most_items)
-            items = Piece(piece.inputs[part], piece.targets[part], Units.of_items(len(piece.inputs[part])))
-            self._sum(self._run(items), items.units, own.new_ones(items.units.count), own)
+            some = Piece(piece.inputs[part], piece.targets[part], Units.of_items(len(piece.inputs[part])))
+            self._add(vector, some, unclipped, own, UNGROUPED)
         row = own[None] if piece.before is None else own[None] * piece.before
         pooled = pool_gradients(row, torch.zeros(1, dtype=torch.int64), Clip(ClipPer.ITEM, Pool.SUM, clip.norm))
         total.add_(pooled.total)
         return pooled.zeroed
 
-    def _pieces(self, batch: Piece) -> Iterator[Piece]:
-        """The batch in pieces of whole units that memory allows; a unit that is too large comes alone."""
-        units = batch.units
+    def _pieces(self, batch: Piece, grouping: Grouping) -> Iterator[Piece]:
+        """The batch in pieces of whole groups that memory allows; a group that is too large is divided by units."""
+        start = stop = items = 0
+        for _, group in [] if grouping.single else grouping.groups(batch.units, batch.numbers):
+            more = group.items.stop - group.items.start
+            if items and items + more > self._most_items:
+                yield from self._divided(_part(batch, start, stop))
+                start, items = stop, 0
+            stop, items = group.units.stop, items + more
+        yield from self._divided(_part(batch, start, batch.units.count))
+
+    def _divided(self, block: Piece) -> Iterator[Piece]:
+        """Whole units that memory allows; a unit that is too large comes alone."""
+        units = block.units
         ends = np.cumsum(np.ones(units.count, np.int64) if units.sizes is None else units.sizes.numpy())
         start, items = 0, 0
         while start < units.count:
             stop = max(start + 1, int(np.searchsorted(ends, items + self._most_items, side="right")))
-            yield _part(batch, slice(items, int(ends[stop - 1])), slice(start, stop))
+            yield replace(_part(block, start, stop), share=(stop - start) / units.count)
             start, items = stop, int(ends[stop - 1])
 
 
-def _arrange(inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, kind: torch.dtype) -> Piece:
+@dataclass(frozen=True, eq=False)
+class _Played:
+    """A piece after its pass: shares, its units with those that fill it up, their lengths if asked for, and weights."""
+
+    piece: Piece
+    shares: list[Share]
+    units: Units
+    found: Lengths | None
+    weights: Tensor  # [unit]; 0 for those that fill up
+
+    def fits(self, clip: Clip) -> bool:
+        """Whether all units can be summed at once with no more rounding than noise pays for."""
+        if self.found is None:
+            return True
+        products = sum(self._terms(run) * run.count for run in self.units.runs)
+        load = self._load(self.piece.units.whole, clip)
+        return rounding(products, load, self.weights.dtype) <= SUM * clip.norm
+
+    def parts(self, run: Run, group: Part, clip: Clip, grouping: Grouping) -> list[Part] | None:
+        """A group in as few parts as its rounding allows; None where even unit by unit it would be too much."""
+        if self.found is None:
+            return [group]
+        load = self._load(self.piece.units.whole if grouping.single else group, clip)
+        most = most_units(self._terms(run), load, SUM * clip.norm * self.piece.share, self.weights.dtype)
+        return divided(run, group, most) if most else None
+
+    def _load(self, part: Part, clip: Clip) -> float:
+        """The lengths of all weighted parts of these units, added up."""
+        if self.found is None or self.found.apart is None:
+            return float(part.units.stop - part.units.start) * clip.norm
+        weights, apart = self.weights[part.units].double(), self.found.apart[part.units].double()
+        total: float = (weights * apart.sqrt()).sum().item()
+        return total
+
+    def _terms(self, run: Run) -> int:
+        return max((share.terms(self.units, run.size) for share in self.shares), default=1)
+
+
+def _placed(piece: Piece, grouping: Grouping, sizes: FixedPlaces) -> Iterator[Piece]:
+    """A piece in passes, group by group, in which every unit has its own place; who only fills up counts nothing."""
+    assert piece.numbers is not None
+    for run, group in grouping.groups(piece.units, piece.numbers):
+        block = _part(piece, group.units.start, group.units.stop)
+        assert block.numbers is not None
+        for chosen, real in sizes.passes(block.numbers, run.size):
+            places = torch.from_numpy(chosen)
+            items = (places[:, None] * run.size + torch.arange(run.size)).view(-1)
+            counts = torch.from_numpy(real).to(torch.get_default_dtype())
+            yield Piece(
+                block.inputs[items],
+                block.targets[items],
+                Units.of_items(len(chosen))
+                if block.units.sizes is None
+                else Units.of_sizes(np.full_like(chosen, run.size)),
+                None if block.before is None else block.before[places],
+                counts if block.after is None else block.after[places] * counts,
+                None,
+                piece.share * float(real.sum()) / block.units.count,
+            )
+
+
+def _may_fit(batch: Piece, clip: Clip, kind: torch.dtype) -> bool:
+    """Whether so many units could be summed at once, as far as their number tells."""
+    count = batch.units.count
+    return clip.per in (ClipPer.NONE, ClipPer.BATCH) or rounding(count, count * clip.norm, kind) <= SUM * clip.norm
+
+
+def _arrange(
+    inputs: Tensor,
+    targets: Tensor,
+    groups: Tensor,
+    clip: Clip,
+    kind: torch.dtype,
+    numbers: NDArray[np.int64] | None,
+) -> Piece:
     """The whole batch with its units: subjects where they are clipped as one, otherwise items."""
     if clip.per is ClipPer.SUBJECT:
-        order, sizes = arranged(groups)
+        order, sizes = arranged(groups, numbers)
         units = Units.of_sizes(sizes)
         before = 1 / units.sizes.to(kind) if clip.pool is Pool.MEAN and units.sizes is not None else None
         if order is not None:
             inputs, targets = inputs[order], targets[order]
-        return Piece(inputs, targets, units, before=before)
+            numbers = None if numbers is None else numbers[order.numpy()][np.cumsum(sizes) - 1]
+        return Piece(inputs, targets, units, before=before, numbers=numbers)
     after = None
     if clip.per is ClipPer.ITEM and clip.pool is Pool.MEAN:
         after = 1 / torch.bincount(groups).to(kind)[groups]
-    return Piece(inputs, targets, Units.of_items(inputs.shape[0]), after=after)
+    if numbers is not None and (numbers[1:] < numbers[:-1]).any():
+        order = torch.from_numpy(np.argsort(numbers, kind="stable"))
+        inputs, targets, numbers = inputs[order], targets[order], numbers[order.numpy()]
+        after = None if after is None else after[order]
+    return Piece(inputs, targets, Units.of_items(inputs.shape[0]), after=after, numbers=numbers)
 
 
 def _weights(squared: Tensor, piece: Piece, clip: Clip) -> Tensor:
-    """What each unit's gradient is multiplied by in the sum [unit], from its squared norm, which is overwritten.
+    """What each unit's gradient is multiplied by in the sum [unit], from its squared norm.
 
-    Guarantee: no clipped contribution is longer than the clip norm, by a margin wider than rounding.
+    Guarantee: no clipped contribution is longer than the clip norm by more than the norm was too short. The weight is a
+    normal number: squares that are finite are below 2¹²⁸, and clip norms above 2⁻⁵⁰.
     """
     limit = clip.norm * (1 - MARGIN * torch.finfo(squared.dtype).eps)
+    weights = squared[: piece.units.count]
     if piece.before is not None:
-        squared.mul_(piece.before).mul_(piece.before)
-    weights = squared.clamp_(min=limit * limit).rsqrt_().mul_(limit)
+        weights = weights * piece.before * piece.before
+    weights = weights.clamp(min=limit * limit).rsqrt_().mul_(limit)
     for factor in (piece.before, piece.after):
         if factor is not None:
             weights.mul_(factor)
     return weights
+
+
+def _filled(weights: Tensor, units: Units) -> Tensor:
+    """Weights [unit] with a zero for every unit that fills up."""
+    more = units.count - len(weights)
+    return torch.cat([weights, weights.new_zeros(more)]) if more else weights
 
 
 def _finite(values: Tensor) -> bool:
@@ -202,15 +429,18 @@ def _finite(values: Tensor) -> bool:
     return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
 
 
-def _part(batch: Piece, items: slice, units: slice) -> Piece:
-    """Some neighbouring units, which have these items."""
-    sizes = batch.units.sizes
+def _part(batch: Piece, start: int, stop: int) -> Piece:
+    """Neighbouring units from `start` to `stop`."""
+    units, sizes = slice(start, stop), batch.units.sizes
+    ends = None if sizes is None else np.concatenate([[0], np.cumsum(sizes.numpy())])
+    items = units if ends is None else slice(int(ends[start]), int(ends[stop]))
     return Piece(
         batch.inputs[items],
         batch.targets[items],
-        Units.of_items(items.stop - items.start) if sizes is None else Units.of_sizes(sizes[units].numpy()),
+        Units.of_items(stop - start) if sizes is None else Units.of_sizes(sizes[units].numpy()),
         None if batch.before is None else batch.before[units],
         None if batch.after is None else batch.after[units],
+        None if batch.numbers is None else batch.numbers[units],
     )
 
 
@@ -223,12 +453,13 @@ def _some(piece: Piece, chosen: Tensor) -> Piece:
         Units.of_items(int(chosen.sum())) if sizes is None else Units.of_sizes(sizes[chosen].numpy()),
         None if piece.before is None else piece.before[chosen],
         None if piece.after is None else piece.after[chosen],
+        None if piece.numbers is None else piece.numbers[chosen.numpy()],
     )
 
 
-def _each(chosen: Tensor) -> Iterator[Tensor]:
-    """A mask of its own for every unit of a mask."""
-    for unit in chosen.nonzero()[:, 0]:
-        one = torch.zeros_like(chosen)
+def _each(count: int) -> Iterator[Tensor]:
+    """A mask of its own for every unit."""
+    for unit in range(count):
+        one = torch.zeros(count, dtype=torch.bool)
         one[unit] = True
         yield one

@@ -1,4 +1,4 @@
-"""Squared norms of whole gradients, from the shares of all layers: what several of them touch is summed first."""
+"""Norms of whole gradients, from the shares of all layers: what several of them touch is summed first."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,25 @@ import torch
 from torch import Tensor
 
 from wholegrain.gradients.outer import Outer
-from wholegrain.gradients.shares import CHUNK, Share, Slot, chunks, unless_cancelled
+from wholegrain.gradients.rounding import accumulated, squared_norms
+from wholegrain.gradients.shares import CHUNK, Lengths, Share, Slot, chunks, unless_lost
 from wholegrain.gradients.units import Run, Units
 
 
-def squares(shares: Sequence[Share], units: Units) -> Tensor:
-    """Squared norm of each unit's whole gradient [unit]."""
-    total: Tensor | None = None
-    for group in _apart(shares):
-        square = group[0].squares(units) if len(group) == 1 else _of_tangled(group, units)
-        total = square if total is None else total.add_(square)
-    assert total is not None, "a model without trainable parameters is refused before"
-    return total
+def lengths(shares: Sequence[Share], units: Units) -> Lengths:
+    """Of each unit's whole gradient."""
+    groups = _apart(shares)
+    assert groups, "a model without trainable parameters is refused before"
+    found = [group[0].lengths(units) if len(group) == 1 else _of_tangled(group, units) for group in groups]
+    return found[0] if len(found) == 1 else _added(found)
+
+
+def _added(found: Sequence[Lengths]) -> Lengths:
+    squared = sum((each.squared for each in found[1:]), found[0].squared)
+    if all(each.apart is None for each in found):
+        return Lengths(squared)
+    parts = [each.squared if each.apart is None else each.apart for each in found]
+    return Lengths(squared, sum(parts[1:], parts[0]))
 
 
 def united(shares: Sequence[Share]) -> list[Share]:
@@ -59,9 +66,13 @@ def _meet(one: Slot, other: Slot) -> bool:
     return one.rows[0] < other.rows[1] and other.rows[0] < one.rows[1]
 
 
-def _of_tangled(group: Sequence[Share], units: Units) -> Tensor:
-    """Several uses of one parameter: their gradients are summed first."""
-    return torch.cat([_formed_together(group, units, run) for run in units.runs])
+def _of_tangled(group: Sequence[Share], units: Units) -> Lengths:
+    """Several uses of one parameter: their gradients are summed first, and later added up share by share."""
+    squared = torch.cat([_formed_together(group, units, run) for run in units.runs])
+    roots = [share.apart(units).sqrt_() for share in group]
+    most = max(share.terms(units, run.size) for share in group for run in units.runs)
+    off = accumulated(most + len(group), squared.dtype)
+    return unless_lost(squared, sum(roots[1:], roots[0]).square_(), 2 * off, off)
 
 
 def _as_one_use(group: Sequence[Share]) -> Outer | None:
@@ -86,21 +97,12 @@ def _formed_together(group: Sequence[Share], units: Units, run: Run) -> Tensor:
     parts = []
     for chosen in chunks(run.count, CHUNK // 4):
         sums: dict[str, Tensor] = {}
-        apart = torch.zeros(())
         for share in group:
             for slot, formed in share.gradients(units, run, chosen):
                 sums[slot.name] = _with_rows(sums.get(slot.name), slot, formed)
-                apart = apart + _squared(formed).sqrt()
-        squared = sum((_squared(rows) for rows in sums.values()), torch.zeros(()))
-        # The sum is added up share by share, with roundings of its own.
-        parts.append(unless_cancelled(squared, apart.square(), len(group)))
+        squares = [squared_norms(rows.reshape(rows.shape[0], -1)) for rows in sums.values()]
+        parts.append(sum(squares[1:], squares[0]))
     return torch.cat(parts)
-
-
-def _squared(rows: Tensor) -> Tensor:
-    flat = rows.reshape(rows.shape[0], -1)
-    squares: Tensor = torch.linalg.vecdot(flat, flat)
-    return squares
 
 
 def _with_rows(total: Tensor | None, slot: Slot, formed: Tensor) -> Tensor:

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.shares import Rows, Slot, chunks, unless_cancelled
-from wholegrain.gradients.units import Run, Units
+from wholegrain.gradients.rounding import LEAST, MOST, accumulated, squared_norms
+from wholegrain.gradients.shares import Lengths, Rows, Slot, chunks, unless_lost
+from wholegrain.gradients.units import Part, Run, Units
 
 ALL = slice(None)
-# Values of all items' gradients up to which they are simply formed: 2 MB of float32.
-SMALL = 1 << 19
-# Values of unit gradients that a share may keep, so that the sum need not form them again: 64 MB of float32.
-MOST_KEPT = 1 << 24
+# Values up to which each item's gradient is simply formed, where they are pooled by subject.
+SMALL = 1 << 12
+# Values that a product of two positions adds up at once: fewer roundings in a row than with all of them.
+WIDTH = 128
 
 
 @dataclass(eq=False)
@@ -44,14 +45,41 @@ class Outer:
     def _positions(self) -> int:
         return self.outward.shape[0 if self.positions_first else 1] if self.outward.dim() == 3 else 1
 
-    def squares(self, units: Units) -> Tensor:
-        """By the cheapest of three ways for each run of units; for small weights and many runs, by item and pooled."""
-        if len(units.runs) == 1:
-            return self._squares_of(units.runs[0])
-        if self._items * sum(self._sizes()) <= SMALL:
+    def lengths(self, units: Units) -> Lengths:
+        """By the cheapest way for each run of units. Which one it is depends on shapes and on the unit's own size."""
+        if self._pools(units):
             self._rows = Rows(list(self._pooled(units)))
-            return self._rows.squares(units)
-        return torch.cat([self._squares_of(run) for run in units.runs])
+            return self._rows.lengths(units)
+        if len(units.runs) == 1:
+            return self._lengths_of(units.runs[0])
+        found = [self._lengths_of(run) for run in units.runs]
+        squared = torch.cat([each.squared for each in found])
+        if all(each.apart is None for each in found):
+            return Lengths(squared)
+        return Lengths(squared, torch.cat([each.squared if each.apart is None else each.apart for each in found]))
+
+    def apart(self, units: Units) -> Tensor:
+        """A part for each position."""
+        return units.pool(self._parts().sum(1)).square()
+
+    def terms(self, units: Units, size: int) -> int:
+        """A product for each position; one where each unit's gradient is formed."""
+        positions = size * self._positions
+        return 1 if self._pools(units) or self._forms(positions) else positions
+
+    def _pools(self, units: Units) -> bool:
+        """Whether small gradients of items are formed, and pooled by subject."""
+        return units.sizes is not None and sum(self._sizes()) <= SMALL
+
+    def _forms(self, positions: int) -> bool:
+        """Whether each unit's gradient is formed: it then takes no more memory than the factors do."""
+        width, inner = self.outward.shape[-1], sum(inward.shape[-1] for _, inward in self.factors)
+        return positions > 1 and positions * (width + inner) > width * inner
+
+    def rows(self) -> Iterator[Tensor]:
+        """Both factors."""
+        yield self._by_item(self.outward)
+        yield from (self._by_item(inward) for _, inward in self.factors)
 
     def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Formed by a product for each unit."""
@@ -61,22 +89,31 @@ class Outer:
         for slot in self.biases:
             yield slot, outward.sum(1)
 
-    def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One matrix product for each weight; of units whose gradients were kept, one with a vector."""
         if self._rows is not None:
-            self._rows.add(units, weights, views)
+            self._rows.add(units, part, weights, views)
+        elif not self._kept:
+            items = ALL if part == units.whole else part.items
+            self._add_items(items, units.spread(weights)[items], views)
+        else:
+            per_item = units.spread(weights)
+            for run in units.runs:
+                self._add_of_run(run, part, weights, per_item, views)
+
+    def _add_of_run(self, run: Run, part: Part, weights: Tensor, per_item: Tensor, views: Mapping[str, Tensor]) -> None:
+        """Those units of a part that are in this run."""
+        start, stop = max(run.units.start, part.units.start), min(run.units.stop, part.units.stop)
+        if start >= stop:
             return
-        per_item = units.spread(weights)
-        if not self._kept:
-            self._add_items(ALL, per_item, views)
+        if run.units.start not in self._kept:
+            first = run.items.start + (start - run.units.start) * run.size
+            items = slice(first, first + (stop - start) * run.size)
+            self._add_items(items, per_item[items], views)
             return
-        for run in units.runs:
-            if run.units.start not in self._kept:
-                self._add_items(run.items, per_item[run.items], views)
-                continue
-            for slot, formed in zip(self.slots, self._kept[run.units.start], strict=True):
-                view = slot.of(views)
-                view.add_((weights[run.units] @ formed).view(view.shape))
+        for slot, formed in zip(self.slots, self._kept[run.units.start], strict=True):
+            view, chosen = slot.of(views), formed[start - run.units.start : stop - run.units.start]
+            view.add_((weights[start:stop] @ chosen).view(view.shape))
 
     def _add_items(self, items: slice, per_item: Tensor, views: Mapping[str, Tensor]) -> None:
         per_row = self._per_row(per_item)
@@ -129,78 +166,93 @@ class Outer:
             rows = rows.transpose(0, 1)
         return rows[run.items].reshape(run.count, run.size * self._positions, rows.shape[-1])
 
-    def _squares_of(self, run: Run) -> Tensor:
+    def _lengths_of(self, run: Run) -> Lengths:
         positions = run.size * self._positions
         if positions == 1:
-            return self._of_one_position(run)
-        width, inner = self.outward.shape[-1], sum(inward.shape[-1] for _, inward in self.factors)
-        if not self.factors:
-            return self._of(self.outward, run).sum(1).square_().sum(1).mul_(len(self.biases))
-        if positions * (width + inner) <= width * inner:
-            return self._by_products_of_positions(run, positions)
-        return self._by_forming(run, inner * width)
+            return Lengths(self._of_one_position(run))
+        return self._by_forming(run) if self._forms(positions) else self._by_products_of_positions(run, positions)
 
     def _of_one_position(self, run: Run) -> Tensor:
-        """‖g ⊗ a‖² = ‖g‖²·‖a‖², and a bias sees a 1."""
+        """‖g ⊗ a‖² = ‖g‖²·‖a‖², and a bias sees a 1 [Goodfellow 2015]."""
         items = ALL if run.count == self._items else run.items
-        outward = self._matrix(self.outward, items)
-        square = torch.linalg.vecdot(outward, outward)
-        seen: Tensor | float = float(len(self.biases))
+        square = squared_norms(self._matrix(self.outward, items))
+        seen: Tensor | None = None
         for _, inward in self.factors:
-            rows = self._matrix(inward, items)
-            seen = torch.linalg.vecdot(rows, rows).add_(seen)
-        result: Tensor = square.mul_(seen)
-        return result
+            rows = squared_norms(self._matrix(inward, items))
+            seen = rows if seen is None else seen.add_(rows)
+        if seen is None:
+            return square.mul_(len(self.biases))
+        beyond = torch.maximum(square, seen.add_(len(self.biases)) if self.biases else seen) > MOST**2
+        return square.mul_(seen).masked_fill_(beyond, float("nan"))
 
-    def _by_products_of_positions(self, run: Run, positions: int) -> Tensor:
-        """‖Σ_t g_t ⊗ a_t‖² = Σ_{t,s} (g_t·g_s)(a_t·a_s): nothing as large as the weight is formed."""
+    def _by_products_of_positions(self, run: Run, positions: int) -> Lengths:
+        """‖Σ_t g_t ⊗ a_t‖² = Σ_{t,s} (g_t·g_s)(a_t·a_s): nothing as large as the weight is formed [Li et al. 2022].
+
+        Products are added up in double precision: positions that pull against each other leave a small difference.
+        """
         outward = self._of(self.outward, run)
         inwards = [self._of(inward, run) for _, inward in self.factors]
-        squares = outward.new_empty(run.count)
+        squares, apart = outward.new_empty(run.count), outward.new_empty(run.count)
+        widest = max(rows.shape[-1] for rows in (outward, *inwards))
         for chosen in chunks(run.count, positions * positions):
-            seen = _products(inwards[0][chosen])
+            pairs, seen = _products(outward[chosen]), _products(inwards[0][chosen])
             for inward in inwards[1:]:
-                seen.baddbmm_(inward[chosen], inward[chosen].transpose(1, 2))
+                seen.add_(_products(inward[chosen]))
             seen.add_(len(self.biases))
-            pairs = _products(outward[chosen])
-            apart = _diagonal(pairs).mul_(_diagonal(seen)).sqrt_().sum(1).square_()
-            squares[chosen] = unless_cancelled(seen.mul_(pairs).sum((1, 2)), apart, positions)
-        return squares
+            lengths = _unless_beyond(_diagonal(pairs, widest), _diagonal(seen, widest))
+            apart[chosen] = lengths.sum(1).square_()
+            squares[chosen] = seen.mul_(pairs).sum((1, 2), dtype=torch.float64).to(squares.dtype)
+        off = accumulated(min(widest, WIDTH) + widest // WIDTH + len(inwards) + 2, squares.dtype)
+        return unless_lost(squares, apart, 2 * off, accumulated(positions + 2, squares.dtype))
 
-    def _by_forming(self, run: Run, values: int) -> Tensor:
-        """Each unit's gradient is formed, squared, and kept where that is affordable: it saves the last product."""
+    def _by_forming(self, run: Run) -> Lengths:
+        """Each unit's gradient is formed, squared, and kept: the sum adds up what was measured."""
         outward = self._of(self.outward, run)
-        inwards = [self._of(inward, run) for _, inward in self.factors]
         bias = outward.sum(1)
-        squares: Tensor = torch.linalg.vecdot(bias, bias).mul_(len(self.biases))
-        kept = (
-            [bias.new_empty(run.count, slot) for slot in self._sizes()] if self._affords(run.count * values) else None
-        )
-        for chosen in chunks(run.count, values):
-            for number, inward in enumerate(inwards):
-                out = kept[number][chosen].view(-1, bias.shape[1], inward.shape[2]) if kept else None
-                formed = torch.bmm(outward[chosen].transpose(1, 2), inward[chosen], out=out).flatten(1)
-                squares[chosen].add_(torch.linalg.vecdot(formed, formed))
-        if kept:
-            self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
-            return squares
-        # Formed again when they are summed, by another product with roundings of its own.
-        seen = sum((torch.linalg.vecdot(inward, inward) for inward in inwards), torch.zeros(())).add(len(self.biases))
-        apart = torch.linalg.vecdot(outward, outward).mul_(seen).sqrt_().sum(1).square_()
-        return unless_cancelled(squares, apart, outward.shape[1])
+        squares = squared_norms(bias).mul_(len(self.biases))
+        kept = [bias.new_empty(run.count, size) for size in self._sizes()]
+        for chosen in chunks(run.count, max(1, sum(self._sizes()))):
+            for out, (_, rows) in zip(kept, self.factors, strict=True):
+                inward = self._of(rows, run)[chosen]
+                formed = out[chosen].view(-1, bias.shape[1], inward.shape[2])
+                torch.bmm(outward[chosen].transpose(1, 2), inward, out=formed)
+                squares[chosen] += squared_norms(out[chosen])
+        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
+        return Lengths(squares)
+
+    def _parts(self) -> Tensor:
+        """How long each position's product is [item, position]."""
+
+        def rows(factor: Tensor) -> Tensor:
+            items = self._by_item(factor)
+            return items if items.dim() == 3 else items[:, None]
+
+        square = squared_norms(rows(self.outward))
+        if not self.factors:
+            return square.mul_(len(self.biases)).sqrt_()
+        squares = [squared_norms(rows(inward)) for _, inward in self.factors]
+        seen = sum(squares[1:], squares[0]) + len(self.biases)
+        return _unless_beyond(square.sqrt_(), seen.sqrt_())
 
     def _sizes(self) -> list[int]:
         return [self.outward.shape[-1] * inward.shape[-1] for _, inward in self.factors]
 
-    def _affords(self, values: int) -> bool:
-        already = sum(formed.numel() for one in self._kept.values() for formed in one)
-        return already + values <= MOST_KEPT
+
+def _unless_beyond(one: Tensor, other: Tensor) -> Tensor:
+    """The product of two lengths, or NaN where either is so long that weighted values could underflow."""
+    beyond = torch.maximum(one, other) > MOST
+    return one.mul_(other).masked_fill_(beyond, float("nan"))
 
 
-def _diagonal(pairs: Tensor) -> Tensor:
-    return pairs.diagonal(dim1=1, dim2=2).clone()
+def _diagonal(pairs: Tensor, width: int) -> Tensor:
+    """Lengths of the positions themselves, from above."""
+    return (pairs.diagonal(dim1=1, dim2=2) + LEAST * width).sqrt_()
 
 
 def _products(rows: Tensor) -> Tensor:
     """Products of all positions with all [unit, position, position]."""
-    return torch.bmm(rows, rows.transpose(1, 2))
+    first, *rest = torch.split(rows, WIDTH, 2)
+    total = torch.bmm(first, first.transpose(1, 2))
+    for part in rest:
+        total.baddbmm_(part, part.transpose(1, 2))
+    return total

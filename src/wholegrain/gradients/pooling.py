@@ -100,8 +100,14 @@ def _zero_non_finite(rows: Tensor) -> tuple[Tensor, int]:
 
 
 def _clip_rows(rows: Tensor, norm: float) -> Tensor:
-    # Norms in float64: in float32 they drift over millions of values, and could fall short of the true norm.
-    lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    scale: Tensor = (norm / lengths.clamp(min=norm)).to(rows.dtype)
-    clipped: Tensor = rows * scale[:, None]
+    """Each row at most `norm` long.
+
+    In double precision, the product too: a factor that single precision cannot hold would be rounded up. Lengths are
+    taken in units of a row's largest value, so that no square leaves floating point.
+    """
+    wide = rows.double()
+    largest = wide.abs().amax(1, keepdim=True).clamp_(min=torch.finfo(torch.float64).tiny)
+    lengths = torch.linalg.vector_norm(wide / largest, dim=1, keepdim=True) * largest
+    limit = norm * (1 - 2 * torch.finfo(rows.dtype).eps)
+    clipped: Tensor = (wide * (limit / lengths.clamp_(min=limit))).to(rows.dtype)
     return clipped

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from wholegrain.gradients.parameters import Layout, call, call_at
 from wholegrain.gradients.pooling import Clip, Pooled, pool_gradients
+from wholegrain.gradients.units import Buckets
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of predictions against targets, for a batch of any size."""
@@ -16,8 +17,19 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class ClippedSum(Protocol):
     """The function behind which every gradient engine stands, for one model and its loss."""
 
-    def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
-        """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
+    def __call__(
+        self,
+        vector: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        groups: Tensor,
+        clip: Clip,
+        buckets: Buckets | None = None,
+    ) -> Pooled:
+        """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
+
+        `buckets` say in which groups of the sum subjects are added up; without them, no subject has a group of its own.
+        """
         ...
 
 
@@ -29,6 +41,7 @@ def clipped_sum(
     targets: Tensor,
     groups: Tensor,
     clip: Clip,
+    buckets: Buckets | None = None,
 ) -> Pooled:
     """Pool by a loop over items; with model and loss bound, a `ClippedSum`."""
     layout = Layout.of(model)

@@ -6,17 +6,27 @@ A share is made by one use of one layer. Parameters that several shares touch ar
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
-from wholegrain.gradients.units import Run, Units
+from wholegrain.gradients.rounding import NORM, SUM, squared_norms
+from wholegrain.gradients.units import Part, Run, Units
 
 # Values made at a time where gradients of units are formed: 16 MB of float32, small beside a layer's activations.
 CHUNK = 1 << 22
-# The part of a squared norm that may be rounding; where it is more, the norm is not trusted.
-LOST = 1.2e-5
+
+
+class Lengths(NamedTuple):
+    """Squared norm of each unit's gradient, and of what it would be if all its parts pulled the same way.
+
+    Parts are the products that a sum over units adds up one by one; rounding is relative to them and not to their sum.
+    None says that there is one part, or that the formed gradient itself is summed. Where rounding could make a norm
+    come out too short, it is NaN, and the reference takes over.
+    """
+
+    squared: Tensor  # [unit]
+    apart: Tensor | None = None  # [unit]
 
 
 @dataclass(frozen=True)
@@ -39,16 +49,31 @@ class Share(Protocol):
         """The parameters whose gradients it holds."""
         ...
 
-    def squares(self, units: Units) -> Tensor:
-        """Squared norm of each unit's gradient [unit], in these parameters."""
+    def lengths(self, units: Units) -> Lengths:
+        """Of each unit's gradient in these parameters."""
+        ...
+
+    def apart(self, units: Units) -> Tensor:
+        """The square of the sum of the lengths of all parts of a unit's gradient [unit], from above."""
+        ...
+
+    def terms(self, units: Units, size: int) -> int:
+        """How many products a unit of so many items adds to each parameter of the sum.
+
+        It may depend on shapes and on that unit, but on no other unit.
+        """
+        ...
+
+    def rows(self) -> Iterator[Tensor]:
+        """All that norms and sums are computed from, [item, ...] or [unit, ...]."""
         ...
 
     def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """The gradients themselves [unit, ...] of some units of a run."""
         ...
 
-    def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
-        """Add Σ_u weight_u · gradient_u into the parameters' views."""
+    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+        """Add Σ_u weight_u · gradient_u over a part of the units into the parameters' views."""
         ...
 
 
@@ -66,17 +91,26 @@ class Rows:
         """The parameters whose gradients are held."""
         return tuple(slot for slot, _ in self._held)
 
-    def squares(self, units: Units) -> Tensor:
-        """Squared norms of the rows."""
+    def lengths(self, units: Units) -> Lengths:
+        """Squared norms of the rows, which are summed as they are."""
         if self._squares is not None:
-            return self._squares.clone()
-        total: Tensor | None = None
-        for _, rows in self._held:
-            flat = rows.reshape(rows.shape[0], -1)
-            square = torch.linalg.vecdot(flat, flat)
-            total = square if total is None else total.add_(square)
-        assert total is not None, "a layer without trainable parameters leaves no share"
-        return total
+            return Lengths(self._squares)
+        squares = [squared_norms(rows.reshape(rows.shape[0], -1)) for _, rows in self._held]
+        return Lengths(sum(squares[1:], squares[0]))
+
+    def apart(self, units: Units) -> Tensor:
+        """A row is one part."""
+        return self.lengths(units).squared
+
+    def terms(self, units: Units, size: int) -> int:
+        """One row for each unit."""
+        return 1
+
+    def rows(self) -> Iterator[Tensor]:
+        """The rows, and their norms where they came with them."""
+        yield from (rows for _, rows in self._held)
+        if self._squares is not None:
+            yield self._squares
 
     def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Some of the rows."""
@@ -84,14 +118,15 @@ class Rows:
             part = rows[run.units][chosen]
             yield slot, self._fold(slot, part) if self._fold else part
 
-    def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One product of a vector and a matrix for each parameter."""
+        chosen = weights[part.units]
         for slot, rows in self._held:
-            view, flat = slot.of(views), rows.reshape(rows.shape[0], -1)
+            view, flat = slot.of(views), rows.reshape(rows.shape[0], -1)[part.units]
             if self._fold is None:
-                view.view(-1).addmv_(flat.t(), weights)
+                view.view(-1).addmv_(flat.t(), chosen)
             else:
-                view.add_(self._fold(slot, (weights @ flat)[None])[0].view(view.shape))
+                view.add_(self._fold(slot, (chosen @ flat)[None])[0].view(view.shape))
 
 
 class Fold(Protocol):
@@ -102,17 +137,18 @@ class Fold(Protocol):
         ...
 
 
-def unless_cancelled(squared: Tensor, apart: Tensor, positions: int) -> Tensor:
-    """Squared norms [unit] from above, or NaN where they are differences so small that rounding hides them.
+def unless_lost(squared: Tensor, apart: Tensor, squares_off: float, sums_off: float) -> Lengths:
+    """Squared norms [unit], or NaN where parts cancel so far that rounding could hide how long the rest is.
 
-    `apart` is what the squared norm would be if all positions pulled the same way; its rounding is added, because a
-    norm that came out too short would let a contribution through that is longer than the clip norm. Gradients of random
-    directions stay within a factor of `positions` of it; who is far beyond is handed to the reference, like what is not
-    finite.
+    `squares_off` is how far, as a part of `apart`, the squared norm may be off; `sums_off` how far, as a part of its
+    root, a sum of the parts may be. Gradients of random directions are far from both.
+
+    Guarantee: a norm that is kept is short by a part of NORM at most, and a sum of one unit's parts is off by at most
+    SUM/2 of it.
     """
-    rounding = torch.finfo(squared.dtype).eps
-    lost = squared * max(LOST / rounding, 4 * positions) < apart
-    return squared.add_(apart, alpha=rounding).masked_fill_(lost, float("nan"))
+    worst = max(squares_off / (2 * NORM), (2 * sums_off / SUM) ** 2)
+    certain = squared >= apart * worst  # not the contrary of `<`: what is not a number is not certain
+    return Lengths(squared.masked_fill(~certain, float("nan")), apart)
 
 
 def chunks(count: int, values: int) -> Iterator[slice]:

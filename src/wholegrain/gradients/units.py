@@ -24,6 +24,14 @@ class Run:
     size: int
 
 
+@dataclass(frozen=True)
+class Part:
+    """Neighbouring units of one run, or all units there are, and their items."""
+
+    items: slice
+    units: slice
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """The units of a batch, in runs."""
@@ -57,6 +65,11 @@ class Units:
         return Units(tuple(runs), unit, torch.from_numpy(sizes))
 
     @cached_property
+    def whole(self) -> Part:
+        """All units."""
+        return Part(slice(0, self.runs[-1].items.stop), slice(0, self.count))
+
+    @cached_property
     def of_item(self) -> Tensor:
         """The unit of each item [item]."""
         if self.sizes is None:
@@ -73,20 +86,73 @@ class Units:
         """One value per unit [unit] as one per item [item]."""
         return values if self.sizes is None else values[self.of_item]
 
+    def extended(self, more: int) -> "Units":
+        """With so many units of one item behind them."""
+        if not more:
+            return self
+        if self.sizes is None:
+            return Units.of_items(self.count + more)
+        return Units.of_sizes(np.append(self.sizes.numpy(), np.ones(more, np.int64)))
 
-def arranged(groups: Tensor) -> tuple[Tensor | None, NDArray[np.int64]]:
+    def part(self, run: Run, start: int, stop: int) -> Part:
+        """Units of a run, counted from its first."""
+        items, units = run.items.start, run.units.start
+        return Part(slice(items + start * run.size, items + stop * run.size), slice(units + start, units + stop))
+
+
+@dataclass(frozen=True, eq=False)
+class Buckets:
+    """In which group of the sum a subject is added up: by a number of its own, never by its place in the batch.
+
+    `table` has a number for each item of a silo, alike for all items of a subject (see `scattered`); `items` are those
+    of the batch. `expected` and `largest` are public: how many units a batch is expected to have, and the most items
+    that one of them can have. Groups are made from these alone. One subject more or less then changes its own group,
+    and every other group stays the same to the last bit.
+    """
+
+    table: NDArray[np.int64]
+    items: NDArray[np.int64]
+    expected: float
+    largest: int
+
+    @staticmethod
+    def of(groups: Tensor, subjects: bool) -> "Buckets":
+        """For a batch of which nothing is publicly known: what is seen stands in."""
+        sizes = torch.bincount(groups) if subjects else groups[:1] * 0 + 1
+        table = scattered(groups.numpy())
+        return Buckets(table, np.arange(len(groups)), float(len(sizes) if subjects else len(groups)), int(sizes.max()))
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """Of the batch's items."""
+        return self.table[self.items]
+
+
+def scattered(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Subjects' codes, scattered over 0 … 2⁶³ − 1, each by itself [SplitMix64; Steele, Lea and Flood 2014]."""
+    with np.errstate(over="ignore"):
+        mixed = codes.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> np.uint64(31))
+    return (mixed >> np.uint64(1)).astype(np.int64)
+
+
+def arranged(groups: Tensor, numbers: NDArray[np.int64] | None = None) -> tuple[Tensor | None, NDArray[np.int64]]:
     """The order that puts a batch into runs (None where it already is), and the sizes of its subjects in that order.
+
+    With `numbers` [item], subjects of one size are in their order.
 
     >>> arranged(torch.tensor([0, 1, 0]))
     (tensor([1, 0, 2]), array([1, 2]))
     >>> arranged(torch.tensor([0, 1, 1]))
     (None, array([1, 2]))
     """
-    numbers = groups.numpy()
-    if (numbers[1:] >= numbers[:-1]).all():
-        sizes = np.bincount(numbers)
+    members = groups.numpy()
+    if numbers is None and (members[1:] >= members[:-1]).all():
+        sizes = np.bincount(members)
         if (sizes[1:] >= sizes[:-1]).all() and sizes[0] > 0:
             return None, sizes
-    _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    order = np.lexsort((inverse, counts[inverse]))
-    return torch.from_numpy(order), np.sort(counts)
+    _, inverse, counts = np.unique(members, return_inverse=True, return_counts=True)
+    keys = (inverse, counts[inverse]) if numbers is None else (inverse, numbers, counts[inverse])
+    return torch.from_numpy(np.lexsort(keys)), np.sort(counts)

@@ -12,7 +12,9 @@ class Workspace:
     Two passes must therefore never overlap, and nothing taken here may be handed to a caller.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, aligned: bool = False) -> None:
+        self.aligned = aligned
+        """Whether rows that are multiplied begin at full vectors: see layers.base.product."""
         self._buffers: dict[Hashable, Tensor] = {}
         self._views: dict[Hashable, Tensor] = {}
 

@@ -193,8 +193,10 @@ class RunFolder:
     def _require_same(self, prepared: Prepared) -> None:
         """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""
         if data_digest(prepared.silos, self._digest_key(prepared.spec)) != _read(self.path / "run.json").get("data"):
+            secure = prepared.spec.privacy.noise == "secure"
+            key = " (or the state folder has lost the key that decides who is held out)" if secure else ""
             raise RunError(
-                f"The data is not what the run in '{self.path}' was started with; put it back, or start a new run."
+                f"The data is not what the run in '{self.path}' was started with{key}; put it back, or start a new run."
             )
         if prepared.public.get("digest") != _read(self.path / "run.json").get("start"):
             raise RunError(

@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from wholegrain.gradients.shares import Share, Slot
@@ -71,6 +72,39 @@ class Owned:
         others = set(self.slots) - set(names)
         if others:
             raise Cannot(f"it has parameters that are not its own kind's: {', '.join(sorted(others))}")
+
+
+VECTOR = 16
+"""Values of the widest vector register: rows that are a multiple of it long begin at full vectors."""
+
+
+def product(
+    space: Space, rows: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Rows [row, in] times weight [in, out], plus bias [out].
+
+    For rows of odd length libraries have kernels that add up in another order by where a row begins in memory. In an
+    `aligned` workspace rows are first copied to where they all begin alike, so that each comes out the same wherever it
+    stands; a single output is two, because libraries treat one as a product with a vector.
+    """
+    rows = aligned(space, rows)
+    if space.workspace.aligned and weight.shape[1] == 1:
+        single = torch.mm(rows, weight.expand(-1, 2).contiguous())[:, :1]
+        single = single.contiguous() if bias is None else single + bias
+        return single if out is None else out.copy_(single)
+    if bias is None:
+        return torch.mm(rows, weight) if out is None else torch.mm(rows, weight, out=out)
+    return torch.addmm(bias, rows, weight) if out is None else torch.addmm(bias, rows, weight, out=out)
+
+
+def aligned(space: Space, rows: Tensor) -> Tensor:
+    """The rows, or in an aligned workspace a copy of which each begins at a full vector."""
+    begins = rows.stride(0) % VECTOR == 0 and rows.stride(1) == 1 and rows.storage_offset() % VECTOR == 0
+    if begins or not space.workspace.aligned:
+        return rows
+    width = -(-rows.shape[1] // VECTOR) * VECTOR
+    buffer = space.shared(f"aligned {width}", (rows.shape[0], width), rows)[:, : rows.shape[1]]
+    return buffer.copy_(rows)
 
 
 def by_item(rows: Tensor, items: int) -> Tensor:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
+from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space, product
+from wholegrain.gradients.rounding import squared_norms
 from wholegrain.gradients.shares import Rows, Slot
 from wholegrain.gradients.units import Run, Units
 
@@ -91,10 +92,7 @@ class ConvLayer:
         bias = self._biases()
         for piece in patches.pieces(Units.of_items(len(x)).runs[0]):
             rows, out = piece.gathered.flatten(0, -2), y[piece.items].view(-1, y.shape[-1])
-            if bias is None:
-                torch.mm(rows, kernels, out=out)
-            else:
-                torch.addmm(bias, rows, kernels, out=out)
+            product(space, rows, kernels, bias, out)
         return y.permute(0, 3, 1, 2)
 
     def _share(self, space: Space, x: Tensor, g: Tensor) -> Rows:
@@ -103,7 +101,7 @@ class ConvLayer:
         if self._bias:
             bias = space.units.pool(last.sum((1, 2)))
             held.append((self._bias, bias))
-            squares.append(torch.linalg.vecdot(bias, bias))
+            squares.append(squared_norms(bias))
         if self._weight:
             formed, square = self._formed(space, x, last)
             held.append((self._weight, formed))
@@ -124,8 +122,7 @@ class ConvLayer:
                 for k in range(groups):
                     left, right = ends[:, :, k].transpose(1, 2), rows[:, :, k]
                     torch.baddbmm(out[:, k], left, right, beta=0 if piece.begins else 1, out=out[:, k])
-                flat = out.flatten(1)
-                squares[piece.units] = torch.linalg.vecdot(flat, flat)
+                squares[piece.units] = squared_norms(out.flatten(1))
         return formed, squares
 
     def _fold(self, slot: Slot, rows: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
-from wholegrain.gradients.shares import Rows, Slot, chunks, unless_cancelled
-from wholegrain.gradients.units import Run, Units
+from wholegrain.gradients.rounding import LEAST, accumulated, squared_norms
+from wholegrain.gradients.shares import Lengths, Rows, Slot, chunks, unless_lost
+from wholegrain.gradients.units import Part, Run, Units
 
 # Up to so many values, the gradients of all units are scattered into tables of their own.
-MOST_TABLES = 1 << 22
+SMALL_TABLE = 1 << 14
 
 
 class EmbeddingLayer:
@@ -46,7 +47,7 @@ class EmbeddingLayer:
         if self._module.padding_idx is not None:
             g = g * (tokens != self._module.padding_idx)[..., None]
         share = Looked(self._slot, tokens, g, len(self._module.weight))
-        if space.units.count * self._module.weight.numel() > MOST_TABLES:
+        if self._module.weight.numel() > SMALL_TABLE:
             return (None,), (share,)
         return (None,), (Rows([(self._slot, share.tables(space.units))]),)
 
@@ -62,18 +63,40 @@ class Looked:
         """The table."""
         return (self._slot,)
 
-    def squares(self, units: Units) -> Tensor:
+    def lengths(self, units: Units) -> Lengths:
         """Σ over pairs of positions with the same token of g_t·g_s."""
+        squares = [self._squares_of(run) for run in units.runs]
+        most = max(self._positions(run.size) for run in units.runs)
+        kind = self._outward.dtype
+        off = accumulated(self._outward.shape[-1] + most, kind)
+        return unless_lost(torch.cat(squares), self.apart(units), off, accumulated(most, kind))
+
+    def _squares_of(self, run: Run) -> Tensor:
+        positions = self._positions(run.size)
+        tokens = self._tokens[run.items].reshape(run.count, positions)
+        g = self._outward[run.items].reshape(run.count, positions, -1)
         parts = []
-        for run in units.runs:
-            positions = run.size * self._tokens.shape[1]
-            tokens = self._tokens[run.items].reshape(run.count, positions)
-            g = self._outward[run.items].reshape(run.count, positions, -1)
-            for chosen in chunks(run.count, positions * positions):
-                same = tokens[chosen][:, :, None] == tokens[chosen][:, None]
-                squared = (torch.bmm(g[chosen], g[chosen].transpose(1, 2)) * same).sum((1, 2))
-                parts.append(unless_cancelled(squared, g[chosen].norm(dim=2).sum(1).square_(), positions))
+        for chosen in chunks(run.count, positions * positions):
+            same = tokens[chosen][:, :, None] == tokens[chosen][:, None]
+            products = torch.bmm(g[chosen], g[chosen].transpose(1, 2)) * same
+            parts.append(products.sum(2).sum(1).add_(LEAST * positions * g.shape[2]))
         return torch.cat(parts)
+
+    def apart(self, units: Units) -> Tensor:
+        """A part for each position."""
+        each = squared_norms(self._outward).sqrt_().sum(1)  # [item]
+        return units.pool(each).square()
+
+    def terms(self, units: Units, size: int) -> int:
+        """A row of the table may be looked up at every position."""
+        return self._positions(size)
+
+    def _positions(self, size: int) -> int:
+        return size * self._tokens.shape[1]
+
+    def rows(self) -> Iterator[Tensor]:
+        """The gradients at all positions."""
+        yield self._outward
 
     def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Tables of some units of a run."""
@@ -82,10 +105,10 @@ class Looked:
         count = chosen.stop - chosen.start
         yield self._slot, some.tables(Units.of_sizes(np.full(count, run.size)))
 
-    def add(self, units: Units, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One scatter into the table."""
-        weighted = self._outward * units.spread(weights)[:, None, None]
-        self._slot.of(views).index_add_(0, self._tokens.reshape(-1), weighted.flatten(0, 1))
+        weighted = self._outward[part.items] * units.spread(weights)[part.items][:, None, None]
+        self._slot.of(views).index_add_(0, self._tokens[part.items].reshape(-1), weighted.flatten(0, 1))
 
     def tables(self, units: Units) -> Tensor:
         """A table for each unit [unit, row, value]."""

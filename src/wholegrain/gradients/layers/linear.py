@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space, by_item
+from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space, by_item, product
 from wholegrain.gradients.outer import Outer
 from wholegrain.gradients.shares import Share, Slot
 
@@ -36,10 +35,7 @@ class LinearLayer:
         weight, bias = self._values()
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         out = space.take("y", (rows.shape[0], weight.shape[0]), rows)
-        if bias is None:
-            torch.mm(rows, weight.t(), out=out)
-        else:
-            torch.addmm(bias, rows, weight.t(), out=out)
+        product(space, rows, weight.t(), bias, out)
         return (out if x.dim() == 2 else out.view(*x.shape[:-1], -1)), x
 
     def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
@@ -50,7 +46,7 @@ class LinearLayer:
 
     def _inward(self, space: Space, x: Tensor, g: Tensor) -> Tensor:
         rows = g if g.dim() == 2 else g.reshape(-1, g.shape[-1])
-        gx = torch.mm(rows, self._values()[0], out=space.take("gx", (rows.shape[0], x.shape[-1]), rows))
+        gx = product(space, rows, self._values()[0], out=space.take("gx", (rows.shape[0], x.shape[-1]), rows))
         return gx if x.dim() == 2 else gx.view(x.shape)
 
     def _shares(self, x: Tensor, g: Tensor, items: int) -> tuple[Share, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
+from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space, aligned, product
 from wholegrain.gradients.outer import Outer
 from wholegrain.gradients.shares import Share
 
@@ -46,7 +46,7 @@ class LSTMCell(_Cell):
         hidden = h.shape[1]
         gates = space.take("gates", (times, items, 4 * hidden), x)
         bias = self.value("bias_ih") + self.value("bias_hh") if self.biased else x.new_zeros(4 * hidden)
-        torch.addmm(bias, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), out=gates.view(-1, 4 * hidden))
+        product(space, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), bias, gates.view(-1, 4 * hidden))
         outs = space.take("h", (times + 1, items, hidden), x)
         cells = space.take("c", (times + 1, items, hidden), x)
         squashed = space.take("tanh(c)", (times, items, hidden), x)
@@ -55,7 +55,7 @@ class LSTMCell(_Cell):
         states = zip(gates.unbind(), outs.unbind(), outs[1:].unbind(), cells.unbind(), cells[1:].unbind(),
                      squashed.unbind(), strict=False)  # fmt: skip
         for gate, before, after, cell, following, squash in states:
-            gate.addmm_(before, weight)
+            gate.addmm_(aligned(space, before), weight)
             gate[:, : 2 * hidden].sigmoid_()
             i, f, g, o = torch.split(gate, hidden, 1)
             torch.mul(i, g.tanh_(), out=following).addcmul_(f, cell)
@@ -86,8 +86,8 @@ class LSTMCell(_Cell):
             step[:, : 3 * hidden].view(items, 3, hidden).mul_(cell[:, None])
             step[:, 3 * hidden :].mul_(dh)
             cell.mul_(f[t])
-            dh = torch.mm(step, weight, out=back)
-        gx = delta.flatten(0, 1).mm(self.value("weight_ih")).view(x.shape) if needed[0] else None
+            dh = product(space, step, weight, out=back)
+        gx = product(space, delta.flatten(0, 1), self.value("weight_ih")).view(x.shape) if needed[0] else None
         return (gx, dh if needed[1] else None, cell if needed[2] else None), self._shares(delta, x, outs[:-1])
 
     def _shares(self, delta: Tensor, x: Tensor, before: Tensor) -> tuple[Share, ...]:
@@ -106,20 +106,20 @@ class GRUCell(_Cell):
         hidden = h.shape[1]
         gates = space.take("gates", (times, items, 3 * hidden), x)
         bias = self.value("bias_ih") if self.biased else x.new_zeros(3 * hidden)
-        torch.addmm(bias, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), out=gates.view(-1, 3 * hidden))
+        product(space, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), bias, gates.view(-1, 3 * hidden))
         outs = space.take("h", (times + 1, items, hidden), x)
         scaled = space.take("recurrent n", (times, items, hidden), x)
         outs[0] = h
         weight = self.value("weight_hh").t()
         bias = self.value("bias_hh") if self.biased else bias.new_zeros(3 * hidden)
-        product = space.take("product", (items, 3 * hidden), x)
+        inner = space.take("product", (items, 3 * hidden), x)
         for gate, before, after, apart in zip(
             gates.unbind(), outs.unbind(), outs[1:].unbind(), scaled.unbind(), strict=False
         ):
-            torch.addmm(bias, before, weight, out=product)
-            gate[:, : 2 * hidden].add_(product[:, : 2 * hidden]).sigmoid_()
+            product(space, before, weight, bias, inner)
+            gate[:, : 2 * hidden].add_(inner[:, : 2 * hidden]).sigmoid_()
             r, z, n = torch.split(gate, hidden, 1)
-            apart.copy_(product[:, 2 * hidden :])
+            apart.copy_(inner[:, 2 * hidden :])
             n.addcmul_(r, apart).tanh_()
             torch.sub(before, n, out=after).mul_(z).add_(n)
         return (outs[1:], outs[-1]), (x, gates, outs, scaled)
@@ -142,8 +142,8 @@ class GRUCell(_Cell):
             torch.sub(outs[t], n, out=dz).mul_(dh).mul_(z).addcmul_(dz, z, value=-1)
             inner[t, :, : 2 * hidden] = delta[t, :, : 2 * hidden]
             torch.mul(dn, r, out=inner[t, :, 2 * hidden :])
-            dh = torch.addmm(dh * z, inner[t], weight, out=back)
-        gx = delta.flatten(0, 1).mm(self.value("weight_ih")).view(x.shape) if needed[0] else None
+            dh = torch.addmm(dh * z, aligned(space, inner[t]), weight, out=back)
+        gx = product(space, delta.flatten(0, 1), self.value("weight_ih")).view(x.shape) if needed[0] else None
         return (gx, dh if needed[1] else None), self._shares(delta, inner, x, outs[:-1])
 
     def _shares(self, delta: Tensor, inner: Tensor, x: Tensor, before: Tensor) -> tuple[Share, ...]:

@@ -1,0 +1,130 @@
+"""Whether what a pass computes of an item depends on the other items in it, to the last bit.
+
+A clip bounds a subject's own contribution. It says nothing of what its presence does to others: a product that adds up
+in another order because the batch is longer by one row rounds every row differently, and parameters can be chosen that
+turn a last bit into another gradient. So a program is run in one of two ways.
+
+Steady programs give the same row for the same item in every size and at every place. The order in which a kernel adds
+up depends on sizes and places, never on values, and two orders give two results on random numbers. Each size is
+therefore tried once, on made-up items that repeat: equal items must give equal rows, and those of another size.
+
+Other programs are run in passes of one size, in which every unit has a place of its own: a number of the unit, not
+where it stands in the batch, decides on it. Places that are left over are filled up.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wholegrain.data.subjects import rank_within
+
+LEAST_ROWS = 16
+"""Libraries have other kernels for very few rows; shorter batches are filled up."""
+WIDE = 16
+"""A multiple of this many rows leaves no rest that vectorised functions would compute in another way."""
+FIRST = 2 * WIDE
+"""Rows of the pass that all others are compared with."""
+ODD = (16, 17, 19, 27, 33)
+EVEN = (16, 48, 64)
+FINENESS = 4
+"""Sizes are whole multiples of 2^−FINENESS of the next lower power of two: few sizes to try, few rows to fill up."""
+
+Rows = Callable[[int], list[Tensor]]
+"""All rows of a pass over so many made-up items, which repeat with a period."""
+
+
+class Sizes(Protocol):
+    """In which sizes a program may be run."""
+
+    def fitting(self, items: int) -> int | None:
+        """The smallest trusted size for so many items; None where there is none, and the batch must be divided."""
+        ...
+
+
+class AnySize:
+    """For programs that compute one item after the other."""
+
+    def fitting(self, items: int) -> int:
+        """Just as many."""
+        return items
+
+
+class FixedPlaces:
+    """For programs whose rows depend on where they stand: every pass has as many rows."""
+
+    rows = 16
+
+    def fitting(self, items: int) -> int:
+        """A pass is filled up before it is run."""
+        return items
+
+    def passes(self, numbers: NDArray[np.int64], size: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+        """For units of one size with these numbers: who is at each place of a pass, and whether they belong there.
+
+        A unit's place depends on its number alone. Where the next pass would have no other unit at that place, any unit
+        fills it up.
+        """
+        places = max(1, self.rows // size)
+        place = numbers % places
+        turn = rank_within(place)
+        for number in range(int(turn.max(initial=-1)) + 1):
+            ours = np.flatnonzero(turn == number)
+            chosen, real = np.full(places, ours[0]), np.zeros(places, bool)
+            chosen[place[ours]], real[place[ours]] = ours, True
+            yield chosen, real
+
+
+@dataclass(eq=False)
+class TriedSizes:
+    """Sizes that were tried, and are tried when they first occur."""
+
+    run: Rows
+    period: int
+    multiple: int
+    _first: list[Tensor] = field(default_factory=list)
+    _trusted: dict[int, bool] = field(default_factory=dict)
+
+    @staticmethod
+    def of(run: Rows, period: int) -> "TriedSizes | None":
+        """Trusted sizes of any length, else multiples of WIDE; None where rows depend on their company in both."""
+        for multiple, sizes in ((1, ODD), (WIDE, EVEN)):
+            tried = TriedSizes(run, period, multiple)
+            if all(tried.trusts(size) for size in sizes):
+                return tried
+        return None
+
+    def fitting(self, items: int) -> int | None:
+        """The smallest size that is tried for so many items, if it passes."""
+        size = rounded(items, self.multiple)
+        return next((each for each in (size, rounded(size, WIDE)) if self.trusts(each)), None)
+
+    def trusts(self, size: int) -> bool:
+        """Whether every row of a pass of this size is what it is in the first one."""
+        if size not in self._trusted:
+            self._first = self._first or [rows[: self.period].clone() for rows in self.run(FIRST)]
+            found = zip(self.run(size), self._first, strict=True)
+            self._trusted[size] = all(self._repeats(rows, first) for rows, first in found)
+        return self._trusted[size]
+
+    def _repeats(self, rows: Tensor, first: Tensor) -> bool:
+        return all(_equal(rows[k :: self.period], first[k]) for k in range(self.period))
+
+
+def rounded(items: int, multiple: int) -> int:
+    """The next size that is tried.
+
+    >>> [rounded(items, 1) for items in (3, 17, 100, 101, 127, 500)]
+    [16, 17, 100, 104, 128, 512]
+    """
+    items = max(items, LEAST_ROWS)
+    step = max(multiple, 1 << max(0, items.bit_length() - 1 - FINENESS))
+    return -(-items // step) * step
+
+
+def _equal(rows: Tensor, row: Tensor) -> bool:
+    """Whether all rows are this one; what is not a number equals itself here."""
+    return rows.shape[1:] == row.shape and bool(((rows == row) | (rows.isnan() & row.isnan())).all())

@@ -1,0 +1,55 @@
+"""What floating point can do to a clipped sum, from above: the constants of the clip theorem (docs/arithmetic.md).
+
+The theorem: whatever finite parameters, inputs and targets are given, removing one subject moves the sum of clipped
+contributions by at most C·(1 + SLACK), where C is what the policy's row allows. Noise is larger by the same factor.
+Three things are paid for by it:
+
+    NORM    a norm may come out too short by this part, so that a contribution is longer than the clip norm
+    SUM     the sum of the subject's own group may be off by this part of C, with the subject and without it
+    the rest of SLACK is room for a few roundings of weights and for adding up groups in double precision
+
+All bounds are those of Higham (Accuracy and Stability of Numerical Algorithms, §3): a sum of n products is off by at
+most γ_n = n·u/(1 − n·u) times the sum of their sizes, whatever the order of summation.
+"""
+
+import torch
+from torch import Tensor
+
+SLACK = 2.0**-6
+NORM = 2.0**-8
+SUM = 2.0**-8 * 1.03
+
+LEAST = 2.0**-100
+"""Added to squares, once for each value. A square that underflows is below it by a factor of 2²⁶."""
+MOST = 2.0**50
+"""Longer factors are not trusted: a weight times the other factor could underflow by more than a clip norm is."""
+BLOCK = 8192
+"""Values whose squares are added up at once."""
+
+
+def unit_roundoff(kind: torch.dtype) -> float:
+    """u: by how much, relatively, one operation may be off."""
+    return torch.finfo(kind).eps / 2
+
+
+def accumulated(terms: int, kind: torch.dtype) -> float:
+    """γ_n for a sum of so many products; infinite where no bound can be given.
+
+    >>> round(accumulated(256, torch.float32) * 2**16, 3)
+    1.0
+    """
+    off = terms * unit_roundoff(kind)
+    return off / (1 - off) if off < 0.5 else float("inf")
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """Squared lengths of rows [row, value], never shorter than the true ones by more than a part of γ_BLOCK.
+
+    Guarantee: for finite rows the result is at least (1 − NORM/4) times the true value, or not finite: what underflows
+    is made up for by `LEAST`, and what overflows is infinite.
+    """
+    if rows.shape[-1] <= BLOCK:
+        squares: Tensor = torch.linalg.vecdot(rows, rows)
+    else:
+        squares = torch.stack([torch.linalg.vecdot(part, part) for part in torch.split(rows, BLOCK, -1)]).sum(0)
+    return squares.add_(LEAST * rows.shape[-1])
