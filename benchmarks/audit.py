@@ -46,7 +46,7 @@ def policies() -> None:
         for model in ("logistic", "mlp"):
             asked = spec({"name": policy, "rate": 0.5, **settings}, {"epsilon": 4.0}, model={"name": model})
             crowded = policy != "user_ldp"
-            found = audit(prepare(asked, dataset=data), Settings(canaries=100_000, runs=20 if crowded else 400))
+            found = audit(prepare(asked, dataset=data), data, Settings(canaries=100_000, runs=20 if crowded else 400))
             cells = (
                 policy,
                 model,
@@ -67,7 +67,7 @@ def many() -> None:
     print("| canaries | one run | trials | curve |")
     print("|---|---|---|---|")
     for canaries in (1_000, 10_000, 100_000):
-        found = audit(run, Settings(canaries=canaries, runs=4))
+        found = audit(run, data, Settings(canaries=canaries, runs=4))
         bounds = {each.method: each.epsilon for each in found.findings if each.attack == "crowd: level"}
         print(f"| {canaries:,} | {' | '.join(f'{bounds[method]:.2f}' for method in METHODS)} |", flush=True)
 
@@ -80,7 +80,7 @@ def item() -> None:
     print("| unit | proved ε | lower bound | without the curve | verdict |")
     print("|---|---|---|---|---|")
     for unit in (Unit.ITEM, Unit.SUBJECT):
-        found = audit(run, Settings(unit=unit, canaries=10_000, runs=20))
+        found = audit(run, data, Settings(unit=unit, canaries=10_000, runs=20))
         without = best(found, SERVER, curve=False)
         print(
             f"| {unit} | {found.proved.epsilon:.2f} | {found.epsilon:.2f} | {without} | {found.verdict} |", flush=True
@@ -92,7 +92,7 @@ def printed() -> None:
     data = clinics(patients=800, clinics=8, span=1, visits=20)
     policy = {"name": "local_group_dp", "batch_size": 128, "as_printed": True}
     asked = spec(policy, {"epsilon": 4.0}, rounds={"count": 4, "steps": 1})
-    found = audit(prepare(asked, dataset=data), Settings(runs=300))
+    found = audit(prepare(asked, dataset=data), data, Settings(runs=300))
     assert found.claimed is not None
     print(f"claimed {found.claimed.epsilon:.2f}; lower bound {found.epsilon:.2f}; {found.verdict}")
     for each in sorted(found.findings, key=lambda finding: -finding.epsilon):

@@ -6,16 +6,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from wholegrain.audit.auditing import Audit, Settings, audit
 from wholegrain.audit.playing import NoiseOf, noise_like
-from wholegrain.data.clinics import clinics
 from wholegrain.data.sampling import Batch
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, Pooled
-from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.policies.policy import Policy, PublicDivisor
+from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource, NoiseStream
@@ -35,9 +37,10 @@ def prepared(policy: str, model: str = "logistic", **changes: Any) -> Prepared:
     """A run over small clinics, nobody in more than one, nobody with more than two visits."""
     usual = {"rate": 0.5, "steps": 1, "rounds": 2, "clip_norm": 1.0, "visits": 2, "clinics": 8}
     settings = usual | POLICIES[policy] | changes
-    dataset = clinics(patients=20 * settings["clinics"], clinics=settings["clinics"], span=1, visits=settings["visits"])
+    options = {"patients": 20 * settings["clinics"], "clinics": settings["clinics"], "span": 1}
     spec = RunSpec.of(
         {
+            "data": {"source": "clinics", "options": options | {"visits": settings["visits"]}},
             "silos": {"items_per_subject": settings["visits"], "span": 1},
             "model": {"name": model},
             "policy": {
@@ -50,7 +53,7 @@ def prepared(policy: str, model: str = "logistic", **changes: Any) -> Prepared:
             "rounds": {"count": settings["rounds"], "steps": settings["steps"]},
         }
     )
-    return prepare(spec, dataset=dataset)
+    return prepare(spec)
 
 
 def findings(found: Audit, *words: str) -> list[float]:
@@ -59,12 +62,18 @@ def findings(found: Audit, *words: str) -> list[float]:
 
 
 def audited(
-    run: Prepared, *, canaries: int = 500, runs: int = 12, fault: Callable[[NoiseSource], NoiseSource] | None = None
+    run: Prepared,
+    *,
+    canaries: int = 500,
+    runs: int = 12,
+    subjects: int = 1000,
+    fault: Callable[[NoiseSource], NoiseSource] | None = None,
 ) -> Audit:
     """The audit, with a fault in the noise where one is given."""
     usual = noise_like(run)
     noise: NoiseOf = usual if fault is None else lambda number: fault(usual(number))
-    return audit(run, Settings(canaries=canaries, runs=runs), noise=noise)
+    settings = Settings(canaries=canaries, runs=runs, subjects=subjects)
+    return audit(run, load_dataset(run.spec), settings, noise=noise)
 
 
 @dataclass(frozen=True)
@@ -151,3 +160,33 @@ def with_rows(run: Prepared, change: Callable[[Policy], Policy]) -> Prepared:
     """The run with another policy than the one that was priced."""
     rows = tuple((change(policy), silo) for policy, silo in run.plan.rows)
     return replace(run, plan=replace(run.plan, rows=rows))
+
+
+class SinglePrecision:
+    """Gradients of one dense layer as they were once clipped and summed: all of it in single precision.
+
+    The norm of δ ⊗ a is the product of two squares, which underflows; and everybody is added up in one sum.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self._right: ClippedSum = BookKeeping(model, loss)
+        self._shape = Layout.of(model).shapes[0]
+
+    def __call__(
+        self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, *more: Any
+    ) -> Pooled:
+        if len(torch.unique(groups)) < len(groups) or not len(groups):  # only somebody with one row is clipped wrongly
+            return self._right(vector, inputs, targets, groups, clip, *more)
+        outputs, features = self._shape
+        weight, bias = vector[: outputs * features].view(self._shape), vector[outputs * features :]
+        rows = inputs.flatten(1)
+        outward = torch.softmax(rows @ weight.t() + bias, 1) - nn.functional.one_hot(targets, outputs)
+        squares = outward.square().sum(1) * (rows.square().sum(1) + 1)
+        outward = outward * squares.clamp(min=clip.norm**2).rsqrt().mul(clip.norm)[:, None]
+        return Pooled(torch.cat([(outward.t() @ rows).flatten(), outward.sum(0)]), 0)
+
+
+def rounded_up(rows: Tensor, norm: float) -> Tensor:
+    """Rows as they were once clipped: by a factor in their own precision, to which a small one is rounded up."""
+    lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return rows * (norm / lengths.clamp(min=norm)).to(rows.dtype)[:, None]

@@ -51,7 +51,7 @@ def test_a_finished_run_is_audited_by_its_folder(wholegrain: Command, spec: Path
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == before
     assert by_spec["verdict"] == "consistent"
     assert by_spec["proved"]["standing"] == "PROVED"
-    assert (by_spec["unit"], by_spec["canaries"], by_spec["runs"]) == ("subject", 400, 13)
+    assert (by_spec["unit"], by_spec["canaries"], by_spec["runs"]) == ("subject", 400, 19)
     assert by_spec["lower_bound"] == max(each["epsilon"] for each in by_spec["findings"])
     assert {"attack", "view", "method", "trials", "epsilon", "refutes", "seen"} == set(by_spec["findings"][0])
 

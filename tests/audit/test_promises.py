@@ -33,8 +33,8 @@ def test_local_group_dp_as_printed_gives_away_more_than_it_claims() -> None:
             "rounds": {"count": 2, "steps": 1},
         }
     )
-    run = prepare(spec, dataset=clinics(patients=20, clinics=1, span=1, visits=3))
-    found = audit(run, Settings(runs=150))
+    dataset = clinics(patients=20, clinics=1, span=1, visits=3)
+    found = audit(prepare(spec, dataset=dataset), dataset, Settings(runs=150))
     assert found.proved.standing is Standing.NONE
     assert found.claimed is not None
     assert found.claimed.epsilon == 0.5
@@ -45,7 +45,7 @@ def test_local_group_dp_as_printed_gives_away_more_than_it_claims() -> None:
 
 def test_fedavg_promises_nothing_and_keeps_it() -> None:
     spec = RunSpec.of({"policy": {"name": "fedavg", "rate": 0.5}, "rounds": {"count": 2}})
-    run = prepare(spec, dataset=clinics(patients=80, clinics=4, span=1, visits=2))
-    found = audit(run, Settings(canaries=1000, runs=4))
+    dataset = clinics(patients=80, clinics=4, span=1, visits=2)
+    found = audit(prepare(spec, dataset=dataset), dataset, Settings(canaries=1000, runs=4))
     assert found.verdict is Verdict.NOTHING_PROMISED
     assert found.epsilon > 3.0

@@ -16,12 +16,16 @@ from wholegrain.audit.attacks import Outcome, Tick, alone, bears_a_crowd, in_a_c
 from wholegrain.audit.inputs import by_input
 from wholegrain.audit.laws import law_of
 from wholegrain.audit.methods import Evidence, Method
+from wholegrain.audit.neighbours import File, Neighbours, file_of, neighbours
 from wholegrain.audit.playing import NoiseOf, noise_like
+from wholegrain.audit.removal import Move, from_the_file, most_telling, moves
 from wholegrain.audit.scores import NoiseLaw
-from wholegrain.audit.sensitivity import ROUNDING, largest_move
+from wholegrain.audit.sensitivity import largest_move, move_among_many
+from wholegrain.audit.sums import SLACK
+from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
 from wholegrain.gradients.pooling import ClipPer
-from wholegrain.policies.guarantees import obstacles
+from wholegrain.policies.guarantees import missing_bound, obstacles
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.units import Guarantee, Standing, Unit
 from wholegrain.runs.runner import Prepared
@@ -42,13 +46,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How much to try: canaries in one run, runs with one canary, and how sure to be of what is found."""
+    """How much to try: canaries in one run, runs with one canary, and how sure to be of what is found.
+
+    `subjects` is how many there are in the longest sum that is tried.
+    """
 
     unit: Unit = Unit.SUBJECT
     canaries: int = 2000
     runs: int = 100
     confidence: float = 0.95
     seed: int = 0
+    subjects: int = 1_000_000
 
     def __post_init__(self) -> None:
         if self.unit is Unit.SILO:
@@ -125,8 +133,15 @@ class Audit:
         return tuple(check.name for check in self.checks if not check.passed)
 
 
-def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = None, tick: Tick = silent) -> Audit:
-    """Attack the run that was prepared, as often as the settings say; `tick` is told of each training.
+def audit(
+    prepared: Prepared,
+    dataset: Dataset,
+    settings: Settings,
+    *,
+    noise: NoiseOf | None = None,
+    tick: Tick = silent,
+) -> Audit:
+    """Attack the run that was prepared from a data set, as often as the settings say; `tick` is told of each training.
 
     Private: what is found is about canaries, but the training reads the real rows; it is not for publication.
     """
@@ -142,6 +157,11 @@ def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = Non
     single = alone(prepared, noise, unit, settings.runs, settings.seed, tick)
     asked += against.alone(single, final=canaries == 0)
     asked += against.inputs(by_input(prepared, noise, unit, settings.runs, settings.seed, tick))
+    file = Filed.of(prepared, dataset, settings.seed)
+    removed = None
+    if unit is Unit.SUBJECT and file.telling is not None:
+        removed = from_the_file(prepared, file.file, file.telling, noise, settings.runs, settings.seed, tick)
+        asked += against.file(removed)
     share = (1 - settings.confidence) / (1 + sum(question.weight for question in asked))
     return Audit(
         policy=plan.policy,
@@ -150,9 +170,12 @@ def audit(prepared: Prepared, settings: Settings, *, noise: NoiseOf | None = Non
         claimed=_claim(plan, unit),
         confidence=settings.confidence,
         canaries=canaries,
-        runs=2 * settings.runs + (canaries > 0),
+        runs=2 * settings.runs + (canaries > 0) + (0 if removed is None else len(removed.coins)),
         findings=tuple(question.answer(share * question.weight) for question in asked),
-        checks=tuple(_checks(prepared, looked + single.noise, share, settings.seed)),
+        checks=(
+            *_checks(prepared, looked + single.noise, share, settings),
+            *file.checks(),
+        ),
     )
 
 
@@ -242,6 +265,12 @@ class Against:
         for score, view, name in (("level", SERVER, "gradient"), ("final", FINAL, "loss")):
             yield Question(f"input: {name}", view, method, without_line(self._evidence(outcome, score)))
 
+    def file(self, outcome: Outcome) -> Iterator[Question]:
+        """One subject of the file, many runs."""
+        method = TRIALS if self.event is None else CURVE
+        evidence = replace(self._evidence(outcome, "level"), line=0.0)  # half way between the worlds
+        yield Question("file: one subject", SERVER, method, evidence)
+
     def _evidence(self, outcome: Outcome, score: str) -> Evidence:
         line = 0.0 if score == "level" and self.law else None
         return Evidence(outcome.coins, outcome.scores[score], self.proved.delta, self.event, line)
@@ -260,11 +289,76 @@ def _has_law(plan: Plan, unit: Unit) -> bool:
     return all(law_of(policy, silo, unit, plan.horizon.steps) is not None for policy, silo in plan.rows)
 
 
-def _checks(prepared: Prepared, noise: NoiseLaw, significance: float, seed: int) -> Iterator[Check]:
-    policy = prepared.plan.rows[0][0]
+def _checks(prepared: Prepared, noise: NoiseLaw, significance: float, settings: Settings) -> Iterator[Check]:
+    policy, seed = prepared.plan.rows[0][0], settings.seed
     if noise.values:
         seen = f"{noise.strength:.4f} of its strength, {noise.repetition:.3f} of its variance over updates"
         yield Check("noise where nothing else is", seen, noise.p_value() >= significance)
-    if policy.clip.per is not ClipPer.NONE and not obstacles(policy, Unit.SUBJECT):
+    if not obstacles(policy, Unit.SUBJECT):
         move = largest_move(prepared, seed)
-        yield Check("how far one subject moves the sum", f"{move:.4f} of what is allowed", move <= 1 + ROUNDING)
+        yield Check("how far one subject moves the sum", f"{move:.4f} of what is allowed", move <= 1 + SLACK)
+    if not obstacles(policy, Unit.SUBJECT) and policy.clip.per is not ClipPer.BATCH:
+        move = move_among_many(policy, seed, settings.subjects)
+        yield Check(
+            f"the same, one of {settings.subjects:,} subjects", f"{move:.4f} of what is allowed", move <= 1 + SLACK
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Filed:
+    """The file, neighbours of it, and how far their silos' sums are apart."""
+
+    prepared: Prepared
+    file: File
+    pairs: list[Neighbours]
+    moves: list[Move]
+
+    @staticmethod
+    def of(prepared: Prepared, dataset: Dataset, seed: int) -> "Filed":
+        """Load the file with one subject and without it, for subjects of several kinds."""
+        file = file_of(prepared, dataset, seed)
+        pairs = neighbours(file, seed)
+        return Filed(prepared, file, pairs, list(moves(prepared, file, pairs)))
+
+    @property
+    def telling(self) -> Neighbours | None:
+        """The pair to attack."""
+        return most_telling(self.moves)
+
+    def checks(self) -> Iterator[Check]:
+        """Whether anything else leaves the file with a subject."""
+        yield self._others()
+        policy = self.prepared.plan.rows[0][0]
+        if not obstacles(policy, Unit.SUBJECT) and missing_bound(self.prepared.plan.rows, Unit.SUBJECT) is None:
+            yield self._sums()
+        yield self._facts()
+
+    def _others(self) -> Check:
+        count = len(set(self.file.subjects[: self.file.real].tolist())) - 1
+        most = max((len(pair.moved(self.file)) for pair in self.pairs), default=0)
+        seen = f"{most} of {count} are put elsewhere, or lose other items" if most else "nobody changes"
+        return Check("one subject leaves the file: others", seen, most == 0)
+
+    def _sums(self) -> Check:
+        name = "one subject leaves the file: sums"
+        worst = max(self.moves, key=lambda move: move.ratio, default=None)
+        if worst is None:
+            return Check(name, "no silo trains on any of them", True)
+        if worst.allowed == 0:
+            seen = f"{worst.clip_norms:.4f} clip norms, in a silo that {worst.pair.who} is not in"
+        else:
+            seen = f"{worst.ratio:.4f} of what is allowed ({worst.pair.who})"
+        return Check(name, seen, all(move.clip_norms <= move.allowed * (1 + SLACK) for move in self.moves))
+
+    def _facts(self) -> Check:
+        name = "one subject leaves the file: public facts"
+        changed = [facts for pair in self.pairs for facts in pair.changed_facts()]
+        if not changed:
+            return Check(name, "the same", True)
+        with_it, without = changed[0]
+        silo = (with_it or without).name  # type: ignore[union-attr]
+        sizes = " and ".join("none" if each is None else f"{each.items}/{each.subjects}" for each in (with_it, without))
+        seen = f"'{silo}' has {sizes} items/subjects, with it and without"
+        if any(facts.declared for pair in changed for facts in pair if facts) or not self.prepared.noise.repeats:
+            return Check(name, seen, False)
+        return Check(name, f"{seen}: a simulation reads sizes off the data", True)

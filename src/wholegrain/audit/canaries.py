@@ -192,13 +192,15 @@ class Design:
         parts = [self._planted(row, present) for row in plan.rows]
         data = SubjectData(*(np.concatenate([getattr(part, name) for part in parts]) for name in FIELDS))
         dataset = Dataset(
-            name="audit",
+            name=self.prepared.data,  # whose coins these are
             data=data,
             classes=0,
             silos=np.repeat([silo.name for _, silo in plan.rows], [part.items for part in parts]),
             items_per_subject=plan.rows[0][1].items_per_subject,
         )
-        return split_dataset(dataset, _as_labelled(self.prepared.spec)).silos
+        silos = split_dataset(dataset, _as_labelled(self.prepared.spec)).silos
+        # A crowd's real rows are as the run's own silos see them already, and made-up rows have nothing to be seen.
+        return self.prepared.learner.silos(silos) if self.company is Company.ONE else silos
 
     def _planted(self, row: Row, present: NDArray[np.bool_]) -> SubjectData:
         """A silo's rows before its bounds are enforced."""
@@ -208,15 +210,16 @@ class Design:
         return SubjectData(
             np.concatenate([real.inputs, inputs]),
             np.concatenate([real.targets, BASE + codes]),
-            np.concatenate([real.subjects, self._nobody + subjects]),
+            np.concatenate([real.subjects, self._nobody - subjects]),
         )
 
     def _real(self, row: Row) -> SubjectData:
         """The real rows of a silo that stay."""
         policy, silo = row
-        data = self.prepared.silos[silo.name].data
+        own = self.prepared.silos[silo.name]
+        data = own.data
         if self.company is Company.CROWD:
-            return data
+            return replace(data, inputs=own.inputs.numpy())
         fewest = self._room(policy.sampling.size, silo) if isinstance(policy.sampling, FixedItems) else 1
         return data.take(np.arange(fewest if self.company is Company.ONE else 0))
 
@@ -239,8 +242,8 @@ class Design:
 
     @cached_property
     def _nobody(self) -> int:
-        """A subject code that nobody real has, nor any after it."""
-        return 1 + max(int(silo.data.subjects.max(initial=0)) for silo in self.prepared.silos.values())
+        """A subject code that nobody real has, nor any before it: codes that are hashes leave no room after them."""
+        return min(int(silo.data.subjects.min(initial=0)) for silo in self.prepared.silos.values()) - 1
 
 
 FIELDS = ("inputs", "targets", "subjects")

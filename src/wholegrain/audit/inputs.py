@@ -22,6 +22,7 @@ from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
 from wholegrain.audit.canaries import BASE, Block, Company, Design
 from wholegrain.audit.playing import NoiseOf, Seen, last_of, play
 from wholegrain.audit.scores import NoiseLaw, Values, known_law
+from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.pooling import ClipPer
 from wholegrain.gradients.reference import batch_gradient
@@ -87,7 +88,7 @@ class Projections:
             return
         if seen.round != self._round:
             self._round = seen.round
-            self._directions = _gradient(self._design.prepared, self.layout, seen.start, self._portrait)
+            self._directions = gradient_of(self._design.prepared, self.layout, seen.start, self._portrait)
         found = self._found(seen.in_clip_norms(seen.moved))
         law = None if policy.clip.per is ClipPer.BATCH else known_law(policy, silo, self._design.unit, self._steps)
         self._sums += found if law is None else law.log_ratio(found)
@@ -107,7 +108,8 @@ class Projections:
         return np.append(products.sum() / whole if whole else 0.0, each)
 
 
-def _gradient(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
+def gradient_of(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
+    """The portrait's gradient of the whole model at these parameters; what is not finite counts as zero."""
     gradient = batch_gradient(prepared.model, cross_entropy, layout, vector, portrait.inputs, portrait.targets)
     return gradient.nan_to_num_(0.0, 0.0, 0.0)
 
@@ -117,7 +119,7 @@ def telling_input(prepared: Prepared, vector: Tensor, seed: int) -> Portrait:
     layout = Layout.of(prepared.model)
 
     def length(portrait: Portrait) -> float:
-        parts = layout.views(_gradient(prepared, layout, vector, portrait)).values()
+        parts = layout.views(gradient_of(prepared, layout, vector, portrait)).values()
         return sum(math.log(max(float(part.norm()), NOTHING)) for part in parts)
 
     return max(candidates(prepared, vector, seed), key=length)
@@ -126,7 +128,7 @@ def telling_input(prepared: Prepared, vector: Tensor, seed: int) -> Portrait:
 def candidates(prepared: Prepared, vector: Tensor, seed: int) -> list[Portrait]:
     """Inputs whose values come from different real ones, some of them larger, each with its least likely label."""
     draws = generator(seed, Purpose.SYNTHETIC, "audit: input")
-    real = next(iter(prepared.silos.values())).data.inputs
+    real = some_data(prepared).inputs
     layout, found = Layout.of(prepared.model), []
     for scale in SCALES if np.issubdtype(real.dtype, np.floating) else SCALES[:1]:
         for _ in range(CANDIDATES):
@@ -137,6 +139,11 @@ def candidates(prepared: Prepared, vector: Tensor, seed: int) -> list[Portrait]:
                 label = int(call(prepared.model, layout, vector, portrait.inputs).argmin(1))
             found.append(Portrait(mixed, label))
     return found
+
+
+def some_data(prepared: Prepared) -> SubjectData:
+    """The data of the silo that has most."""
+    return max((silo.data for silo in prepared.silos.values()), key=lambda data: data.items)
 
 
 def dressed(silos: Mapping[str, Silo], portrait: Portrait) -> Mapping[str, Silo]:

@@ -1,4 +1,4 @@
-"""The real rounds, played for an audit: the run's own plan, step, engine and average, watched as the server sees them.
+"""The real rounds, played for an audit: the run's own plan, step, engine and server, watched as the server sees them.
 
 Nothing is released and nothing is paid for: what an audit trains is thrown away. It reads raw data, and what it reports
 is not private.
@@ -6,18 +6,17 @@ is not private.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from wholegrain._random import Purpose, derive
 from wholegrain.errors import RunError
-from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
-from wholegrain.federation.rounds import Averaged, State, rounds
+from wholegrain.federation.rounds import State, rounds
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.guard import Reservation
-from wholegrain.runs.runner import Prepared, in_process
+from wholegrain.runs.runner import Prepared, averaged_by, in_process
 from wholegrain.silo.noise import NoiseSource, SeededNoise
 
 
@@ -77,6 +76,19 @@ class Watched:
             yield answer
 
 
+@dataclass(frozen=True, eq=False)
+class SomeSilos:
+    """An engine in which only some silos train; the others answer with what they were given."""
+
+    engine: Engine
+    moving: frozenset[str]
+
+    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+        """The inner engine's answers, and those of the silos that stand still."""
+        yield from self.engine.run(replace(task, silos=tuple(name for name in task.silos if name in self.moving)))
+        yield from (SiloUpdate(name, task.vector) for name in task.silos if name not in self.moving)
+
+
 class Unpaid:
     """Who answers for what is thrown away: nothing is reserved, in no ledger."""
 
@@ -88,14 +100,18 @@ class Unpaid:
         """Nothing has left."""
 
 
-def play(prepared: Prepared, vector: Tensor, watch: Watcher) -> Iterator[Tensor]:
-    """The parameters after each round, from `vector`."""
+def play(prepared: Prepared, vector: Tensor, watch: Watcher, moving: Iterable[str] | None = None) -> Iterator[Tensor]:
+    """The parameters after each round, from `vector`, as the run's server shows them: its own step and average.
+
+    Where `moving` is given, all other silos stand still.
+    """
     rows = {silo.name: (policy, silo) for policy, silo in prepared.plan.rows}
-    settings = prepared.spec.rounds
-    engine = Watched(in_process(prepared), rows, settings.learning_rate, watch)
-    averaged = Averaged(weights([facts for _, facts in rows.values()], Averaging(settings.averaging)))
+    engine: Engine = in_process(prepared)
+    engine = engine if moving is None else SomeSilos(engine, frozenset(moving))
+    engine = Watched(engine, rows, prepared.spec.rounds.learning_rate, watch)
+    averaged = averaged_by(prepared)
     for played in rounds(State(0, vector), prepared.plan.horizon, engine, Unpaid(), averaged):
-        yield played.state.vector
+        yield averaged.server.shown(played.state.vector, played.state.memory)
 
 
 def last_of(vectors: Iterator[Tensor]) -> Tensor:

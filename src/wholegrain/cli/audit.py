@@ -59,8 +59,8 @@ def command(
     pricing = accountant(spec.privacy.accountant)
     dataset = load_dataset(spec)
     prepared = prepare(spec, dataset=dataset, pricing=pricing)
-    with _progress(2 * runs + bears_a_crowd(prepared), quiet=json) as tick:
-        found = audit(prepared, settings, tick=tick)
+    with _progress(3 * runs + bears_a_crowd(prepared), quiet=json) as tick:
+        found = audit(prepared, dataset, settings, tick=tick)
     seen = None
     if not no_membership and unit is Unit.SUBJECT:
         seen = membership(spec, dataset, pricing=pricing, seed=seed, confidence=confidence)

@@ -5,7 +5,7 @@ from there. All of that must be what the charter says, or the task is refused.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from torch.nn.functional import cross_entropy
@@ -55,7 +55,7 @@ def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData 
             model=model,
             learner=learner,
             gradients=BookKeeping(learner.trained, cross_entropy, memory=memory),
-            silo=replace(silo, view=learner.frozen),
+            silo=learner.silos({charter.silo: silo})[charter.silo],
             held_out=held_out,
         )
         for model, learner in zip(charter.allow.models, _learners(charter, dataset), strict=True)

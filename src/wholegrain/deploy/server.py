@@ -75,12 +75,10 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         plan=plan,
         silos={},
         scored={},
-        model=learner.model,
+        learner=learner,
         first=flatten(learner.model),
         clipped_sum=BookKeeping(learner.trained, cross_entropy),
         noise=noise_source(spec.privacy.noise, spec.seed),
-        trained=learner.trained,
-        public=learner.public,
     )
 
 

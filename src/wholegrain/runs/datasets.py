@@ -51,7 +51,7 @@ def load_dataset(spec: RunSpec) -> Dataset:
         return sources.load(spec.data.source, spec.data.options)
     if spec.data.table is None:
         raise SpecError("The spec names no data: set data.source, or describe a table in data.table.")
-    layout = _layout(spec.data.table)
+    layout = table_layout(spec.data.table)
     path = Path(spec.data.table.path)
     return encode(read(path, layout.names), layout, path.stem)
 
@@ -116,7 +116,8 @@ def _protects_single_items(spec: RunSpec, silo: SiloFacts) -> bool:
     return find(policy.name).row(settings_of(spec.model_copy(update={"policy": policy})), silo).sums_single_items
 
 
-def _layout(table: TableSpec) -> TableLayout:
+def table_layout(table: TableSpec) -> TableLayout:
+    """Which column of a table is what."""
     target = Target(table.target.column, table.target.classes, table.target.threshold)
     features = tuple(_feature(name, feature) for name, feature in table.features.items())
     return TableLayout(subject=table.subject, silo=table.silo, target=target, features=features)

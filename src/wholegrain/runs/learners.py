@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from wholegrain.models import catalog
 from wholegrain.models.backbone import read_backbone
 from wholegrain.models.parts import divided, train_head, train_low_rank
 from wholegrain.runs.spec import FederationSpec, ModelSpec, RunSpec
-from wholegrain.silo.training import viewed
+from wholegrain.silo.training import Silo, viewed
 
 MOST_FEATURES = 10**7
 """Of an item that nobody has shown; more is a slip of whoever wrote the spec."""
@@ -34,6 +34,13 @@ class Learner:
     frozen: nn.Module | None
     trained: nn.Module
     public: Mapping[str, Any]
+
+    def silos(self, silos: Mapping[str, Silo]) -> dict[str, Silo]:
+        """Silos whose items are shown to the trained part as the frozen one sees them.
+
+        Training, deployment and audit all take their silos from here.
+        """
+        return {name: replace(silo, view=self.frozen) for name, silo in silos.items()}
 
     def seen(self, data: SubjectData) -> SubjectData:
         """Items as the trained part sees them."""

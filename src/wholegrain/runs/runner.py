@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ from wholegrain.runs.accounts import (
 )
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
-from wholegrain.runs.learners import learner_for, own_learner
+from wholegrain.runs.learners import Learner, learner_for, own_learner
 from wholegrain.runs.planning import check_early, plan_for
 from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.signal import noise_distance
@@ -70,16 +70,26 @@ class Prepared:
     plan: Plan
     silos: Mapping[str, Silo]
     scored: Mapping[str, SubjectData]
-    model: nn.Module
+    learner: Learner
+    """The model; silos and scored items are seen through its frozen beginning, where it has one."""
     first: Tensor
     """The parameters before round 0: runs leave their own in the model."""
     clipped_sum: ClippedSum
     noise: NoiseSource
-    trained: nn.Module | None = None
-    """The part of the model that follows its frozen beginning, where it has one; silos and scored items are seen
-    through that beginning."""
-    public: Mapping[str, Any] = field(default_factory=dict)
-    """What the run starts from that is public: nothing, or a backbone's description."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The whole model, which takes items as they are stored."""
+        return self.learner.model
+
+    @property
+    def public(self) -> Mapping[str, Any]:
+        """What the run starts from that is public: nothing, or a backbone's description."""
+        return self.learner.public
+
+    def with_silos(self, silos: Mapping[str, Silo]) -> "Prepared":
+        """The same run on other silos, which are seen through the same frozen beginning."""
+        return replace(self, silos=self.learner.silos(silos))
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,14 +192,12 @@ def prepare(
         spec=spec,
         data=dataset.name,
         plan=plan,
-        silos={name: replace(silo, view=learner.frozen) for name, silo in parts.silos.items()},
+        silos=learner.silos(parts.silos),
         scored={name: learner.seen(data) for name, data in scored.items()},
-        model=learner.model,
+        learner=learner,
         first=flatten(learner.model),
         clipped_sum=gradients,
         noise=noise_source(spec.privacy.noise, spec.seed),
-        trained=learner.trained,
-        public=learner.public,
     )
 
 
@@ -226,7 +234,7 @@ def execute(
     start = start or Start(State(0, prepared.first))
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     state, done = start.state, list(start.done)
-    carrier, averaged = Observed(engine or in_process(prepared), observe), _averaged(prepared)
+    carrier, averaged = Observed(engine or in_process(prepared), observe), averaged_by(prepared)
     size = state.vector.numel()
     for played in _affordable(rounds(state, prepared.plan.horizon, carrier, guard, averaged), done):
         state = played.state
@@ -285,7 +293,8 @@ def in_process(prepared: Prepared) -> InProcess:
     return InProcess(prepared.silos, prepared.plan, trainer)
 
 
-def _averaged(prepared: Prepared) -> Averaged:
+def averaged_by(prepared: Prepared) -> Averaged:
+    """How the run's server makes parameters of a round's answers."""
     facts = [facts for _, facts in prepared.plan.rows]
     settings = prepared.spec.rounds
     server = prepared.spec.server
@@ -314,8 +323,9 @@ def _noise(prepared: Prepared, averaged: Averaged, cohort: tuple[str, ...], roun
 
 
 def _scores(prepared: Prepared, vector: Tensor) -> Mapping[str, Score]:
-    model = prepared.trained or prepared.model
-    return {name: score(model, cross_entropy, vector, data) for name, data in prepared.scored.items()}
+    return {
+        name: score(prepared.learner.trained, cross_entropy, vector, data) for name, data in prepared.scored.items()
+    }
 
 
 def _memory(spec: RunSpec) -> int:
