@@ -23,6 +23,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.units import Buckets
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.units import Unit
 from wholegrain.runs.datasets import split_dataset
@@ -274,15 +275,24 @@ class Extended:
         self._engine: ClippedSum = BookKeeping(nn.Sequential(nn.Embedding(design.block.size, 1), nn.Flatten()), loss)
         self._known: dict[tuple[bytes, bytes, Clip], Pooled] = {}
 
-    def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
+    def __call__(
+        self,
+        vector: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        groups: Tensor,
+        clip: Clip,
+        buckets: Buckets | None = None,
+    ) -> Pooled:
         """Pool a batch in which both kinds of rows may be."""
         ours = targets >= BASE
         if not ours.any():
-            real = self._real(vector[: self._size], inputs, targets, groups, clip)
+            real = self._real(vector[: self._size], inputs, targets, groups, clip, buckets)
             return Pooled(torch.cat([real.total, torch.zeros_like(vector[self._size :])]), real.zeroed)
         alone = Clip(ClipPer.NONE, Pool.SUM, clip.norm) if clip.per is ClipPer.BATCH else clip
         codes = targets[ours] - BASE
-        real = self._real(vector[: self._size], inputs[~ours], targets[~ours], _renumbered(groups[~ours]), alone)
+        some = None if buckets is None else replace(buckets, items=buckets.items[~ours.numpy()])
+        real = self._real(vector[: self._size], inputs[~ours], targets[~ours], _renumbered(groups[~ours]), alone, some)
         made_up = self._made_up(vector[self._size :], codes, _renumbered(groups[ours]), alone)
         pooled = Pooled(torch.cat([real.total, made_up.total]), real.zeroed + made_up.zeroed)
         if clip.per is not ClipPer.BATCH or not len(targets):
