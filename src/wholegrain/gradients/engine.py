@@ -160,7 +160,7 @@ class BookKeeping:
         played = self._played(vector, batch, clip, size)
         if played.bad is not None or not played.fits(clip):
             return None
-        total = torch.zeros_like(vector)
+        total = _zeros(vector, vector.dtype)
         views = self._layout.views(total)
         for share in played.shares:
             share.add(played.units, played.units.whole, played.weights, views)
@@ -168,7 +168,7 @@ class BookKeeping:
 
     def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> tuple[Tensor, int]:
         """The sum in double precision, group by group, and how many contributions were not finite."""
-        total = torch.zeros_like(vector, dtype=torch.float64)
+        total = _zeros(vector, torch.float64)
         if not _finite(vector):
             return total, batch.units.count
         pieces = list(self._pieces(batch, grouping))
@@ -429,6 +429,12 @@ def _filled(weights: Tensor, units: Units) -> Tensor:
     """Weights [unit] with a zero for every unit that fills up."""
     more = units.count - len(weights)
     return torch.cat([weights, weights.new_zeros(more)]) if more else weights
+
+
+@torch.inference_mode(False)
+def _zeros(vector: Tensor, kind: torch.dtype) -> Tensor:
+    """What is handed to a caller must be an ordinary tensor, also where a program runs in inference mode."""
+    return torch.zeros_like(vector, dtype=kind)
 
 
 def _finite(values: Tensor) -> bool:
