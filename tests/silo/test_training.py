@@ -95,7 +95,7 @@ every_gradient = pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GR
 def watching(seen: list[tuple[Tensor, Tensor]]) -> ClippedSum:
     """Clipped sums that note the parameters and the inputs of each step."""
 
-    def clipped_sum(vector, inputs, targets, groups, clip):
+    def clipped_sum(vector, inputs, targets, groups, clip, buckets):
         seen.append((vector.clone(), inputs))
         return vectorised.clipped_sum(model(), cross_entropy, vector, inputs, targets, groups, clip)
 

@@ -108,6 +108,5 @@ def _clip_rows(rows: Tensor, norm: float) -> Tensor:
     wide = rows.double()
     largest = wide.abs().amax(1, keepdim=True).clamp_(min=torch.finfo(torch.float64).tiny)
     lengths = torch.linalg.vector_norm(wide / largest, dim=1, keepdim=True) * largest
-    limit = norm * (1 - 2 * torch.finfo(rows.dtype).eps)
-    clipped: Tensor = (wide * (limit / lengths.clamp_(min=limit))).to(rows.dtype)
+    clipped: Tensor = (wide * (norm / lengths.clamp_(min=norm))).to(rows.dtype)
     return clipped

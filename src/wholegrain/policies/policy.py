@@ -144,7 +144,8 @@ class Policy:
 
     def largest_subject(self, silo: SiloFacts) -> int:
         """The most items of one subject in a batch, as far as it is public; where nothing is, a guess for speed."""
-        bounds = (getattr(self.sampling, "items", None), silo.items_per_subject)
+        drawn = self.sampling.items if isinstance(self.sampling, PoissonSubjects) else None
+        bounds = (drawn, silo.items_per_subject)
         return min((bound for bound in bounds if bound is not None), default=UNKNOWN)
 
     def noise_multiplier_for(self, batch: Batch) -> float:
