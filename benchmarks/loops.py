@@ -106,7 +106,7 @@ def open_guard(plan: Plan, stream: str) -> Guard:
         run="benchmark", account=account, spec="", policy=plan.policy, noise=stream, terms=TermsRecord.of(plan.terms)
     )
     limit = None if plan.budget is None else plan.budget.epsilon
-    budget = BudgetOpened(account=account, unit=plan.unit, epsilon=limit, delta=plan.delta)
+    budget = BudgetOpened(account=account, unit=plan.unit, epsilon=limit, delta=plan.delta, runs="one")
     return Guard.open(Ledger.in_memory(), opening, budget, plan.horizon.releases(), stream, plan.accountant)
 
 

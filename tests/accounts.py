@@ -38,6 +38,12 @@ class Counting:
                 return sum(self.epsilon(part, delta) for part in parts)
         return 1.0
 
+    def way(self, event: DpEvent) -> str:
+        return self.name
+
+    def filtered(self, limit: float | None) -> "Counting":
+        return self
+
 
 COUNTING = Counting()
 

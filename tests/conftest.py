@@ -25,7 +25,7 @@ def no_cache_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the command line's stored answers, and what it spends, away from the user's own."""
+    """Keep what the command line stores, and what it spends, away from the user's own."""
     monkeypatch.setenv("WHOLEGRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
 

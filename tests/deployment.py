@@ -55,6 +55,7 @@ def charter_tree(**changes: Any) -> dict[str, Any]:
     }
     for name, change in changes.items():
         tree[name] = {**tree.get(name, {}), **change} if isinstance(change, dict) else change
+    tree["ledger"] = {"data": f"visits of {tree['silo']}", "path": "ledger.sqlite", **tree.get("ledger", {})}
     return tree
 
 

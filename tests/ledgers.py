@@ -27,6 +27,12 @@ class OneEach:
     def epsilon(self, event: DpEvent, delta: float) -> float:
         return float(_steps(event))
 
+    def way(self, event: DpEvent) -> str:
+        return self.name
+
+    def filtered(self, limit: float | None) -> "OneEach":
+        return self
+
 
 def _steps(event: DpEvent) -> int:
     match event:

@@ -265,6 +265,7 @@ def write_silo(federation: Federation, name: str, data: str = "") -> None:
         sizes=dict(zip(("items", "subjects"), federation.sizes[data or name], strict=True)),
         allow={"models": [LOGISTIC, *(public_model("b.safetensors", *start) for start in STARTS)]},
         link=link,
+        ledger={"data": f"{federation.folder.name} of {name}"},
     )
     write_backbone(federation.silo(name) / "b.safetensors")
     (federation.silo(name) / "silo.toml").write_text(as_toml(tree))

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -13,13 +14,15 @@ import pytest
 from dp_accounting import DpEvent
 
 from wholegrain.cli import runs
-from wholegrain.privacy.accountants import DEFAULT
+from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.runs.accounts import LEDGER
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.store import RunFolder
 
 ROUNDS, STEPS, SILOS = 3, 2, 2
+PLAYED = 14
+"""Rounds of a release."""
 
 SPEC = f"""
 [data]
@@ -49,6 +52,20 @@ def write_spec(folder: Path, rounds: int = ROUNDS) -> Path:
     return path
 
 
+def secure_spec(folder: Path, **changes: Any) -> Path:
+    """A release that is checkpointed at its beginning only; its account has room for more than it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = SPEC.replace("count = 3", f"count = {PLAYED}\ncheckpoint_every = 50").replace(
+        "epsilon = 4.0", "epsilon = 9.0"
+    )
+    text = text.replace("[rounds]", 'noise = "secure"\n[rounds]') + "[ledger]\n"
+    for key, value in {"data": "patients", "epsilon": 40.0, **changes}.items():
+        text += "" if value is None else f"{key} = {json.dumps(value)}\n"
+    path = folder / "spec.toml"
+    path.write_text(text)
+    return path
+
+
 class Remembering:
     """An accountant that is asked once: tests make hundreds of runs."""
 
@@ -57,6 +74,12 @@ class Remembering:
     @functools.cache  # noqa: B019 (there is one of it)
     def epsilon(self, event: DpEvent, delta: float) -> float:
         return DEFAULT.epsilon(event, delta)
+
+    def way(self, event: DpEvent) -> str:
+        return DEFAULT.way(event)
+
+    def filtered(self, limit: float | None) -> Accountant:
+        return DEFAULT.filtered(limit)
 
 
 @functools.cache

@@ -54,7 +54,7 @@ def _demo_keeps_its_promises(shown: list[dict[str, Any]]) -> None:
     runs = {run["label"]: run for run in shown}
     assert list(runs) == [label for label, *_ in demo.LINEUP]
     accuracy = {label: run["scores (not private)"]["test"]["accuracy"] for label, run in runs.items()}
-    subject = {label: run["guarantees"][0] for label, run in runs.items()}
+    subject = {label: run["spent"][0] for label, run in runs.items()}
     private = [label for label, promise in subject.items() if (promise["epsilon"] or 99) <= 4]
     assert all(subject[label]["standing"] == "PROVED" for label in private)
     assert max(accuracy[label] for label in private) > accuracy["fedavg"] - 0.02

@@ -18,9 +18,8 @@ def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     try:
         with contextlib.suppress(FileNotFoundError):
             partial.unlink()
-        with open(
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE if private else 0o666), "wb"
-        ) as file:
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE if private else 0o666)
+        with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -102,7 +102,7 @@ class Halved(Noise):
 class _HalvedStream:
     inner: NoiseStream
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         self.inner.add_to(total, multiplier / 2, clip_norm)
 
 
@@ -124,7 +124,7 @@ class SameEveryStep(Noise):
 class _Repeating:
     start: Callable[[], NoiseStream]
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         self.start().add_to(total, multiplier, clip_norm)
 
 

@@ -1,6 +1,9 @@
 """What each command prints and leaves behind."""
 
+import contextlib
+import hashlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,8 @@ from safetensors.torch import load_file
 from command import Command
 from data_files import PLAY, femnist_records, write_leaf, write_mnist
 from wholegrain.models.backbone import read_backbone
+from wholegrain.privacy.accountants import PldAccountant
+from wholegrain.privacy.events import repeat, sampled_gaussian
 
 
 def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:
@@ -35,7 +40,7 @@ def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) 
     assert [line["round"] for line in lines] == [0, 1, 2]
     spent = [line["epsilon"] for line in lines]
     assert spent == sorted(spent)
-    promised = json.loads((out / "summary.json").read_text())["guarantees"][0]
+    promised = json.loads((out / "summary.json").read_text())["spent"][0]
     assert promised["epsilon"] == spent[-1] <= 4.0
     assert load_file(out / "model.safetensors")["1.weight"].shape == (2, 10)
 
@@ -57,7 +62,7 @@ def test_run_finds_a_free_folder(
 
 def test_run_on_a_table(wholegrain: Command, visits: Path, tmp_path: Path) -> None:
     facts = json.loads(wholegrain("run", visits, "--out", tmp_path / "out", "--json").out)
-    assert facts["guarantees"][0]["standing"] == "PROVED"
+    assert facts["spent"][0]["standing"] == "PROVED"
 
 
 def test_plan_says_it_all_and_writes_nothing(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:
@@ -109,13 +114,22 @@ def test_calibrate_as_printed(wholegrain: Command, arguments: str, noise: float)
     assert facts["standing"] == "CLAIMED"
 
 
-def test_answers_are_kept_between_commands(
-    wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("value", [0.0, 1e-3, float("nan"), -1.0, "free"])
+def test_no_price_comes_from_a_file(wholegrain: Command, tmp_path: Path, value: object) -> None:
+    """0.1.0 kept prices here, and believed whatever stood there."""
     shape = ["account", "--policy", "subject_dp", "--rate", "0.1", "--noise", "2", "--steps", "50", "--json"]
-    first = wholegrain(*shape).out
-    monkeypatch.setattr("wholegrain.privacy.accountants.PldAccountant.epsilon", None)
-    assert wholegrain(*shape).out == first
+    right = wholegrain(*shape).out
+    noise = [*"calibrate --policy subject_dp --rate 0.1 --epsilon 1 --steps 50 --json".split()]
+    calibrated = wholegrain(*noise).out
+    event = repeat(sampled_gaussian(0.1, 2.0), 50)
+    key = hashlib.sha256(f"{PldAccountant().version}|{1e-5!r}|{event!r}".encode()).hexdigest()
+    store = tmp_path / "cache" / "accounting.sqlite"
+    store.parent.mkdir(exist_ok=True)
+    with contextlib.closing(sqlite3.connect(store)) as database, database:
+        database.execute("CREATE TABLE answers (key TEXT PRIMARY KEY, epsilon REAL)")
+        database.execute("INSERT INTO answers VALUES (?, ?)", [key, value])
+    assert wholegrain(*shape).out == right
+    assert wholegrain(*noise).out == calibrated
 
 
 def test_bounds_grow_with_k(wholegrain: Command) -> None:

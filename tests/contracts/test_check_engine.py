@@ -31,6 +31,12 @@ class Unpriced:
     def epsilon(self, event: DpEvent, delta: float) -> float:
         return 1.0
 
+    def way(self, event: DpEvent) -> str:
+        return self.name
+
+    def filtered(self, limit: float | None) -> "Unpriced":
+        return self
+
 
 def silos() -> dict[str, Silo]:
     """Silos of different sizes, so that each has a row of its own."""

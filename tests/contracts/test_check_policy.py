@@ -142,7 +142,7 @@ class Ramp:
     def coins(self, round: int, silo: str) -> np.random.Generator:
         return np.random.default_rng(0)
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         total.add_(multiplier * clip_norm * torch.arange(1, len(total) + 1, dtype=total.dtype))
 
 

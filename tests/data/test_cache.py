@@ -57,6 +57,17 @@ def test_the_second_time_nothing_is_parsed(origin: Origin) -> None:
     assert all(array.flags.writeable for array in remembered(origin, parser).values())
 
 
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_raw_items_are_closed_to_others_whatever_the_umask(origin: Origin, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        remembered(origin, Parser())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(origin.place.stat().st_mode) == 0o600
+    assert stat.S_IMODE(origin.place.parent.stat().st_mode) == 0o700
+
+
 def test_it_is_kept_in_the_cache_folder_for_its_owner_alone(origin: Origin, tmp_path: Path) -> None:
     remembered(origin, Parser())
     kept = list((tmp_path / "cache" / "data").iterdir())

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from deployment import charter_tree, write_charter, write_table
+from deployment import as_toml, charter_tree, write_charter, write_table
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import hosted
 from wholegrain.deploy.host import facts_of, standing_of
@@ -29,12 +29,23 @@ def test_paths_are_taken_from_the_charters_folder(tmp_path: Path) -> None:
     assert charter.allow.models[0].start == str(tmp_path / "north" / "b.safetensors")
 
 
-def test_the_ledger_lies_beside_the_charter_unless_it_says_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_charter(tmp_path / "north")
-    monkeypatch.chdir(tmp_path)
-    assert load_charter(Path("north/silo.toml")).ledger.path == str(tmp_path / "north" / "ledger.sqlite")
+def test_the_ledger_is_the_machines_unless_the_charter_says_otherwise(tmp_path: Path) -> None:
+    """A copy of the folder finds the same account, and not a fresh one beside itself."""
+    tree = charter_tree()
+    del tree["ledger"]["path"]
+    for folder in ("north", "copy"):
+        write_charter(tmp_path / folder)
+        (tmp_path / folder / "silo.toml").write_text(as_toml(tree))
+        assert load_charter(tmp_path / folder / "silo.toml").ledger.path == str(tmp_path / "state" / "ledger.sqlite")
+
+
+def test_a_charter_whose_data_has_no_name_is_refused(tmp_path: Path) -> None:
+    tree = charter_tree()
+    del tree["ledger"]["data"]
+    path = write_charter(tmp_path)
+    path.write_text(as_toml(tree))
+    with pytest.raises(SpecError, match=r"gives its data no name: add a section \[ledger\] with data = "):
+        load_charter(path)
 
 
 def test_what_is_not_said_is_the_careful_choice(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,20 @@ def dying(error: BaseException) -> Any:
         raise error
 
     return die
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_refusals_and_ledger_are_closed_to_others_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    """What a refusal quotes, and what was released from the data, are their owner's alone."""
+    before = os.umask(mask)
+    try:
+        with hosted(load_charter(write_charter(tmp_path / "north"))) as host:
+            reply_to(ask(task(model="mlp")), host)
+            reply_to(ask(task()), host)
+    finally:
+        os.umask(before)
+    for name in ("refusals.jsonl", "ledger.sqlite", "ledger.sqlite.heads"):
+        assert stat.S_IMODE((tmp_path / "north" / name).stat().st_mode) == 0o600
 
 
 def test_a_query_is_answered_with_name_and_public_sizes(host: Host) -> None:

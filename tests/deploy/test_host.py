@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from dp_accounting import DpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -33,11 +34,10 @@ from wholegrain.policies.catalog import Settings
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
 from wholegrain.privacy import events, ledger
-from wholegrain.privacy.accountants import PldAccountant, accountant
-from wholegrain.privacy.exposure import price
+from wholegrain.privacy.accountants import PldAccountant
+from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import Account, TermsRecord
-from wholegrain.privacy.units import Unit
 from wholegrain.silo import training
 from wholegrain.silo.sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
@@ -71,17 +71,20 @@ def kinds(host: Host) -> list[str]:
 
 
 def spent(host: Host) -> float:
-    limit = host.charter.limit
-    account = Account(data="visits")
-    return price(host.ledger.book.spent(account), Unit(limit.unit), accountant(limit.accountant), limit.delta)
+    found = standing_of(host)["epsilon_spent"]
+    assert isinstance(found, float)
+    return found
 
 
 def cost(tasks: Iterable[SiloTask], delta: float = 1e-5) -> float:
-    """What a subject loses by these tasks of subject_dp, if each was answered."""
-    made = [
+    """What a subject loses by these tasks of subject_dp, if each was answered, and chosen after the answers before."""
+    return Filter(PldAccountant(), 4.0).epsilon(_event(tasks), delta)
+
+
+def _event(tasks: Iterable[SiloTask]) -> DpEvent:
+    return events.compose(
         events.repeat(events.sampled_gaussian(_rate(asked), asked.noise_multiplier), asked.steps) for asked in tasks
-    ]
-    return PldAccountant().epsilon(events.compose(made), delta) if made else 0.0
+    )
 
 
 def _rate(asked: SiloTask) -> float:
@@ -174,7 +177,11 @@ def started(opened: Open, tmp_path: Path) -> tuple[Host, Host, str]:
     digest = write_backbone(tmp_path / "b.safetensors")
     asked = [("head", None), ("low_rank", 2)]
     head, low_rank = (
-        opened(allow={"models": [public_model("b.safetensors", train, rank), {"name": "logistic"}]}, seed=seed)
+        opened(
+            allow={"models": [public_model("b.safetensors", train, rank), {"name": "logistic"}]},
+            ledger={"data": f"visits-{seed}"},
+            seed=seed,
+        )
         for seed, (train, rank) in enumerate(asked)
     )
     return head, low_rank, digest
@@ -377,7 +384,7 @@ def test_no_task_leaves_a_ledger_that_contradicts_itself(opened: Open, tmp_path:
         host.answer(task(steps=steps), vector())
     assert host.ledger.path is not None
     with Ledger.open(host.ledger.path) as again:
-        assert again.book.spent(Account(data="visits"))
+        assert again.book.spent(Account(data="visits of north"))
 
 
 def test_a_silo_that_starts_again_remembers(opened: Open) -> None:
@@ -388,6 +395,37 @@ def test_a_silo_that_starts_again_remembers(opened: Open) -> None:
     again.answer(task(), vector())
     assert spent(again) == pytest.approx(cost([task()] * 2))
     assert spent(host) == spent(again)
+
+
+def test_a_silo_whose_ledger_is_gone_begins_no_fresh_one(opened: Open, tmp_path: Path) -> None:
+    """Nor does one whose charter was copied and names another place, or whose table was renamed."""
+    opened().answer(task(), vector())
+    for name in ("ledger.sqlite", "ledger.sqlite.heads"):
+        (tmp_path / name).rename(tmp_path / f"away-{name}")
+    with pytest.raises(LedgerError, match="keeps the account of the data 'visits of north' in"):
+        opened()
+    with pytest.raises(LedgerError, match="keeps the account of the data 'visits of north' in"):
+        opened(ledger={"path": "elsewhere.sqlite"})
+    assert not (tmp_path / "elsewhere.sqlite").exists()
+
+
+def test_renaming_the_table_opens_no_fresh_budget(opened: Open, tmp_path: Path) -> None:
+    opened().answer(task(), vector())
+    before = spent(opened())
+    charter = write_charter(tmp_path)
+    (tmp_path / "visits.csv").rename(tmp_path / "renamed.csv")
+    charter.write_text(charter.read_text().replace("visits.csv", "renamed.csv"))
+    with hosted(load_charter(charter)) as again:
+        assert spent(again) == before > 0
+
+
+def test_a_server_that_changes_its_terms_in_every_round_is_priced_by_the_filter(opened: Open) -> None:
+    host = opened()
+    asked = [task(round=number, steps=1, noise_multiplier=3.0 + number) for number in range(4)]
+    for each in asked:
+        host.answer(each, vector())
+    assert spent(host) == pytest.approx(cost(asked), rel=1e-9)
+    assert spent(host) > PldAccountant().epsilon(_event(asked), 1e-5)
 
 
 def test_payment_comes_first_then_training_then_the_confirmation(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,6 +554,7 @@ def test_an_operator_sees_where_the_silo_stands(opened: Open) -> None:
     host.answer(task(), vector())
     standing = standing_of(host)
     assert standing["epsilon_spent"] == pytest.approx(cost([task()]), rel=1e-6)
+    assert standing["accountant"] == "Rényi filter"
     assert standing["subjects"] == 40
     assert standing["noise"].startswith("secure")
 
@@ -585,4 +624,6 @@ def test_no_sequence_of_tasks_costs_more_than_the_charter_allows(
         assert spent(host) <= 4.0
     if noise == "seeded":  # the very same numbers, however often they are given, are one release
         answered = list({(asked.model_dump_json(), start): (asked, start) for asked, start in answered}.values())
-    assert cost(asked for asked, _ in answered) <= 4.0
+    asked_for = [asked for asked, _ in answered]
+    assert cost(asked_for) <= 4.0
+    assert PldAccountant().epsilon(_event(asked_for), 1e-5) <= 4.0

@@ -42,7 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[dict[str, Host]]:
     with ExitStack() as stack:
-        limit = {"noise": "seeded", "smallest_noise": 0.5}
+        limit = {"noise": "seeded", "smallest_noise": 0.5, "epsilon": 8.0}
         charters = {name: write_charter(tmp_path / name, silo=name, limit=limit) for name in NAMES}
         yield {name: stack.enter_context(hosted(load_charter(path))) for name, path in charters.items()}
 

@@ -172,6 +172,12 @@ class Quick:
     def epsilon(self, event: DpEvent, delta: float) -> float:
         return 1.0
 
+    def way(self, event: DpEvent) -> str:
+        return self.name
+
+    def filtered(self, limit: float | None) -> "Quick":
+        return self
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:

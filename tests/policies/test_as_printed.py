@@ -225,7 +225,7 @@ class ScriptedStream:
     silo: str
     step: int = 0
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         keys, std = (self.round, self.silo, self.step), multiplier * clip_norm
         self.script.scales[keys] = std
         total.add_(torch.from_numpy(self.script.unit(len(total), keys)), alpha=std)

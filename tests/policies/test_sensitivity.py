@@ -355,7 +355,7 @@ class Silent:
     def coins(self, round: int, silo: str) -> np.random.Generator:
         return np.random.default_rng(0)
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         pass
 
 

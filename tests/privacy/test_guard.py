@@ -1,6 +1,6 @@
 """The gate: a round is priced with all that the account ever paid for, and only then reserved."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from dp_accounting import DpEvent, NonPrivateDpEvent
@@ -12,11 +12,12 @@ from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.privacy.accountants import PldAccountant
-from wholegrain.privacy.events import gaussian
-from wholegrain.privacy.exposure import price
+from wholegrain.privacy.events import gaussian, repeat
+from wholegrain.privacy.exposure import Price, price
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import Account, BudgetOpened
+from wholegrain.privacy.statement import account_price, run_price
 from wholegrain.privacy.units import Unit
 
 TEN = 10.0
@@ -32,6 +33,12 @@ class Fixed:
 
     def epsilon(self, event: DpEvent, delta: float) -> float:
         return self.answer
+
+    def way(self, event: DpEvent) -> str:
+        return self.name
+
+    def filtered(self, limit: float | None) -> "Fixed":
+        return self
 
 
 def test_ledger_counts_each_silo_over_all_rounds():
@@ -92,6 +99,12 @@ def test_price_comes_before_the_reservation_and_a_refusal_without_one():
             self.seen.append(rows[0])
             return COUNTING.epsilon(event, delta)
 
+        def way(self, event: DpEvent) -> str:
+            return self.name
+
+        def filtered(self, limit: float | None) -> "Watching":
+            return self
+
     ledger = Ledger.in_memory()
     pricing = Watching(ledger)
     guard = open_guard(TEN, ledger, accountant=pricing)
@@ -131,12 +144,13 @@ def test_a_second_run_on_the_same_data_goes_on_with_the_account():
         first = open_guard(TEN, ledger, horizon={"north": 6})
         first.reserve(0, {"north": 6}, "a")
         second = open_guard(TEN, ledger, run="second", horizon={"north": 4})
-        assert second.reserve(0, {"north": 3}, "a").epsilon == 9.0
+        more = second.reserve(0, {"north": 3}, "a")
+        assert (more.epsilon, more.account) == (3.0, 9.0)
         with pytest.raises(BudgetError, match="9 of 10 is spent from the budget 'main' of the data 'clinics'"):
             second.reserve(1, {"north": 2}, "b")
         with pytest.raises(BudgetError):
             first.reserve(1, {"north": 2}, "b")
-        assert second.reserve(1, {"north": 1}, "b").epsilon == 10.0
+        assert second.reserve(1, {"north": 1}, "b").account == 10.0
 
 
 def test_a_run_that_cannot_be_paid_to_its_end_is_refused_before_it_begins():
@@ -188,7 +202,7 @@ def test_runs_in_different_processes_share_their_account(tmp_path):
         assert first.reserve(0, {"north": 6}, "a").epsilon == 6.0
         with pytest.raises(BudgetError, match="6 of 10 is spent"):
             second.reserve(0, {"north": 6}, "a")
-        assert second.reserve(0, {"north": 4}, "a").epsilon == 10.0
+        assert second.reserve(0, {"north": 4}, "a").account == 10.0
         with pytest.raises(BudgetError):
             first.reserve(1, {"north": 1}, "b")
 
@@ -355,14 +369,14 @@ def plan_of(policy="subject_dp", *, silos=4, span=None, cohort=None, rounds=6, e
     return make_plan(policy, Settings(batch_size=50, group_cap=2), Federation(silos=facts, span=span), horizon, aim)
 
 
-def guard_of(plan, ledger=None, run="first"):
+def guard_of(plan, ledger=None, run="first", runs="one"):
     """As a run opens it."""
     asked = opening(run, terms=plan.terms)
     limit = None if plan.budget is None else plan.budget.epsilon
     return Guard.open(
         ledger or Ledger.in_memory(),
         asked,
-        BudgetOpened(account=asked.account, unit=plan.unit, epsilon=limit, delta=plan.delta),
+        BudgetOpened(account=asked.account, unit=plan.unit, epsilon=limit, delta=plan.delta, runs=runs),
         plan.horizon.releases(),
         "a stream",
         plan.accountant,
@@ -407,22 +421,102 @@ def test_one_round_more_than_planned_is_refused():
         guard.reserve(plan.horizon.rounds, {busiest: plan.horizon.steps}, "more")
 
 
+def account_of(ledger):
+    """What the one account there is has spent, and by which theorem."""
+    (opened,) = ledger.book.budgets.values()
+    return account_price(opened, ledger.book.runs_of(opened.account), PRICING)
+
+
 def test_two_runs_of_one_plan_cost_less_than_twice_and_more_than_once():
-    """They compose: what both released is priced together, not added up."""
+    """They compose: what both released is priced together, not added up; and as steps that were chosen one by one."""
     plan = plan_of(epsilon=None, noise_multiplier=8.0)
+    twice = plan.epsilon({silo: 2 * steps for silo, steps in plan.horizon.releases().items()})
     with Ledger.in_memory() as ledger:
-        first = play(guard_of(plan, ledger), plan)[-1]
-        second = play(guard_of(plan, ledger, run="second"), plan)[-1]
-    assert first < second < 2 * first
-    assert second == plan.epsilon({silo: 2 * steps for silo, steps in plan.horizon.releases().items()})
+        first = play(guard_of(plan, ledger, runs="several"), plan)[-1]
+        alone = account_of(ledger)
+        second = play(guard_of(plan, ledger, run="second", runs="several"), plan)[-1]
+        both = account_of(ledger)
+    assert first == second == plan.guarantee().epsilon  # each run by itself
+    assert alone.way == both.way == "Rényi filter"
+    assert first < alone.epsilon < twice < both.epsilon < 2 * alone.epsilon
+    assert both.epsilon < 1.4 * twice
 
 
-def test_a_second_run_of_a_plan_that_used_the_budget_up_is_refused():
+def test_the_second_run_of_an_account_for_several_is_refused_by_the_filter():
+    plan = plan_of(epsilon=None, noise_multiplier=8.0)
+    twice = plan.epsilon({silo: 2 * steps for silo, steps in plan.horizon.releases().items()})
+    limit = budget(twice * 1.01)
+    with Ledger.in_memory() as ledger:
+        asked = [opening(run, terms=plan.terms) for run in ("first", "second")]
+        first = Guard.open(ledger, asked[0], limit, plan.horizon.releases(), "a", PRICING)
+        play(first, plan)
+        head = ledger.head
+        with pytest.raises(BudgetError, match=r"The run would bring ε to .* \(priced by Rényi filter\)"):
+            Guard.open(ledger, asked[1], limit, plan.horizon.releases(), "a", PRICING)
+        assert ledger.head == head
+
+
+def test_an_account_for_one_run_is_priced_as_the_run_and_refuses_another():
     plan = plan_of()
     with Ledger.in_memory() as ledger:
         play(guard_of(plan, ledger), plan)
-        with pytest.raises(BudgetError, match="The run would bring ε to"):
+        assert account_of(ledger) == Price(plan.guarantee().epsilon, "pld")
+        head = ledger.head
+        with pytest.raises(BudgetError, match="is that of the run 'first' alone; open another one by name"):
             guard_of(plan, ledger, run="second")
+        assert ledger.head == head
+
+
+def test_an_account_for_one_run_is_that_of_the_first_to_spend():
+    plan = plan_of()
+    with Ledger.in_memory() as ledger:
+        first, second = (guard_of(plan, ledger, run=name) for name in ("first", "second"))
+        second.reserve(0, {"silo-0": 2}, "a")
+        with pytest.raises(BudgetError, match="that of the run 'second' alone"):
+            first.reserve(0, {"silo-0": 2}, "a")
+        second.reserve(1, {"silo-0": 2}, "b")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        BudgetOpened(account=ACCOUNT, unit=Unit.ITEM, epsilon=TEN, delta=1e-5),
+        BudgetOpened(account=ACCOUNT, unit=Unit.SUBJECT, epsilon=TEN, delta=1e-6),
+    ],
+)
+def test_a_run_for_another_unit_or_delta_is_refused(other):
+    with Ledger.in_memory() as ledger:
+        open_guard(TEN, ledger)
+        head = ledger.head
+        with pytest.raises(BudgetError, match=r"was opened for each subject at δ = 1e-05, and the run is for each"):
+            Guard.open(ledger, opening("second"), other, {}, "a", COUNTING)
+        assert ledger.head == head
+
+
+def test_rounds_played_again_are_spent_and_a_filter_prices_steps_of_several_kinds():
+    plan = plan_of("higradavg_dp", epsilon=None, noise_multiplier=8.0)
+    with Ledger.in_memory() as ledger:
+        guard = guard_of(plan, ledger)
+        guard.reserve(0, {"silo-0": 2, "silo-1": 2}, "a")
+        assert run_price(ledger.book.runs["first"], Unit.SUBJECT, PRICING, 1e-5).way == "pld"
+        guard.reserve(1, {"silo-0": 2, "silo-1": 2}, "b")
+        assert ledger.book.runs["first"].replayed == 0
+        replace(guard, stream="another").reserve(1, {"silo-1": 2}, "b")
+        run = ledger.book.runs["first"]
+        assert (run.replayed, run.reserved) == (1, {"silo-0": 4, "silo-1": 6})
+        again = run_price(run, Unit.SUBJECT, PRICING, 1e-5)
+    assert again.way == "Rényi filter"
+    assert again.epsilon > plan.epsilon({"silo-0": 4, "silo-1": 6}) > plan.epsilon({"silo-0": 4, "silo-1": 4})
+
+
+def test_rounds_played_again_of_one_kind_of_step_compose():
+    """Only the number of steps depends on the fault, whatever caused it."""
+    guard = open_guard(None, accountant=PRICING)
+    guard.reserve(0, {"north": 2}, "a")
+    replace(guard, stream="another").reserve(0, {"north": 2}, "a")
+    run = guard.ledger.book.runs["first"]
+    assert run.replayed == 1
+    assert run_price(run, Unit.SUBJECT, PRICING, 1e-5) == Price(PRICING.epsilon(repeat(gaussian(1.0), 4), 1e-5), "pld")
 
 
 def test_an_account_for_items_prices_every_run_by_the_item():

@@ -49,7 +49,9 @@ def test_conditions_name_bounds_and_what_is_not_covered(proved: Path) -> None:
 def test_a_run_that_goes_on_promises_by_its_plan(proved: Path) -> None:
     run = secure(read_run(proved, "proved"))
     assert "not at its end" not in promise(run)
-    assert "This run is not at its end; this is its plan for all 3 rounds." in promise(replace(run, summary=None))
+    told = promise(replace(run, summary=None))
+    assert "This run is not at its end; this is what it has spent so far, and ε = " in told
+    assert "is planned for all 3 rounds." in told
 
 
 def test_a_server_vouches_for_no_silos_noise(proved: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_sound_run_is_put_beside_a_printed_one_at_what_that_is_worth(tmp_path:
     assert found is not None
     assert math.isinf(found.subject)
     summary = json.loads((tmp_path / sound.key / "summary.json").read_text())
-    proved = next(g for g in summary["guarantees"] if g["unit"] == "subject")
+    proved = next(g for g in summary["spent"] if g["unit"] == "subject")
     assert proved["standing"] == "PROVED"
     assert found.granted * 0.998 <= proved["epsilon"] <= found.granted
     assert play(sound, tmp_path).done == "already done"

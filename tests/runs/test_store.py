@@ -169,7 +169,7 @@ def test_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     stop_after(out, 2)
     before = contents(out)
 
-    def with_other_data(spec: RunSpec, pricing: object) -> Prepared:
+    def with_other_data(spec: RunSpec) -> Prepared:
         usual = prepared(spec)
         name, silo = next(iter(usual.silos.items()))
         inputs = silo.data.inputs.copy()

@@ -23,7 +23,7 @@ class Ones:
     def __init__(self) -> None:
         self.asked: list[tuple[float, float]] = []
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         self.asked.append((multiplier, clip_norm))
         total.add_(multiplier * clip_norm)
 

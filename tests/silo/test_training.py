@@ -58,7 +58,7 @@ class Overheard:
     stream: NoiseStream
     scales: list[tuple[float, float]]
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         self.scales.append((multiplier, clip_norm))
         self.stream.add_to(total, multiplier, clip_norm)
 

@@ -37,7 +37,7 @@ class Tap:
         """Coins that decide nothing: everybody is in the batch."""
         return np.random.default_rng(0)
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         """Keep the sum."""
         self.total = total.to(torch.float64, copy=True)
 

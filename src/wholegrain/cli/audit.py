@@ -14,9 +14,10 @@ from wholegrain.audit.auditing import ASSUMES, Audit, Settings, Verdict, audit
 from wholegrain.audit.figure import require_figure, write_figure
 from wholegrain.audit.membership import Membership, membership
 from wholegrain.cli import show
-from wholegrain.cli.pricing import Json, remembering
+from wholegrain.cli.pricing import Json
 from wholegrain.cli.runs import Changes
 from wholegrain.errors import SpecError
+from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.units import Standing, Unit
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.runner import prepare
@@ -55,7 +56,7 @@ def command(
             raise SpecError("--figure shows the attack on subjects' membership, which is left out here.")
         require_figure(figure)
     spec = _spec(target, changes)
-    pricing = remembering(spec.privacy.accountant)
+    pricing = accountant(spec.privacy.accountant)
     dataset = load_dataset(spec)
     prepared = prepare(spec, dataset=dataset, pricing=pricing)
     with _progress(3 * runs + bears_a_crowd(prepared), quiet=json) as tick:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from wholegrain.cli import show
-from wholegrain.cli.pricing import Json, remembering
+from wholegrain.cli.pricing import Json
 from wholegrain.cli.progress import watching
 from wholegrain.data.nlswork import nlswork
 from wholegrain.privacy.units import Unit
@@ -52,7 +52,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Another split of the people, other batches, other noise.")] = 0,
 ) -> None:
     """Train every policy at ε = 4, δ = 1e-5 over all 12 silos of a real table, and print what each protects."""
-    dataset, pricing = nlswork(), remembering("pld")
+    dataset = nlswork()
     runs: list[tuple[str, Run]] = []
     for label, policy, unit, rounds in LINEUP:
         spec = RunSpec.of(
@@ -64,7 +64,7 @@ def demo(
                 "rounds": {**rounds, "averaging": "subjects"},
             }
         )
-        prepared = prepare(spec, dataset=dataset, pricing=pricing)
+        prepared = prepare(spec, dataset=dataset)
         with guarded(prepared, label) as guard, watching(prepared.plan, label, json) as observe:
             runs.append((label, execute(prepared, guard, observe=observe)))
     if json:
@@ -79,7 +79,7 @@ def demo(
 
 
 def _row(label: str, run: Run) -> tuple[Any, ...]:
-    subject, item = run.plan.guarantee(Unit.SUBJECT), run.plan.guarantee(Unit.ITEM)
+    subject, item = run.spent(Unit.SUBJECT), run.spent(Unit.ITEM)
     return (
         label,
         f"{run.accuracy:.1%}",

@@ -1,5 +1,6 @@
-"""`ledger show` and `ledger verify`: what was spent, and whether the account can be believed."""
+"""`ledger`: what was spent, and whether the account can be believed."""
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,15 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from wholegrain.cli import show
-from wholegrain.cli.pricing import Json, remembering
+from wholegrain.cli.pricing import Json
 from wholegrain.errors import LedgerError
-from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.book import Book
-from wholegrain.privacy.exposure import price
+from wholegrain.privacy.exposure import Price
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import Account, BudgetOpened
+from wholegrain.privacy.records import BudgetOpened
+from wholegrain.privacy.statement import account_price, data_price, run_price
 from wholegrain.privacy.units import Unit
 from wholegrain.runs.accounts import LEDGER, ledger_path
+from wholegrain.runs.registry import Registry
 from wholegrain.runs.spec import load
 from wholegrain.runs.summary import finite
 
@@ -34,6 +37,9 @@ def show_ledger(place: Place, json: Json = False) -> None:
         return
     for account in facts["accounts"]:
         _print(account)
+    for data in facts["data"]:
+        if data["budgets"] > 1:
+            _print_data(data)
     show.out.print(f"{facts['entries']} entries, verified; head {facts['head']}", soft_wrap=True)
 
 
@@ -55,6 +61,29 @@ def verify(
         show.out.print(f"The ledger is whole: {found.number} entries, head {found.hash}", soft_wrap=True)
 
 
+@app.command()
+def adopt(
+    place: Place, data: Annotated[str, typer.Option(help="The data whose account this ledger shall keep.")]
+) -> None:
+    """Let this ledger keep the account of a data set on this machine: after a move, or a copy that was put back."""
+    path = _find(place)
+    with Ledger.open(path, create=False) as ledger:
+        Registry.here().adopt(data, ledger)
+        entries = ledger.head.number
+    show.out.print(f"'{path}' ({entries} entries) now keeps the account of the data '{data}'.", soft_wrap=True)
+
+
+@app.command()
+def forget(data: Annotated[str, typer.Argument(help="The data whose ledger is gone for good.")]) -> None:
+    """Begin anew with a data set: what was ever spent of it is not known on this machine any more."""
+    known = Registry.here().forget(data)
+    show.out.print(
+        f"The account of the data '{data}' was in '{known.path}' ({known.number} entries). It is forgotten here: what"
+        " was spent does not count any more, and whoever answers for the data should know that.",
+        soft_wrap=True,
+    )
+
+
 def _find(place: Path) -> Path:
     """The ledger that is meant: the file, the one in the folder, or the one that the folder's run wrote in."""
     if not os.path.isdir(place):
@@ -71,24 +100,41 @@ def _require_head(ledger: Ledger, head: str, path: Path) -> None:
 
 
 def _facts(ledger: Ledger) -> dict[str, Any]:
-    book, pricing = ledger.book, remembering("pld")
+    book, pricing = ledger.book, accountant("pld")
     return {
         "ledger": str(ledger.path),
         "entries": ledger.head.number,
         "head": ledger.head.hash,
-        "accounts": [_account(book, account, opened, pricing) for account, opened in book.budgets.items()],
+        "accounts": [_account(book, opened, pricing) for opened in book.budgets.values()],
+        "data": [_data(book, data, pricing) for data in dict.fromkeys(account.data for account in book.budgets)],
     }
 
 
-def _account(book: Book, account: Account, opened: BudgetOpened, pricing: Accountant) -> dict[str, Any]:
-    spent = book.spent(account)
+def _data(book: Book, data: str, pricing: Accountant) -> dict[str, Any]:
+    """All that was ever spent of a data set, over every budget that was opened on it, at the smallest of their δ."""
+    budgets = [opened for account, opened in book.budgets.items() if account.data == data]
+    delta = min(opened.delta for opened in budgets)
+    return {
+        "data": data,
+        "budgets": len(budgets),
+        "delta": delta,
+        "spent": {str(unit): _price(data_price(book, data, unit, pricing, delta)) for unit in Unit},
+    }
+
+
+def _price(found: Price) -> dict[str, Any]:
+    return {"epsilon": finite(found.epsilon), "accountant": found.way}
+
+
+def _account(book: Book, opened: BudgetOpened, pricing: Accountant) -> dict[str, Any]:
+    account, runs = opened.account, book.runs_of(opened.account)
     return {
         "data": account.data,
         "budget": account.budget,
         "unit": str(opened.unit),
         "epsilon": opened.epsilon,
         "delta": opened.delta,
-        "spent": {str(unit): finite(price(spent, unit, pricing, opened.delta)) for unit in Unit},
+        "spent": {str(unit): _price(account_price(opened, runs, pricing, unit)) for unit in Unit},
         "runs": [
             {
                 "run": run.opening.run,
@@ -98,8 +144,10 @@ def _account(book: Book, account: Account, opened: BudgetOpened, pricing: Accoun
                 "silos": len(run.reserved),
                 "steps_reserved": sum(run.reserved.values()),
                 "steps_released": sum(run.released.values()),
+                "silo_rounds_replayed": run.replayed,
+                "spent": _price(run_price(run, opened.unit, pricing, opened.delta)),
             }
-            for run in book.runs_of(account)
+            for run in runs
         ],
     }
 
@@ -107,10 +155,34 @@ def _account(book: Book, account: Account, opened: BudgetOpened, pricing: Accoun
 def _print(account: dict[str, Any]) -> None:
     limit = "no limit" if account["epsilon"] is None else f"ε = {account['epsilon']:g}"
     title = f"Budget '{account['budget']}' of the data '{account['data']}': {limit} for each {account['unit']}"
-    spent = [(unit, show.number(float("inf") if e is None else e)) for unit, e in account["spent"].items()]
-    show.out.print(show.table(title, ("unit", f"ε spent, δ = {account['delta']:g}"), spent))
+    units = ("unit", f"ε spent, δ = {account['delta']:g}", "accountant")
+    show.out.print(show.table(title, units, _spent(account["spent"])))
     rows = [
-        (run["run"], run["policy"], run["noise"], run["silos"], run["steps_reserved"], run["steps_released"])
+        (
+            run["run"],
+            run["policy"],
+            run["noise"],
+            run["silos"],
+            run["steps_reserved"],
+            run["steps_released"],
+            _number(run["spent"]["epsilon"]),
+            run["spent"]["accountant"],
+        )
         for run in account["runs"]
     ]
-    show.out.print(show.table("Runs", ("run", "policy", "noise", "silos", "steps reserved", "released"), rows))
+    columns = ("run", "policy", "noise", "silos", "steps reserved", "released", "ε spent", "accountant")
+    show.out.print(show.table("Runs", columns, rows))
+
+
+def _print_data(data: dict[str, Any]) -> None:
+    title = f"The data '{data['data']}', over all {data['budgets']} budgets that were ever opened on it"
+    columns = ("unit", f"ε spent, δ = {data['delta']:g}", "accountant")
+    show.out.print(show.table(title, columns, _spent(data["spent"])))
+
+
+def _spent(spent: dict[str, dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(unit, _number(found["epsilon"]), found["accountant"]) for unit, found in spent.items()]
+
+
+def _number(epsilon: float | None) -> str:
+    return show.number(math.inf if epsilon is None else epsilon)

@@ -14,8 +14,8 @@ from wholegrain.policies.guarantees import Row, federation_epsilon, missing_boun
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.privacy.accountants import Accountant, accountant
-from wholegrain.privacy.memory import RememberingAccountant, default_store
+from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.accountants import accountant as accountant_named
 from wholegrain.privacy.units import Budget, Standing, Unit
 from wholegrain.runs.summary import finite
 
@@ -28,11 +28,6 @@ Cap = Annotated[int | None, typer.Option(help="Z: most items of one subject in a
 Delta = Annotated[float, typer.Option(help="δ.")]
 AccountantName = Annotated[str, typer.Option("--accountant", help="pld or rdp.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
-
-def remembering(name: str) -> Accountant:
-    """The accountant by name, with the answers that earlier commands left on disk."""
-    return RememberingAccountant(accountant(name), default_store())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +105,7 @@ def account(
     question = Question(
         policy=policy, rate=rate, bound=items_per_subject, steps=steps, silos=silos, cap=cap, delta=delta
     )
-    answer(costs(question, noise, remembering(accountant)), json)
+    answer(costs(question, noise, accountant_named(accountant)), json)
 
 
 def calibrate(
@@ -137,7 +132,7 @@ def calibrate(
         return
     if policy == "fedavg":
         raise SpecError("fedavg has no noise to calibrate: it promises nothing.")
-    pricing = remembering(accountant)
+    pricing = accountant_named(accountant)
     goal = Goal(epsilon=epsilon, delta=delta, unit=unit, accountant=pricing)
     plan = make_plan(policy, question.settings, question.federation, question.horizon, goal)
     noise = getattr(plan.rows[0][0].noise, "multiplier", 0.0)

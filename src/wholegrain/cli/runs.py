@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from wholegrain.cli import show
-from wholegrain.cli.pricing import Json, remembering
+from wholegrain.cli.pricing import Json
 from wholegrain.cli.progress import watching
 from wholegrain.cli.stopping import stoppable
 from wholegrain.errors import SpecError
 from wholegrain.federation.rounds import State
 from wholegrain.policies.search import leaders
-from wholegrain.privacy.units import Guarantee
+from wholegrain.privacy.accountants import accountant
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engines import EngineChoice, engine_for, serve_silos
 from wholegrain.runs.events import event_files
@@ -24,7 +24,7 @@ from wholegrain.runs.progress import RoundDone, both
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.store import RunFolder, require_free
-from wholegrain.runs.summary import plan_facts, run_facts
+from wholegrain.runs.summary import account_facts, plan_facts, run_facts
 
 SpecPath = Annotated[Path, typer.Argument(help="A spec in TOML, or the spec.json of an earlier run.")]
 Changes = Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value. May be repeated.")]
@@ -78,14 +78,13 @@ def resume(
     """Go on with a run that was stopped, from its last whole checkpoint."""
     choice, found = EngineChoice(engine, processes), RunFolder.open(folder)
     if choice.serves:
-        serve_silos(prepare(found.spec, pricing=remembering(found.spec.privacy.accountant)))
+        serve_silos(prepare(found.spec))
         return
     with found.held():
         if found.finished:
             show.err.print(f"The run in '{folder}' is at its end; there is nothing to resume.", soft_wrap=True)
             return
-        spec = found.spec
-        prepared = prepare(spec, pricing=remembering(spec.privacy.accountant))
+        prepared = prepare(found.spec)
         _play(prepared, found, found.start(prepared), choice, Output(quiet, json, tensorboard))
 
 
@@ -105,12 +104,11 @@ def plan(
         return
     if picture is not None:
         raise SpecError("--picture shows what --optimise weighs; add it.")
-    pricing = remembering(asked.privacy.accountant)
     if asked.federation:
-        found = plan_federation(asked, asked.federation, pricing)
+        found = plan_federation(asked, asked.federation, accountant(asked.privacy.accountant))
         public = federation_learner(asked, asked.federation).public
     else:
-        prepared = prepare(asked, pricing=pricing)
+        prepared = prepare(asked)
         found, public = prepared.plan, prepared.public
     if json:
         show.as_json({**plan_facts(found), **({"public": public} if public else {})})
@@ -121,7 +119,7 @@ def plan(
 
 def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
     """Weigh what can be priced, and show the choice with its exact plan."""
-    choice = find_best(spec, pricing=remembering(spec.privacy.accountant))
+    choice = find_best(spec)
     if picture is not None:
         draw_tradeoff(choice.weighed, picture)
     if json:
@@ -138,8 +136,7 @@ def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
 
 
 def _prepare(path: Path, changes: list[str]) -> Prepared:
-    spec = load(path, tuple(changes))
-    return prepare(spec, pricing=remembering(spec.privacy.accountant))
+    return prepare(load(path, tuple(changes)))
 
 
 def _play(prepared: Prepared, folder: RunFolder, start: Start | None, choice: EngineChoice, output: Output) -> None:
@@ -182,8 +179,9 @@ def _free_folder(spec: Path) -> Path:
 def _report(finished: Run, folder: RunFolder) -> None:
     rows = [(name, f"{score.accuracy:.4f}", f"{score.loss:.4f}") for name, score in finished.scores.items()]
     show.out.print(show.table("Scores (not private)", ("items of", "accuracy", "loss"), rows))
-    promised: tuple[Guarantee, ...] = finished.plan.guarantees
-    show.out.print(show.guarantees(promised))
+    show.out.print(show.spent(finished.guarantees, finished.plan.guarantees))
+    if finished.account.shared:
+        show.out.print(show.account(account_facts(finished.account)), soft_wrap=True)
     played, planned = len(finished.rounds), finished.plan.horizon.rounds
     count = f"{played} rounds" if played == planned else f"{played} of {planned} rounds (the budget is spent)"
     failed = sum(done.failed for done in finished.rounds)

@@ -59,6 +59,33 @@ def guarantees(found: Iterable[Guarantee]) -> Table:
     return table(title, ("unit", "ε", "δ", "standing", "accountant", "because"), rows)
 
 
+def spent(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
+    """What was promised to whom by what was released, beside what was planned."""
+    pairs = list(zip(found, planned, strict=True))
+    title = "Guarantees (simulation: seeded noise)" if any(g.simulation for g, _ in pairs) else "Guarantees"
+    rows = [
+        (g.unit, number(g.epsilon), number(p.epsilon), f"{g.delta:g}", standing(g.standing), g.accountant, g.because)
+        for g, p in pairs
+    ]
+    return table(title, ("unit", "ε spent", "ε planned", "δ", "standing", "accountant", "because"), rows)
+
+
+def account(facts: Mapping[str, Any]) -> str:
+    """Where an account stands that others spend from, too, and the data over all its budgets."""
+    limit = "" if facts["epsilon"] is None else f" of {facts['epsilon']:g}"
+    whole = _or_infinity(facts["spent_of_the_data"])
+    return (
+        f"Account '{facts['budget']}' of the data '{facts['data']}': ε = {number(_or_infinity(facts['spent']))}{limit}"
+        f" spent (by {facts['accountant']}; runs: {facts['runs']}). The data over all its budgets"
+        f" ({facts['budgets_of_the_data']}): ε = {number(whole)} (by {facts['accountant_of_the_data']}). For each"
+        f" {facts['unit']}, δ = {facts['delta']:g}."
+    )
+
+
+def _or_infinity(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
 def plan(planned: Plan) -> None:
     """The plan in full, before any training."""
     horizon = planned.horizon

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wholegrain._files import private_folder
 from wholegrain._places import cache_folder
 
 FORMAT = 1
@@ -97,7 +98,7 @@ def _read(place: Path, identity: str) -> Arrays | None:
 
 
 def _write(place: Path, identity: str, arrays: Arrays) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(place.parent)
     # A temporary file is its owner's alone from the start, and takes its place only when it is whole.
     handle, partial = tempfile.mkstemp(dir=place.parent, prefix=".partial-")
     try:

@@ -1,11 +1,17 @@
-"""silo.toml: what a silo's operator agrees to. It is the only authority over the silo's data; no message changes it."""
+"""silo.toml: what a silo's operator agrees to. It is the only authority over the silo's data; no message changes it.
+
+The data has a name that stays (`ledger.data`), and its account lies in the machine's state folder unless `ledger.path`
+says otherwise: neither a renamed file nor a copied charter opens a fresh budget.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from wholegrain._places import state_folder
 from wholegrain.errors import SpecError
+from wholegrain.runs.accounts import LEDGER
 from wholegrain.runs.spec import (
     ComputeSpec,
     DataSpec,
@@ -75,6 +81,12 @@ class Charter(Section):
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of subjects that is never trained on, for scores."""
 
+    @property
+    def data_name(self) -> str:
+        """The name under which the account of the data is kept, whatever its file is called."""
+        assert self.ledger.data is not None
+        return self.ledger.data
+
     def as_run(self) -> RunSpec:
         """The part of a run's spec that says how data is read and capped."""
         require_sizes(self)
@@ -128,8 +140,14 @@ def load_charter(path: Path) -> Charter:
     except ValidationError as error:
         raise SpecError(sentence(error, Charter, f"the charter '{path}'")) from error
     require_sizes(charter)
+    if charter.ledger.data is None:
+        raise SpecError(
+            f"The charter '{path}' gives its data no name: add a section [ledger] with data = \"a name that stays\","
+            " under which this machine keeps the account of all that is ever released from it."
+        )
     if charter.ledger.path is None:
-        charter = charter.model_copy(update={"ledger": _ledger_beside(charter.ledger, path)})
+        place = charter.ledger.model_copy(update={"path": str((state_folder() / LEDGER).absolute())})
+        charter = charter.model_copy(update={"ledger": place})
     return charter
 
 
@@ -140,8 +158,3 @@ def _resolve(section: Any, key: str, path: Path) -> None:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _ledger_beside(ledger: LedgerSpec, path: Path) -> LedgerSpec:
-    """The ledger of a silo lies beside its charter, where its operator keeps both."""
-    return ledger.model_copy(update={"path": str((path.parent / "ledger.sqlite").resolve())})

@@ -7,6 +7,7 @@ message. Flower takes the app from the bundle that the server sends: docs/operat
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,13 +18,13 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from wholegrain import _check
+from wholegrain._files import open_private
 from wholegrain.deploy.charter import Charter, load_charter
 from wholegrain.deploy.host import Host, facts_of
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError, WholegrainError
 from wholegrain.privacy.accountants import accountant
-from wholegrain.privacy.memory import RememberingAccountant, default_store
-from wholegrain.runs.accounts import open_ledger
+from wholegrain.runs.accounts import release_ledger
 from wholegrain.silo.sources import noise_source
 
 log = logging.getLogger("wholegrain.silo")
@@ -36,8 +37,8 @@ FAILED = "[silo] the task failed; the silo's own log says why"
 def hosted(charter: Charter) -> Iterator[Host]:
     """The silo of a charter, with its data read and its ledger open."""
     assert charter.ledger.path is not None
-    pricing = RememberingAccountant(accountant(charter.limit.accountant), default_store())
-    with open_ledger(Path(charter.ledger.path)) as ledger:
+    pricing = accountant(charter.limit.accountant)
+    with release_ledger(Path(charter.ledger.path), charter.data_name) as ledger:
         yield Host.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
 
 
@@ -87,7 +88,8 @@ def _note(charter: Charter, message: Message, why: str) -> None:
     }
     path = Path(charter.ledger.path).with_name("refusals.jsonl")
     try:
-        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with open(handle, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
     except OSError as error:
         log.warning("'%s' cannot be written: %s", path, error.strerror)

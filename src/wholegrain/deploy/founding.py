@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wholegrain import _check
+from wholegrain._files import open_private, private_folder
 from wholegrain.deploy.certificates import Authority, silo_key
 from wholegrain.errors import RunError, SpecError
 from wholegrain.runs.spec import BLANK
@@ -85,8 +86,9 @@ def _write_silo(founding: Founding, authority: Authority, folder: Path, silo: st
 
 
 def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    private_folder(path.parent)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    handle = open_private(path, flags) if secret else os.open(path, flags, 0o644)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
 
@@ -160,6 +162,9 @@ most_steps = 10
 [sizes]                  # public: about what is trained on, in round numbers, as the server's spec has them
 items = "{BLANK}"
 subjects = "{BLANK}"
+
+[ledger]
+data = "{BLANK}"       # the data's name, which stays: all that is ever released from it is on one account
 
 [allow]
 policies = ["subject_dp"]

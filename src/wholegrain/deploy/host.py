@@ -28,10 +28,10 @@ from wholegrain.policies.catalog import CATALOG, find
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.exposure import price
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.statement import account_price, data_price
 from wholegrain.privacy.units import Unit
 from wholegrain.runs.datasets import coins_for, load_dataset, split_dataset
 from wholegrain.runs.evaluation import score
@@ -104,9 +104,9 @@ class Host:
     def require_budget(self) -> BudgetOpened:
         """The budget of the charter, which must be the one that the ledger holds, if it holds one of that name."""
         limit, ledger = self.charter.limit, self.charter.ledger
-        account = Account(data=ledger.data or self.dataset.name, budget=ledger.budget)
+        account = Account(data=self.charter.data_name, budget=ledger.budget)
         budget = BudgetOpened(account=account, unit=Unit(limit.unit), epsilon=limit.epsilon, delta=limit.delta)
-        if self.ledger.book.budgets.get(account, budget) != budget:
+        if (self.ledger.book.budgets.get(account) or budget) != budget:
             raise RefusalError(
                 "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
             )
@@ -194,8 +194,9 @@ def standing_of(host: Host) -> dict[str, Any]:
     Private: what is counted in the data, to be compared with the declared sizes; it is marked, and stays here.
     """
     limit, ledger = host.charter.limit, host.charter.ledger
-    account = host.require_budget().account
-    spent = price(host.ledger.book.spent(account), Unit(limit.unit), host.accountant, limit.delta)
+    opened = host.require_budget()
+    spent = account_price(opened, host.ledger.book.runs_of(opened.account), host.accountant)
+    whole = data_price(host.ledger.book, opened.account.data, opened.unit, host.accountant, opened.delta)
     facts = host.silo.facts
     return {
         "features": host.dataset.features,
@@ -207,7 +208,10 @@ def standing_of(host: Host) -> dict[str, Any]:
         "unit": limit.unit,
         "epsilon": limit.epsilon,
         "delta": limit.delta,
-        "epsilon_spent": spent,
+        "epsilon_spent": spent.epsilon,
+        "accountant": spent.way,
+        "data": opened.account.data,
+        "epsilon_spent_of_the_data": whole.epsilon,
         "smallest_noise": limit.smallest_noise,
         "policies": ", ".join(host.charter.allow.policies),
         "models": "; ".join(map(str, host.agreed)),

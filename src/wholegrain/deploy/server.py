@@ -21,7 +21,6 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
-from wholegrain.privacy.memory import RememberingAccountant, default_store
 from wholegrain.runs.learners import federation_learner
 from wholegrain.runs.planning import plan_federation, settings_of
 from wholegrain.runs.progress import RoundDone, SiloDone
@@ -67,7 +66,7 @@ def serve(spec: RunSpec, out: Path, grid: Grid) -> Run:
 def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared:
     """A run without data: planned from the public facts of the silos."""
     federation = _federation(spec)
-    pricing = pricing or RememberingAccountant(accountant(spec.privacy.accountant), default_store())
+    pricing = pricing or accountant(spec.privacy.accountant)
     plan = plan_federation(spec, federation, pricing)
     learner = federation_learner(spec, federation)
     return Prepared(

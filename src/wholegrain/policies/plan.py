@@ -15,7 +15,7 @@ from wholegrain.errors import AccountingError, BudgetError, SpecError
 from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.guarantees import Row, federation_epsilon, federation_event, missing_bound, obstacles, terms
 from wholegrain.policies.horizon import Horizon
-from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.policies.policy import MOST_SPAN, Policy, SiloFacts
 from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.privacy.calibration import MOST_NOISE, first_guess, least_noise, most_rounds
 from wholegrain.privacy.exposure import Terms
@@ -126,6 +126,8 @@ def make_plan(policy: str, settings: Settings, federation: Federation, horizon: 
     subject: ε = 2, δ = 1e-05, PROVED by pld
     """
     rows = tuple((find(policy).row(settings, silo), silo) for silo in federation.silos)
+    if settings.by_span and len(rows) > MOST_SPAN:
+        raise SpecError(f"by_span is for at most {MOST_SPAN} silos, and there are {len(rows)}.")
     if settings.by_span and not all(row.by_span for row, _ in rows):
         raise SpecError(f"by_span is for subject_dp, which clips a subject as one; {policy} does not heed it.")
     draft = Plan(

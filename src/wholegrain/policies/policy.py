@@ -10,11 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wholegrain import _check
-from wholegrain.data.sampling import Batch, PoissonItems, Sampling
+from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, Sampling
 from wholegrain.errors import SpecError
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 
 MOST_ITEMS_PER_SUBJECT = 100_000
+MOST_SPAN = 1024
+"""Silos that one subject can be in, where that decides what it counts in each."""
+UNKNOWN = 16
+"""Items of a subject in a batch, where no bound on them is public."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +131,22 @@ class Policy:
         sampling = self.sampling
         alone = isinstance(sampling, PoissonItems) and sampling.most_per_subject is None
         return alone and self.clip.per is ClipPer.ITEM and self.clip.pool is Pool.SUM
+
+    def expected_units(self, silo: SiloFacts) -> float:
+        """How many vectors are clipped in a batch that public sizes let expect: subjects, or items."""
+        sampling = self.sampling
+        if isinstance(sampling, FixedItems):
+            return float(sampling.size)
+        if isinstance(sampling, PoissonItems):
+            return sampling.rate * silo.items
+        if self.clip.per is ClipPer.SUBJECT:
+            return sampling.rate * silo.subjects
+        return sampling.rate * silo.subjects * min(sampling.items or silo.items, self.largest_subject(silo))
+
+    def largest_subject(self, silo: SiloFacts) -> int:
+        """The most items of one subject in a batch, as far as it is public; where nothing is, a guess for speed."""
+        bounds = (getattr(self.sampling, "items", None), silo.items_per_subject)
+        return min((bound for bound in bounds if bound is not None), default=UNKNOWN)
 
     def noise_multiplier_for(self, batch: Batch) -> float:
         """Noise on the sum, in units of the clip norm; refused before calibration."""

@@ -1,5 +1,7 @@
 """What an event costs. Two accountants behind one protocol; each answer can be traced to the one that gave it.
 
+Every price is computed in the process that charges, refuses or prints it; none is ever read from a file.
+
 PLD (privacy loss distributions, the default) is the tighter one and prices everything that our policies do. RDP (the
 moments accountant) is what the paper used; it cannot price mixtures and says so. Both give upper bounds for
 add/remove-one; neither ever approximates what it cannot price.
@@ -32,9 +34,9 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from wholegrain import _check
 from wholegrain.errors import AccountingError
 from wholegrain.privacy.approximation import suitable_grid
+from wholegrain.privacy.filters import Filter
 
-# Raise it with every change to how events are priced, here or in `approximation`: answers kept on disk are then
-# dropped.
+# Raise it with every change to how events are priced, here or in `approximation`.
 PRICING = 2
 
 # Beyond this the library's way to ε leaves floating point (it takes exp(−ε)), and so does the smallest double.
@@ -60,6 +62,14 @@ class Accountant(Protocol):
 
     def epsilon(self, event: DpEvent, delta: float) -> float:
         """An upper bound on ε; infinite where nothing is protected."""
+        ...
+
+    def way(self, event: DpEvent) -> str:
+        """By which theorem this event is priced; every answer names it."""
+        ...
+
+    def filtered(self, limit: float | None) -> "Accountant":
+        """The accountant for steps that are chosen after seeing what earlier ones released, up to a limit on ε."""
         ...
 
 
@@ -101,6 +111,14 @@ class PldAccountant:
         except OverflowError:  # losses beyond floating point: so little noise that there is no bound to speak of
             return math.inf
 
+    def way(self, event: DpEvent) -> str:
+        """Composition of the event's steps, which are fixed beforehand."""
+        return self.name
+
+    def filtered(self, limit: float | None) -> Filter:
+        """A filter over the steps."""
+        return Filter(self, limit)
+
 
 @dataclass(frozen=True)
 class RdpAccountant:
@@ -131,6 +149,14 @@ class RdpAccountant:
                 " (a mixture of Gaussians); use the accountant 'pld'."
             ) from error
         return float(accountant.get_epsilon(delta))
+
+    def way(self, event: DpEvent) -> str:
+        """Composition of the event's steps, which are fixed beforehand."""
+        return self.name
+
+    def filtered(self, limit: float | None) -> Filter:
+        """A filter over the steps."""
+        return Filter(self, limit)
 
 
 DEFAULT: Accountant = PldAccountant()

@@ -14,12 +14,31 @@ Key = tuple[str, int, str, str, str]
 
 @dataclass(frozen=True)
 class RunAccount:
-    """A run's opening, its terms, and steps reserved and released by each silo."""
+    """A run's opening, its terms, and steps reserved and released by each silo.
+
+    `replayed` counts reservations of a silo for a round that it was already paid for: with secure noise, what is played
+    again after a fault is a new release.
+    """
 
     opening: RunOpened
     terms: Terms
     reserved: Releases = field(default_factory=Counter)
     released: Releases = field(default_factory=Counter)
+    replayed: int = 0
+
+    @property
+    def has_spent(self) -> bool:
+        """Whether anything was ever reserved."""
+        return any(self.reserved.values())
+
+    @property
+    def spending(self) -> Spending:
+        """What it has reserved, on its terms."""
+        return self.terms, self.reserved
+
+    def after(self, steps: Releases, replayed: int = 0) -> "RunAccount":
+        """The run when it has reserved these steps, too."""
+        return replace(self, reserved=Counter(self.reserved) + Counter(steps), replayed=self.replayed + replayed)
 
 
 @dataclass
@@ -35,6 +54,7 @@ class Book:
     runs: dict[str, RunAccount] = field(default_factory=dict)
     _reserved: dict[Key, int] = field(default_factory=dict)
     _released: set[Key] = field(default_factory=set)
+    _played: set[tuple[str, int, str]] = field(default_factory=set)
 
     def add(self, entry: Entry) -> None:
         """Count one entry; one that contradicts the entries before it is refused."""
@@ -62,17 +82,21 @@ class Book:
         """Whether this release is known to have left the silo."""
         return _key(release) in self._released
 
-    def runs_of(self, account: Account) -> list[RunAccount]:
-        """The runs that spend from an account, in the order in which they were opened."""
-        return [run for run in self.runs.values() if run.opening.account == account]
+    def runs_of(self, account: Account, more: Iterable[Reserved] = ()) -> list[RunAccount]:
+        """The runs that spend from an account, in the order in which they were opened, and these releases on top."""
+        runs = {run.opening.run: run for run in self.runs.values() if run.opening.account == account}
+        for release in more:
+            run = runs[release.run]
+            runs[release.run] = run.after({release.silo: release.steps}, _place(release) in self._played)
+        return list(runs.values())
+
+    def runs_on(self, data: str) -> list[RunAccount]:
+        """The runs that spend from any budget that was ever opened on the data of this name."""
+        return [run for run in self.runs.values() if run.opening.account.data == data]
 
     def spent(self, account: Account, more: Iterable[Reserved] = ()) -> list[Spending]:
         """All that was ever reserved from an account, run by run, and these releases on top."""
-        asked: dict[str, Counter[str]] = {}
-        for release in more:
-            asked.setdefault(release.run, Counter())[release.silo] += release.steps
-        runs = self.runs_of(account)
-        return [(run.terms, Counter(run.reserved) + asked.get(run.opening.run, Counter())) for run in runs]
+        return [run.spending for run in self.runs_of(account, more)]
 
     def _add_reserved(self, entry: Reserved) -> None:
         _require(entry.run in self.runs, f"the run '{entry.run}' was never opened")
@@ -81,7 +105,8 @@ class Book:
         _require(known, f"the terms of the run '{entry.run}' do not name the silo '{entry.silo}'")
         _require(_key(entry) not in self._reserved, f"round {entry.round} of '{entry.silo}' is paid for twice")
         self._reserved[_key(entry)] = entry.steps
-        self.runs[entry.run] = replace(run, reserved=Counter(run.reserved) + Counter({entry.silo: entry.steps}))
+        self.runs[entry.run] = run.after({entry.silo: entry.steps}, _place(entry) in self._played)
+        self._played.add(_place(entry))
 
     def _add_released(self, entry: Released) -> None:
         steps = self._reserved.get(_key(entry), 0)
@@ -94,6 +119,10 @@ class Book:
 
 def _key(entry: Reserved | Released) -> Key:
     return entry.run, entry.round, entry.silo, entry.stream, entry.start
+
+
+def _place(entry: Reserved) -> tuple[str, int, str]:
+    return entry.run, entry.round, entry.silo
 
 
 def _require(true: bool, otherwise: str) -> None:

@@ -12,6 +12,7 @@ from dp_accounting import DpEvent
 from wholegrain.errors import AccountingError
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.groups import group_epsilon
 from wholegrain.privacy.units import Unit
 
@@ -72,6 +73,14 @@ Spending = tuple[Terms, Releases]
 """What one run has released so far, and on what terms."""
 
 
+@dataclass(frozen=True)
+class Price:
+    """ε, and by which theorem."""
+
+    epsilon: float
+    way: str
+
+
 def price(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> float:
     """The smallest ε at δ that can be proved for one unit, over all that these runs released.
 
@@ -80,10 +89,34 @@ def price(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: 
     >>> round(price([(terms, {"north": 4})], Unit.SUBJECT, DEFAULT, 1e-5), 2)
     1.55
     """
+    return _cheapest(spent, unit, accountant, delta)[0]
+
+
+def priced(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> Price:
+    """The same, with its way."""
+    epsilon, event = _cheapest(spent, unit, accountant, delta)
+    return Price(epsilon, accountant.way(event))
+
+
+def _cheapest(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> tuple[float, DpEvent]:
+    """ε, and the event that it was found from.
+
+    Where steps were chosen later, so was the cheaper of two ways: each then has half of δ (see `filters`).
+    """
+    direct, subject = events_of(spent, unit)
+    if subject is None:
+        return accountant.epsilon(direct, delta), direct
+    delta = delta / 2 if isinstance(accountant, Filter) else delta
+    epsilon = accountant.epsilon(direct, delta)
+    around = group_epsilon(lambda inner: accountant.epsilon(subject, inner), 2, delta)
+    return (epsilon, direct) if epsilon <= around else (around, subject)
+
+
+def events_of(spent: Iterable[Spending], unit: Unit) -> tuple[DpEvent, DpEvent | None]:
+    """What all of it reveals about a unit; and of an item, where that can be told, what its subject meets."""
     spent = list(spent)
-    direct = accountant.epsilon(events.compose(terms.of(unit).event(steps) for terms, steps in spent), delta)
-    ways = [(terms.through_subject, steps) for terms, steps in spent]
-    if unit is not Unit.ITEM or not all(exposure for exposure, _ in ways):
-        return direct
-    subject = events.compose(exposure.event(steps) for exposure, steps in ways if exposure)
-    return min(direct, group_epsilon(lambda inner: accountant.epsilon(subject, inner), 2, delta))
+    direct = events.compose(terms.of(unit).event(steps) for terms, steps in spent)
+    around = [(terms.through_subject, steps) for terms, steps in spent]
+    if unit is not Unit.ITEM or not all(exposure for exposure, _ in around):
+        return direct, None
+    return direct, events.compose(exposure.event(steps) for exposure, steps in around if exposure)

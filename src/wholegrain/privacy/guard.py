@@ -1,23 +1,26 @@
 """The one gate between a plan and its training: a round that the budget cannot pay for does not start."""
 
+import math
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from wholegrain.errors import BudgetError, LedgerError
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.book import Book
-from wholegrain.privacy.exposure import Releases, Spending, price
+from wholegrain.privacy.book import Book, RunAccount
+from wholegrain.privacy.exposure import Price, Releases
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import BudgetOpened, Released, Reserved, RunOpened
+from wholegrain.privacy.statement import account_price, run_price
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """Releases of one round that are paid for, and ε spent from the account with them."""
+    """Releases of one round that are paid for; ε that the run has spent with them, and the account."""
 
     releases: tuple[Reserved, ...]
     epsilon: float
+    account: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,12 @@ class Guard:
                 raise LedgerError(
                     f"The ledger knows the run '{run.run}' on other terms; a changed run is a new run: start it anew."
                 )
+            opened = page.book.budgets.get(run.account)
+            _require_same(opened or budget, budget)
             if known is None:
-                opened = page.book.budgets.get(run.account)
-                before = page.book.spent(run.account)
-                after = [*before, (run.terms.terms(), horizon)]
+                before = page.book.runs_of(run.account)
+                _require_room(opened or budget, before, run.run)
+                after = [*before, RunAccount(run, run.terms.terms(), horizon)]
                 _require_paid(opened or budget, before, after, "The run", accountant)
                 page.add(*([] if opened else [budget]), run)
         return Guard(ledger, run.run, stream, accountant)
@@ -76,10 +81,12 @@ class Guard:
         with self.ledger.writing() as page:
             fresh = tuple(release for release in asked if not page.book.holds(release))
             opened = _budget(page.book, self.run)
-            before, after = page.book.spent(opened.account), page.book.spent(opened.account, fresh)
-            epsilon = _require_paid(opened, before, after, f"Round {round}", self.accountant)
+            before, after = page.book.runs_of(opened.account), page.book.runs_of(opened.account, fresh)
+            _require_room(opened, before, self.run)
+            account = _require_paid(opened, before, after, f"Round {round}", self.accountant)
+            own = self._own(opened, after, account)
             page.add(*fresh)
-        return Reservation(asked, epsilon)
+        return Reservation(asked, own.epsilon, account.epsilon)
 
     def require_paid(self, releases: Releases) -> None:
         """Refuse a ledger that knows less of this run than it has released: it was put back to an earlier state."""
@@ -98,6 +105,13 @@ class Guard:
                 if release.silo in arrived and not page.book.was_released(release):
                     page.add(Released(**release.model_dump(exclude={"kind", "steps"})))
 
+    def _own(self, opened: BudgetOpened, runs: list[RunAccount], account: Price) -> Price:
+        """What this run has spent, whatever the others have."""
+        if opened.runs == "one":
+            return account
+        run = next(run for run in runs if run.opening.run == self.run)
+        return run_price(run, opened.unit, self.accountant, opened.delta)
+
     def _asked(self, round: int, steps: Mapping[str, int], start: str) -> tuple[Reserved, ...]:
         stream = self.stream or f"once:{secrets.token_hex(16)}"
         return tuple(
@@ -110,19 +124,35 @@ def _budget(book: Book, run: str) -> BudgetOpened:
     return book.budgets[book.runs[run].opening.account]
 
 
-def _require_paid(
-    opened: BudgetOpened, before: list[Spending], after: list[Spending], who: str, accountant: Accountant
-) -> float:
-    """ε after what is asked, or a refusal that says what was asked and what is left."""
-
-    def cost(spent: list[Spending]) -> float:
-        return price(spent, opened.unit, accountant, opened.delta)
-
-    epsilon = cost(after)
-    # Not `epsilon > budget`: a price that is not a number must not pass.
-    if opened.epsilon is not None and after != before and not epsilon <= opened.epsilon:
+def _require_same(opened: BudgetOpened, asked: BudgetOpened) -> None:
+    """An account protects one unit at one δ: a price for another unit, or at another δ, says nothing about it."""
+    if (opened.unit, opened.delta) != (asked.unit, asked.delta):
         raise BudgetError(
-            f"{who} would bring ε to {epsilon:.4g}; {cost(before):.4g} of {opened.epsilon:g} is spent from the budget"
-            f" {opened.account}, so it is refused before any silo trains."
+            f"The budget {opened.account} was opened for each {opened.unit} at δ = {opened.delta:g}, and the run is for"
+            f" each {asked.unit} at δ = {asked.delta:g}; keep to it, or open another one by name (ledger.budget)."
         )
-    return epsilon
+
+
+def _require_room(opened: BudgetOpened, runs: list[RunAccount], run: str) -> None:
+    """An account for one run is that of the first to spend anything."""
+    others = [other.opening.run for other in runs if other.has_spent and other.opening.run != run]
+    if opened.runs == "one" and others:
+        raise BudgetError(
+            f"The budget {opened.account} is that of the run '{others[0]}' alone; open another one by name"
+            " (ledger.budget), with ledger.epsilon if several runs are to share it."
+        )
+
+
+def _require_paid(
+    opened: BudgetOpened, before: list[RunAccount], after: list[RunAccount], who: str, accountant: Accountant
+) -> Price:
+    """ε after what is asked, or a refusal that says what was asked and what is left."""
+    found = account_price(opened, after, accountant)
+    # Not `epsilon > budget`: a price that is not a number must not pass.
+    if opened.epsilon is not None and after != before and not found.epsilon <= opened.epsilon:
+        gone = account_price(opened, before, accountant)
+        raise BudgetError(
+            f"{who} would bring ε to {found.epsilon:.4g}; {gone.epsilon:.4g} of {opened.epsilon:g} is spent from the"
+            f" budget {opened.account} (priced by {found.way}), so it is refused before any silo trains."
+        )
+    return found

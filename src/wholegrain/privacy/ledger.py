@@ -16,14 +16,14 @@ import hashlib
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from wholegrain._files import sync_folder
+from wholegrain._files import open_private, sync_folder
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.book import Book
 from wholegrain.privacy.records import ENTRY, Entry, Opened
@@ -88,6 +88,8 @@ class Ledger:
 
     def __init__(self, path: Path | None, database: sqlite3.Connection) -> None:
         self.path = path
+        self.notice: Callable[[Head], None] = _ignore
+        """Told of every head that is durable."""
         self._database = database
         self._book, self._head = Book(), START
 
@@ -120,6 +122,11 @@ class Ledger:
         return self._book
 
     @property
+    def known(self) -> Book:
+        """What the entries that were read so far add up to."""
+        return self._book
+
+    @property
     def head(self) -> Head:
         """The last entry that was read."""
         return self._head
@@ -146,6 +153,7 @@ class Ledger:
                 self._database.execute("ROLLBACK")
         with self._explaining():
             self._bear_witness()
+        self.notice(self._head)
 
     def hash_of(self, number: int) -> str | None:
         """The hash of an entry, or None where there is no such entry."""
@@ -235,7 +243,7 @@ class Ledger:
     def _bear_witness(self) -> None:
         if self.path is None:
             return
-        handle = os.open(self._witness, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        handle = open_private(self._witness, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)  # nobody takes another's line for one that was cut short
             _drop_cut_line(handle)
@@ -286,7 +294,14 @@ class Ledger:
             raise LedgerError(f"The ledger {where} cannot be used: {error}.") from error
 
 
+def _ignore(head: Head) -> None:
+    """Nobody asked to be told."""
+
+
 def _connect(path: Path) -> sqlite3.Connection:
+    """SQLite makes its journal with the rights of the database, so that it is enough to close that to others."""
+    with contextlib.suppress(OSError, ValueError):  # SQLite says what is wrong
+        os.close(open_private(path, os.O_RDWR | os.O_CREAT))
     try:
         return sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
     except (sqlite3.Error, ValueError) as error:  # ValueError: a character that no path can have

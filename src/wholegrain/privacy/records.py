@@ -166,13 +166,18 @@ class Opened(Record):
 
 
 class BudgetOpened(Record):
-    """An account and what may be spent from it in all; without ε it only counts."""
+    """An account and what may be spent from it in all; without ε it only counts.
+
+    An account for one run is priced as that run is. One for several, which are chosen one after the other, is priced by
+    a filter, from its first run on: which of the two it is must be said before anything is released.
+    """
 
     kind: Literal["budget"] = "budget"
     account: Account
     unit: Unit
     epsilon: Positive | None
     delta: Annotated[float, Field(gt=0, lt=1)]
+    runs: Literal["one", "several"] = "several"
 
     @property
     def budget(self) -> Budget | None:

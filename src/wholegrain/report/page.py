@@ -67,13 +67,25 @@ def _badges(runs: list[RunRecord]) -> str:
 
 
 def _compared(runs: list[RunRecord]) -> str:
-    heads = ("run", "policy", "unit", "ε proved", "ε claimed", "δ", "standing", "rounds", "accuracy (not private)")
+    heads = (
+        "run",
+        "policy",
+        "unit",
+        "ε spent",
+        "ε planned",
+        "ε claimed",
+        "δ",
+        "standing",
+        "rounds",
+        "accuracy (not private)",
+    )
     rows = [
         (
             run.name,
             run.plan["policy"],
             run.plan["unit"],
             number(run.promised["epsilon"]),
+            number(run.planned["epsilon"]),
             number(run.claimed["epsilon"]) if run.claimed else "–",
             f"{run.promised['delta']:g}",
             run.promised["standing"],
@@ -94,10 +106,18 @@ def _promises(run: RunRecord, several: bool) -> str:
     heading = f"What is promised by {escape(run.name)}" if several else "What is promised"
     terms = "".join(f"<dt>{escape(term)}</dt><dd>{escape(words)}</dd>" for term, words in conditions(run))
     rows = [
-        (g["unit"], number(g["epsilon"]), f"{g['delta']:g}", g["standing"], g["accountant"], g["because"])
-        for g in run.plan["guarantees"]
+        (
+            g["unit"],
+            number(g["epsilon"]),
+            number(planned["epsilon"]),
+            f"{g['delta']:g}",
+            g["standing"],
+            g["accountant"],
+            g["because"],
+        )
+        for g, planned in zip(run.spent, run.plan["guarantees"], strict=True)
     ]
-    table = _table(("unit", "ε", "δ", "standing", "accountant", "because"), rows)
+    table = _table(("unit", "ε spent", "ε planned", "δ", "standing", "accountant", "because"), rows)
     body = (
         f'<p class="promise">{escape(promise(run))}</p><dl>{terms}</dl><h3>Proved and claimed, side by side</h3>{table}'
     )

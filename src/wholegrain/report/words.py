@@ -51,7 +51,10 @@ def _caveat(run: RunRecord) -> str:
         "This run is a simulation and protects nobody: whoever knows its seed can take the noise away again. What"
         " follows is what the same run would promise with secure noise. "
     )
-    unfinished = f"This run is not at its end; this is its plan for all {run.plan['rounds']} rounds. "
+    unfinished = (
+        f"This run is not at its end; this is what it has spent so far, and ε = {number(run.planned['epsilon'])} is"
+        f" planned for all {run.plan['rounds']} rounds. "
+    )
     return (simulated if run.simulation else "") + ("" if run.finished else unfinished)
 
 
@@ -60,7 +63,8 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     found, plan = run.promised, run.plan
     yield "Unit", found["unit"]
     yield "Neighbouring", found["neighbouring"]
-    yield "ε, δ", f"{number(found['epsilon'])}, {found['delta']:g}"
+    yield "ε, δ", f"{number(found['epsilon'])}, {found['delta']:g}; planned: ε = {number(run.planned['epsilon'])}"
+    yield from _account(run)
     yield "Standing", f"{found['standing']} – {_standing(found)}"
     yield "Because", found["because"]
     yield "Accountant", f"{found['accountant']} (an upper bound)"
@@ -71,6 +75,24 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "Not covered", NOT_COVERED
     who = f"{plan['cohort']} of {len(plan['silos'])} silos"
     yield "Training", f"{plan['rounds']} rounds of {plan['steps_per_round']} steps in {who}"
+
+
+def _account(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """What others have spent of the same data, where there are any."""
+    account = run.account
+    if account is None or (account["runs"] < 2 and account["budgets_of_the_data"] < 2):
+        return
+    limit = "" if account["epsilon"] is None else f" of {account['epsilon']:g}"
+    yield (
+        "Account",
+        f"'{account['budget']}' of the data '{account['data']}': ε = {number(account['spent'])}{limit} spent"
+        f" (by {account['accountant']}; runs: {account['runs']})",
+    )
+    yield (
+        "Data",
+        f"ε = {number(account['spent_of_the_data'])} over all budgets that were ever opened on it"
+        f" (by {account['accountant_of_the_data']}; budgets: {account['budgets_of_the_data']})",
+    )
 
 
 def _standing(found: Facts) -> str:

@@ -21,7 +21,7 @@ from wholegrain.privacy.units import Budget
 from wholegrain.report.reading import read_run
 from wholegrain.reproduce.recipes import GroupSizesSpec, Recipe
 from wholegrain.reproduce.trials import PRIVATE
-from wholegrain.reproduce.worth import Worth, pricing, worth
+from wholegrain.reproduce.worth import Worth, worth
 from wholegrain.runs.spec import RunSpec
 
 UNIFORM = "uniform"
@@ -108,6 +108,5 @@ def price_paper(recipe: Recipe, settings: GroupSizesSpec, found: Iterable[GroupS
                 Horizon(silos=names, rounds=spec.rounds.count, steps=spec.rounds.steps),
                 Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta),
                 largest_subject=dict.fromkeys(names, sizes.largest),
-                accountant=pricing(),
             )
             yield Priced(sizes.placement, algorithm, sizes.largest, worth(plan, sizes.largest, sizes.usual))

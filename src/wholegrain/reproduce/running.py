@@ -25,7 +25,7 @@ from wholegrain.errors import RunError, WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.privacy.units import Unit
 from wholegrain.reproduce.trials import OF_PAPER, Trial
-from wholegrain.reproduce.worth import Worth, pricing, worth_of_run
+from wholegrain.reproduce.worth import Worth, worth_of_run
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.progress import RoundDone
 from wholegrain.runs.runner import Prepared, execute, guarded, prepare
@@ -193,7 +193,7 @@ def _execute(prepared: Prepared, folder: RunFolder) -> None:
 
 
 def _prepare(spec: RunSpec) -> Prepared:
-    return prepare(spec, dataset=_dataset(spec.data.model_dump_json()), pricing=pricing(spec.privacy.accountant))
+    return prepare(spec, dataset=_dataset(spec.data.model_dump_json()))
 
 
 @lru_cache(maxsize=1)

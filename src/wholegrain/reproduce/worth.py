@@ -15,20 +15,13 @@ from wholegrain.errors import SpecError
 from wholegrain.policies.guarantees import Row, obstacles, step_event, worst_row
 from wholegrain.policies.plan import Plan
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, PublicDivisor
-from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.events import repeat
-from wholegrain.privacy.memory import RememberingAccountant, default_store
 from wholegrain.privacy.units import Unit
 from wholegrain.runs.describe import count
 from wholegrain.runs.runner import Prepared
 from wholegrain.runs.summary import finite
 
 BATCHES = 20
-
-
-def pricing(name: str = "pld") -> Accountant:
-    """The accountant by name, with the answers that earlier processes left on disk."""
-    return RememberingAccountant(accountant(name), default_store())
 
 
 @dataclass(frozen=True)

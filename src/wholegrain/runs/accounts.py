@@ -1,16 +1,29 @@
-"""Which ledger a run writes in, which account pays for it, and the guard between them."""
+"""Which ledger a run writes in, which account pays for it, the guard between them, and what was spent in the end."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wholegrain import _check
+from wholegrain._files import private_folder
 from wholegrain._places import state_folder
 from wholegrain.errors import BudgetError, LedgerError
 from wholegrain.policies.plan import Plan
+from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.book import Book, RunAccount
+from wholegrain.privacy.exposure import Price
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.statement import account_price, data_price, run_price
+from wholegrain.privacy.units import Guarantee, Standing, Unit
+from wholegrain.runs.registry import Registry, kept
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
+
+log = logging.getLogger("wholegrain.runs")
 
 LEDGER = "ledger.sqlite"
 
@@ -33,11 +46,19 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
     if path is None:
         return Ledger.in_memory()
     try:
-        if create and not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        if create and (path.parent == state_folder() or not path.parent.is_dir()):
+            private_folder(path.parent)  # ours; a folder that somebody else made stays as it is
     except (OSError, ValueError) as error:  # ValueError: a character that no path can have
         raise LedgerError(f"The ledger '{path}' cannot be made: {_check.reason(error)}.") from error
     return Ledger.open(path, create=create)
+
+
+@contextlib.contextmanager
+def release_ledger(path: Path, data: str, *, create: bool = True) -> Iterator[Ledger]:
+    """The ledger that pays for releases from the data of this name: the one that this machine knows, or its first."""
+    Registry.here().require_there(data, path)
+    with open_ledger(path, create=create) as ledger, kept(data, ledger):
+        yield ledger
 
 
 def require_known(ledger: Ledger, run: str) -> None:
@@ -62,9 +83,89 @@ def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, no
         noise=noise.name,
         terms=TermsRecord.of(plan.terms),
     )
-    budget = BudgetOpened(account=account, unit=plan.unit, epsilon=limit, delta=plan.delta)
+    # A limit of the run's own is for this run alone. One that was named in the spec may be for several.
+    alone = spec.ledger.epsilon is None and plan.budget is not None
+    budget = BudgetOpened(
+        account=account, unit=plan.unit, epsilon=limit, delta=plan.delta, runs="one" if alone else "several"
+    )
+    _say_what_is_gone(ledger, account, plan)
     stream = noise.identity if noise.repeats else None
     return Guard.open(ledger, opening, budget, plan.horizon.releases(), stream, plan.accountant)
+
+
+def _say_what_is_gone(ledger: Ledger, account: Account, plan: Plan) -> None:
+    """Whoever opens another budget on the same data is told what the others have spent already."""
+    book = ledger.book
+    if account in book.budgets or not any(run.has_spent for run in book.runs_on(account.data)):
+        return
+    gone = data_price(book, account.data, plan.unit, plan.accountant, plan.delta)
+    log.warning(
+        "The budget %s is a new one; the data's %d other(s) have spent ε = %.4g for each %s at δ = %g (by %s), and what"
+        " this one spends comes on top.",
+        account,
+        len([budget for budget in book.budgets if budget.data == account.data]),
+        gone.epsilon,
+        plan.unit,
+        plan.delta,
+        gone.way,
+    )
+
+
+def spent_guarantees(plan: Plan, run: RunAccount) -> tuple[Guarantee, ...]:
+    """What the plan's guarantees have come to, by the ledger: what is proved belongs to what was released.
+
+    A claim of the paper stays what it is, and so does it that nothing can be proved.
+    """
+    return tuple(_spent(guarantee, plan, run) for guarantee in plan.guarantees)
+
+
+def _spent(planned: Guarantee, plan: Plan, run: RunAccount) -> Guarantee:
+    if planned.standing is not Standing.PROVED:
+        return planned
+    found = run_price(run, planned.unit, plan.accountant, plan.delta)
+    return replace(planned, epsilon=found.epsilon, accountant=found.way, because=because(planned.because, run))
+
+
+def because(planned: str, run: RunAccount) -> str:
+    """Why, and what was played again."""
+    again = "; what was played again after a fault is counted again" if run.replayed else ""
+    return f"{planned}{again}"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Where a run's account stands, and its data over all budgets that were ever opened on it."""
+
+    account: Account
+    unit: Unit
+    limit: float | None
+    delta: float
+    runs: int
+    price: Price
+    budgets: int
+    data: Price
+    """Of all budgets together."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether there is more to tell than of the run itself."""
+        return self.runs > 1 or self.budgets > 1
+
+
+def spent_of(book: Book, run: str, pricing: Accountant) -> Spent:
+    """Where the account of this run stands."""
+    account = book.runs[run].opening.account
+    opened, runs = book.budgets[account], book.runs_of(account)
+    return Spent(
+        account=account,
+        unit=opened.unit,
+        limit=opened.epsilon,
+        delta=opened.delta,
+        runs=sum(each.has_spent for each in runs),
+        price=account_price(opened, runs, pricing),
+        budgets=len({each.opening.account for each in book.runs_on(account.data) if each.has_spent}),
+        data=data_price(book, account.data, opened.unit, pricing, opened.delta),
+    )
 
 
 def _require_same_budget(ledger: Ledger, account: Account, spec: RunSpec) -> None:

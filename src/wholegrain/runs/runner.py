@@ -32,8 +32,18 @@ from wholegrain.models.inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
-from wholegrain.privacy.units import Guarantee, Unit
-from wholegrain.runs.accounts import guard_run, ledger_path, open_ledger, require_known
+from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.units import Guarantee, Standing, Unit
+from wholegrain.runs.accounts import (
+    Spent,
+    guard_run,
+    ledger_path,
+    open_ledger,
+    release_ledger,
+    require_known,
+    spent_guarantees,
+    spent_of,
+)
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.learners import Learner, learner_for, own_learner
@@ -100,10 +110,13 @@ def forget(done: RoundDone, state: State) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
-    """A finished run: its plan with guarantees, what each round gave, and the trained model."""
+    """A finished run: its plan, what was spent in the end, what each round gave, and the trained model."""
 
     spec: RunSpec
     plan: Plan
+    guarantees: tuple[Guarantee, ...]
+    """What the plan's guarantees have come to, by the ledger: rounds that were played again are counted again."""
+    account: Spent
     rounds: tuple[RoundDone, ...]
     vector: Tensor
     model: nn.Module
@@ -123,8 +136,12 @@ class Run:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What is proved for a subject."""
-        return self.plan.guarantee(Unit.SUBJECT)
+        """What is proved for a subject, of what was released; `plan.guarantee()` is what was planned."""
+        return self.spent(Unit.SUBJECT)
+
+    def spent(self, unit: Unit) -> Guarantee:
+        """What is proved for a unit, of what was released."""
+        return next(g for g in self.guarantees if g.unit is unit and g.standing is not Standing.CLAIMED)
 
 
 def train(dataset: Dataset, *, model: nn.Module | Mapping[str, Any] | None = None, **sections: Any) -> Run:
@@ -190,10 +207,18 @@ def guarded(prepared: Prepared, run: str, folder: Path | None = None, *, create:
 
     Without `create`, the run has begun, and its ledger must know it.
     """
-    with open_ledger(ledger_path(prepared.spec, folder), create=create) as ledger:
+    with _ledger(prepared, folder, create) as ledger:
         if not create:
             require_known(ledger, run)
         yield guard_run(ledger, run, prepared.spec, prepared.data, prepared.plan, prepared.noise)
+
+
+def _ledger(prepared: Prepared, folder: Path | None, create: bool) -> contextlib.AbstractContextManager[Ledger]:
+    """A release is paid for where this machine keeps the data's account. A server has no data, and silos their own."""
+    spec, path = prepared.spec, ledger_path(prepared.spec, folder)
+    if spec.privacy.noise == "seeded" or spec.federation is not None or path is None:
+        return open_ledger(path, create=create)
+    return release_ledger(path, spec.ledger.data or prepared.data, create=create)
 
 
 def execute(
@@ -231,9 +256,12 @@ def execute(
         observe(done[-1])
     shown = averaged.server.shown(state.vector, state.memory)
     load(prepared.model, shown)
+    book = guard.ledger.book
     return Run(
         spec=prepared.spec,
         plan=prepared.plan,
+        guarantees=spent_guarantees(prepared.plan, book.runs[guard.run]),
+        account=spent_of(book, guard.run, prepared.plan.accountant),
         rounds=tuple(done),
         vector=shown,
         model=prepared.model,

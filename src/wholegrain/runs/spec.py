@@ -142,8 +142,8 @@ class LedgerSpec(Section):
     """Whose account pays: the budget named `budget` of the data named `data`, in the ledger at `path`.
 
     A relative path is taken from the spec's folder. Without one, a simulation keeps its ledger in its own folder, and a
-    run with secure noise in the user's, where it lasts. `epsilon` is what all runs on the account may spend; without
-    it, the first run's own.
+    run with secure noise in the user's, where it lasts. `epsilon` is what all runs on the account may spend, by a
+    filter; without it the limit is the run's own, and the account is for this run alone.
     """
 
     path: str | None = None

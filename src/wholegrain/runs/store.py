@@ -159,20 +159,13 @@ class RunFolder:
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self.path / "checkpoints", self.run)
 
-    def _digest_key(self, spec: RunSpec) -> bytes:
-        """What the digest of the data is keyed with: other data has another one, and so has another run.
-
-        In a release there is a secret in it. Without one, the digest would confirm a guess of the whole data set.
-        """
-        secret = secret_key("digests of data") if spec.privacy.noise == "secure" else b""
-        return secret + self.run.encode()
-
     def _fill(self, prepared: Prepared) -> None:
         identity = {
             "format": FORMAT,
             "run": self.run,
             "spec": prepared.spec.digest,
-            "data": data_digest(prepared.silos, self._digest_key(prepared.spec)),
+            "data": data_digest(prepared.silos, self._key(prepared)),
+            "key": "machine" if _is_release(prepared) else "run",
             "start": prepared.public.get("digest"),
             "wholegrain": wholegrain.__version__,
         }
@@ -192,11 +185,14 @@ class RunFolder:
 
     def _require_same(self, prepared: Prepared) -> None:
         """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""
-        if data_digest(prepared.silos, self._digest_key(prepared.spec)) != _read(self.path / "run.json").get("data"):
-            secure = prepared.spec.privacy.noise == "secure"
-            key = " (or the state folder has lost the key that decides who is held out)" if secure else ""
+        identity = _read(self.path / "run.json")
+        # Runs of 0.1.0 name no key: theirs was the run's own name.
+        keyed = self._key(prepared) if identity.get("key") == "machine" else self.run.encode()
+        if data_digest(prepared.silos, keyed) != identity.get("data"):
+            elsewhere = ", or it was started on another machine, which has the key" if _is_release(prepared) else ""
             raise RunError(
-                f"The data is not what the run in '{self.path}' was started with{key}; put it back, or start a new run."
+                f"The data is not what the run in '{self.path}' was started with{elsewhere}; put it back, or start a"
+                " new run."
             )
         if prepared.public.get("digest") != _read(self.path / "run.json").get("start"):
             raise RunError(
@@ -208,6 +204,15 @@ class RunFolder:
                 f"This version of wholegrain plans the run in '{self.path}' differently; go on with the version that"
                 " started it, or start a new run."
             )
+
+    def _key(self, prepared: Prepared) -> bytes:
+        """What the data's digest is keyed with.
+
+        Private: without the key, whoever reads run.json could try guesses of the data against its digest. The key of a
+        release is drawn by the operating system, and stays on this machine, outside the folder.
+        """
+        secret = secret_key("digests of data") if _is_release(prepared) else b""
+        return secret + self.run.encode()
 
     def _rounds(self) -> tuple[RoundDone, ...]:
         """The rounds on record, up to the first line that is not whole."""
@@ -238,6 +243,11 @@ def _whole(run: Run) -> dict[str, Tensor]:
     if all(parameter.requires_grad for parameter in run.model.parameters()):
         return trained
     return {name: value.contiguous() for name, value in run.model.state_dict().items()} | trained
+
+
+def _is_release(prepared: Prepared) -> bool:
+    """Whether private data is released from here: a server has none, a simulation protects nobody."""
+    return prepared.spec.privacy.noise == "secure" and bool(prepared.silos)
 
 
 def data_digest(silos: Mapping[str, Silo], key: bytes) -> str:

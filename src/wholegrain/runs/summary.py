@@ -9,6 +9,7 @@ from wholegrain.federation.messages import SiloFault
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy
 from wholegrain.privacy.units import Guarantee
+from wholegrain.runs.accounts import Spent
 from wholegrain.runs.evaluation import Score
 from wholegrain.runs.progress import RoundDone
 from wholegrain.runs.runner import Run
@@ -35,6 +36,23 @@ def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
         "because": guarantee.because,
         "simulation": guarantee.simulation,
         "counted_sizes": guarantee.counted_sizes,
+    }
+
+
+def account_facts(spent: Spent) -> dict[str, Any]:
+    """Where a run's account stands, and its data over all budgets."""
+    return {
+        "data": spent.account.data,
+        "budget": spent.account.budget,
+        "unit": str(spent.unit),
+        "epsilon": spent.limit,
+        "delta": spent.delta,
+        "runs": spent.runs,
+        "spent": finite(spent.price.epsilon),
+        "accountant": spent.price.way,
+        "budgets_of_the_data": spent.budgets,
+        "spent_of_the_data": finite(spent.data.epsilon),
+        "accountant_of_the_data": spent.data.way,
     }
 
 
@@ -114,7 +132,9 @@ def run_facts(run: Run) -> dict[str, Any]:
     """A finished run in one mapping."""
     return {
         "policy": run.plan.policy,
-        "guarantees": [guarantee_facts(guarantee) for guarantee in run.plan.guarantees],
+        "spent": [guarantee_facts(guarantee) for guarantee in run.guarantees],
+        "planned": [guarantee_facts(guarantee) for guarantee in run.plan.guarantees],
+        "account": account_facts(run.account),
         "noise": run.noise,
         "rounds": len(run.rounds),
         "rounds_planned": run.plan.horizon.rounds,

@@ -20,8 +20,11 @@ from wholegrain.data.sampling import Source
 class NoiseStream(Protocol):
     """The noise of one silo in one round, step after step."""
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
-        """Add the next N(0, (multiplier·clip_norm)² I) to a sum of contributions of that norm at most, in place."""
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
+        """Add the next N(0, (multiplier·clip_norm)² I) to a sum of contributions of that norm at most, in place.
+
+        Where some of them are clipped to less, `least_norm` is the least of their norms.
+        """
         ...
 
 
@@ -96,7 +99,7 @@ class _Twister:
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         """Some values at a time: they stay in the cache, and no second vector is needed."""
         std = multiplier * clip_norm
         if std == 0:

@@ -6,7 +6,7 @@ multiplier:
 
     g = the largest power of two with g·√d ≤ C·2⁻¹³        the grid, from public numbers alone
     k = round(total / g)                                   exact, for g is a power of two
-    n = round(N(0, (s/g)²)) + jitter,  s = z·C·(1 + 2⁻¹³)  whole numbers
+    n = round(N(0, (s/g)²)) + jitter,  whole numbers, with s = z·C·(1 + SLACK)·(1 + 2⁻¹³)
     result = g·(k + n)                                     exact in float64, then rounded to the vector's precision
 
 Why this is the Gaussian mechanism that was priced: adding a whole number commutes with rounding, so k + round(N) is
@@ -25,7 +25,8 @@ What remains, beside the assumption that AES-256 in counter mode cannot be told 
   true normal value exceeds with probability 5·10⁻²¹, and beyond 5 σ the radius gets coarser. Over all that happens with
   a pair this makes a difference of 2⁻⁵² at most: 10⁻⁹ for 6.6 million values.
 - The numbers are those of the mathematics, not of a clock: how long they take is not claimed to be independent of them.
-- Sums are taken to move by what was priced. What floating point does to them before they get here is not seen here.
+- Sums are taken to move by what was priced times 1 + SLACK: what floating point does to them before they get here is
+  bounded by that (gradients/rounding.py), and the noise is larger by as much.
 
 Never to be added here: a seed, a way to get at a key, a log of what was drawn.
 """
@@ -45,6 +46,7 @@ from torch import Tensor
 from wholegrain import _check
 from wholegrain.data.draws import Draws, SecureDraws
 from wholegrain.errors import RunError, SpecError
+from wholegrain.gradients.rounding import SLACK
 from wholegrain.silo.noise import NoiseStream
 
 MARGIN = 2.0**-13
@@ -110,17 +112,20 @@ class GridNoise:
     def __init__(self, bits: Keystream) -> None:
         self._noise = WholeNormals(bits)
 
-    def add_to(self, total: Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         """Put the sum on the grid and add the next noise, in place; without noise it stays as it is.
 
-        Guarantee: a Gaussian mechanism of noise multiplier `multiplier` for sums that differ by C or a multiple, up to
-        what the module's docstring says to remain.
+        The grid is made for `least_norm`: in a silo where a subject counts less, rounding counts less in the same
+        measure.
+
+        Guarantee: a Gaussian mechanism of noise multiplier `multiplier` for sums that differ by C·(1 + SLACK) or a
+        multiple, up to what the module's docstring says to remain.
         Private: `total`. After an error it is neither the sum nor a release.
         """
         if _check.non_negative("noise_multiplier", multiplier) == 0 or total.numel() == 0:
             return
-        step = grid(clip_norm, total.numel())
-        std = multiplier * clip_norm * (1 + MARGIN) / step
+        step = grid(least_norm or clip_norm, total.numel())
+        std = multiplier * clip_norm * (1 + SLACK) * (1 + MARGIN) / step
         if not std <= MOST_STD:
             raise SpecError(f"noise_multiplier = {multiplier:g} is too large for {total.numel():,} parameters.")
         size = _part(total.numel())

@@ -1,9 +1,11 @@
 """The one step. Every algorithm is this function on another row."""
 
+import math
+
 from torch import Tensor
 
 from wholegrain.data.sampling import Batch
-from wholegrain.policies.policy import Policy
+from wholegrain.policies.policy import MOST_SPAN, Policy
 from wholegrain.silo.noise import NoiseStream
 
 
@@ -14,5 +16,6 @@ def release(total: Tensor, batch: Batch, policy: Policy, noise: NoiseStream) -> 
     mechanism of sensitivity as declared, on empty batches as on any other.
     Private: `total`, which is overwritten, and `batch`; only the result may leave the silo.
     """
-    noise.add_to(total, policy.noise_multiplier_for(batch), policy.clip.norm)
+    least = policy.clip.norm / math.sqrt(MOST_SPAN) if policy.by_span else policy.clip.norm
+    noise.add_to(total, policy.noise_multiplier_for(batch), policy.clip.norm, least)
     return total.div_(policy.divisor.divisor_for(batch))

@@ -14,22 +14,53 @@ from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.units import Buckets, scattered
 from wholegrain.models.inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.step import release
 
-CHUNK = 512
-"""Items that a view is computed for at once: a constant, so that every engine gets the same bits."""
+CHUNK = 64
+"""Items that a view is computed for at once: always as many, so that an item's features do not depend on the others."""
 
 View = Callable[[Tensor], Tensor]
 """A public function of an item, computed in the silo: what a frozen part of a model makes of it."""
 
 
 def viewed(stored: Tensor, view: View) -> Tensor:
-    """What the view makes of stored inputs [item, ...]."""
+    """What the view makes of stored inputs [item, ...].
+
+    Guarantee: an item's features are the same to the last bit whoever else is in the silo: every pass has one size, and
+    where rows of such a pass depend on their place (which is tried first), each item has a pass of its own.
+    """
+    if not len(stored):
+        with torch.no_grad():
+            return view(values(stored.new_zeros(1, *stored.shape[1:])))[:0]
+    size = CHUNK if _steady(view, stored) else 1
     with torch.no_grad():
-        return torch.cat([view(values(some)) for some in torch.split(stored, CHUNK)])
+        return torch.cat([_in_full(view, some, size) for some in torch.split(stored, size)])
+
+
+def _in_full(view: View, some: Tensor, size: int) -> Tensor:
+    """Features of at most `size` items, computed for as many."""
+    full = torch.cat([some, some[:1].expand(size - len(some), *some.shape[1:])]) if len(some) < size else some
+    return view(values(full))[: len(some)]
+
+
+def _steady(view: View, like: Tensor) -> bool:
+    """Whether equal items give equal features at every place of a pass, on made-up items."""
+    draws = torch.Generator().manual_seed(0)
+    shape = (TRIED, *like.shape[1:])
+    made_up = (
+        torch.rand(shape, generator=draws) if like.is_floating_point() else torch.randint(2, shape, generator=draws)
+    )
+    number = torch.arange(CHUNK) % TRIED
+    with torch.no_grad():
+        features = view(values(made_up.to(like.dtype)[number]))
+    return bool((features == features[:TRIED][number]).all())
+
+
+TRIED = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +81,11 @@ class Silo:
         """Inputs as they are trained on: a tensor that shares the array's memory, or what the view made of it, once."""
         stored = torch.from_numpy(self.data.inputs)
         return stored if self.view is None else viewed(stored, self.view)
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """What decides in which group of a sum an item's subject is added up [item]; see gradients.units.Buckets."""
+        return scattered(self.data.subjects)
 
     @cached_property
     def targets(self) -> Tensor:
@@ -82,14 +118,17 @@ class Trainer:
     def _pooled(self, silo: Silo, batch: Batch, policy: Policy, vector: Tensor) -> Tensor:
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
         inputs, targets = values(silo.inputs[items]), silo.targets[items]
+        expected, largest = policy.expected_units(silo.facts), policy.largest_subject(silo.facts)
+        buckets = Buckets(silo.numbers, batch.items, expected, largest)
         if not policy.by_span:
-            return self.clipped_sum(vector, inputs, targets, groups, policy.clip).total
+            return self.clipped_sum(vector, inputs, targets, groups, policy.clip, buckets).total
         if silo.spans is None:
             raise SpecError(f"The silo '{silo.facts.name}' does not know in how many others its subjects are.")
-        total = torch.zeros_like(vector)
-        spans = torch.from_numpy(silo.spans[batch.items])
+        total = torch.zeros_like(vector, dtype=torch.float64)
+        spans = silo.spans[batch.items]
         # Subjects of one span have one clip norm.
-        for span in torch.unique(spans).tolist():
-            own, clip = spans == span, replace(policy.clip, norm=policy.clip.norm / math.sqrt(span))
-            total += self.clipped_sum(vector, inputs[own], targets[own], groups[own], clip).total
+        for span in np.unique(spans).tolist():
+            own, clip = torch.from_numpy(spans == span), replace(policy.clip, norm=policy.clip.norm / math.sqrt(span))
+            some = replace(buckets, items=batch.items[spans == span])
+            total += self.clipped_sum(vector, inputs[own], targets[own], groups[own], clip, some).total
         return total

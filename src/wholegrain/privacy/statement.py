@@ -1,0 +1,55 @@
+"""What was spent, by whom, and by which theorem: of a run, of an account, and of a data set over all its budgets.
+
+Everything that is refused, charged or printed as spent comes from here, and from the ledger's entries alone. Which
+theorem covers which case, and why, stands in `filters`.
+"""
+
+from collections.abc import Iterable
+
+from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.book import Book, RunAccount
+from wholegrain.privacy.exposure import Price, Spending, events_of, priced
+from wholegrain.privacy.filters import steps_of
+from wholegrain.privacy.records import BudgetOpened
+from wholegrain.privacy.units import Unit
+
+
+def run_price(run: RunAccount, unit: Unit, accountant: Accountant, delta: float) -> Price:
+    """What one run has spent, whatever it was meant to.
+
+    Guarantee: its terms and schedule were fixed when it was opened, so that what it has released composes. Where rounds
+    were played again and its steps are of several kinds, who looked at a release may have chosen which to repeat: then
+    a filter prices it.
+    """
+    spent = [run.spending]
+    if run.replayed and _kinds(spent, unit) > 1:
+        accountant = accountant.filtered(None)
+    return priced(spent, unit, accountant, delta)
+
+
+def account_price(
+    opened: BudgetOpened, runs: Iterable[RunAccount], accountant: Accountant, unit: Unit | None = None
+) -> Price:
+    """What these runs have spent together from an account, for its own unit unless another is named.
+
+    Guarantee: for an account with a limit, whatever runs are chosen after seeing others, all that is released while
+    this is within the limit keeps to (limit, δ).
+    """
+    spent, unit = [run for run in runs if run.has_spent], unit or opened.unit
+    if opened.runs == "one" and len(spent) == 1:
+        return run_price(spent[0], unit, accountant, opened.delta)
+    filtered = accountant if opened.runs == "one" and not spent else accountant.filtered(opened.epsilon)
+    return priced([run.spending for run in spent], unit, filtered, opened.delta)
+
+
+def data_price(book: Book, data: str, unit: Unit, accountant: Accountant, delta: float) -> Price:
+    """What was ever spent of a data set, over all budgets that were opened on it."""
+    runs = [run for run in book.runs_on(data) if run.has_spent]
+    if len(runs) == 1 and book.budgets[runs[0].opening.account].runs == "one":
+        return run_price(runs[0], unit, accountant, delta)
+    return priced([run.spending for run in runs], unit, accountant.filtered(None), delta)
+
+
+def _kinds(spent: list[Spending], unit: Unit) -> int:
+    """How many kinds of steps there are in what was spent."""
+    return max(len({step for step, _ in steps_of(event)}) for event in events_of(spent, unit) if event is not None)

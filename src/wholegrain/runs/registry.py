@@ -1,0 +1,159 @@
+"""Which ledger keeps the account of which data on this machine, and how far it had come.
+
+A budget is worth what its ledger is. Deleting the file, putting back an older copy or pointing a spec at another path
+would open a fresh budget on data that has already paid. So the state folder remembers, for every data name that a
+release was ever made from, the identity and the last head of its ledger, and anything else is refused until its owner
+says so (`wholegrain ledger adopt`, `wholegrain ledger forget`).
+
+What this finds: mistakes, restored copies, moved folders. It cannot find somebody who may write the state folder too.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from wholegrain import _check
+from wholegrain._files import open_private, private_folder, write_whole
+from wholegrain._places import state_folder
+from wholegrain.errors import LedgerError
+from wholegrain.privacy.ledger import Head, Ledger
+
+FILE = "ledgers.json"
+
+
+@dataclass(frozen=True)
+class Known:
+    """A ledger as this machine last saw it."""
+
+    identity: str
+    path: str
+    number: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The file in the state folder, its owner's alone."""
+
+    folder: Path
+
+    @staticmethod
+    def here() -> "Registry":
+        """The one of this machine and user."""
+        return Registry(state_folder())
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self.folder / FILE
+
+    def known(self, data: str) -> Known | None:
+        """The ledger of this data, if any release was ever made from it here."""
+        with self._explaining():
+            found = self._read().get(data)
+            return None if found is None else Known(**found)
+
+    def require_there(self, data: str, path: Path) -> None:
+        """Refuse to begin a new ledger for data that has one."""
+        known = self.known(data)
+        if known is not None and not path.exists():
+            raise LedgerError(
+                f"There is no ledger '{path}', and this machine keeps the account of the data '{data}' in"
+                f" '{known.path}'; put that one back, or name it in ledger.path ({_ways(data)})."
+            )
+
+    def require_same(self, data: str, ledger: Ledger) -> None:
+        """Refuse a ledger that is not the data's, or that knows less than it did."""
+        known = self.known(data)
+        if known is None:
+            return
+        if ledger.book.identity != known.identity:
+            raise LedgerError(
+                f"The ledger '{ledger.path}' is not the one in which this machine keeps the account of the data"
+                f" '{data}', which is '{known.path}'; name that one in ledger.path ({_ways(data)})."
+            )
+        if ledger.hash_of(known.number) != known.hash:
+            raise LedgerError(
+                f"The ledger '{ledger.path}' was put back to an earlier state: it ends at entry {ledger.head.number},"
+                f" and this machine has seen entry {known.number}; get the later one ({_ways(data)})."
+            )
+
+    def note(self, data: str, ledger: Ledger, head: Head) -> None:
+        """Remember how far the data's ledger has come; it never goes back."""
+        if ledger.path is None or all(account.data != data for account in ledger.known.budgets):
+            return
+        seen = Known(str(ledger.known.identity), os.path.abspath(ledger.path), head.number, head.hash)
+        with self._writing() as all_known:
+            before = all_known.get(data)
+            if before is None or before["identity"] != seen.identity or before["number"] < seen.number:
+                all_known[data] = asdict(seen)
+
+    def adopt(self, data: str, ledger: Ledger) -> None:
+        """From now on this ledger keeps the account of the data, whichever did before."""
+        if all(account.data != data for account in ledger.book.budgets):
+            raise LedgerError(f"The ledger '{ledger.path}' holds no budget of the data '{data}'.")
+        with self._writing() as all_known:
+            head = ledger.head
+            path = os.path.abspath(ledger.path or "")
+            all_known[data] = asdict(Known(str(ledger.book.identity), path, head.number, head.hash))
+
+    def forget(self, data: str) -> Known:
+        """Begin anew: what was spent of the data is not known here any more."""
+        known = self.known(data)
+        if known is None:
+            raise LedgerError(f"This machine knows of no ledger of the data '{data}'.")
+        with self._writing() as all_known:
+            all_known.pop(data, None)
+        return known
+
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        content = json.loads(self.path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it holds no sections")
+        return content
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[dict[str, Any]]:
+        """The content, for one process at a time; it is written when the block ends."""
+        with self._explaining():
+            private_folder(self.folder)
+            handle = open_private(self.folder / f"{FILE}.lock", os.O_RDWR | os.O_CREAT)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                content = self._read()
+                before = dict(content)
+                yield content
+                if content != before:
+                    write_whole(self.path, json.dumps(content, indent=1, ensure_ascii=False).encode(), private=True)
+            finally:
+                os.close(handle)
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, TypeError) as error:
+            raise LedgerError(
+                f"The list of ledgers '{self.path}' cannot be used: {_check.reason(error)}; put it back from a copy."
+            ) from error
+
+
+@contextlib.contextmanager
+def kept(data: str, ledger: Ledger) -> Iterator[Ledger]:
+    """The ledger of this data, if it is the one; whatever is written in it from now on is remembered."""
+    registry = Registry.here()
+    registry.require_same(data, ledger)
+    registry.note(data, ledger, ledger.head)
+    ledger.notice = lambda head: registry.note(data, ledger, head)
+    yield ledger
+
+
+def _ways(data: str) -> str:
+    return f"or, knowing what that does, `wholegrain ledger adopt PLACE --data '{data}'` or `ledger forget '{data}'`"
