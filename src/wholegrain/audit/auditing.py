@@ -56,7 +56,7 @@ class Settings:
     runs: int = 100
     confidence: float = 0.95
     seed: int = 0
-    subjects: int = 1_000_000
+    subjects: int = 500_000
 
     def __post_init__(self) -> None:
         if self.unit is Unit.SILO:
