@@ -16,11 +16,12 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.pooling import Clip, Pooled
 from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.units import Buckets, scattered
 from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.step import release
-from workloads import SEED, Workload
+from workloads import GROUP_SIZES, SEED, Workload
 
 
 class Steps(Protocol):
@@ -77,11 +78,14 @@ class Private:
         self.vector = flatten(workload.model)
         self.batch = Batch(torch.arange(workload.batch).numpy(), workload.groups.numpy())
         self.noise = SeededNoise(SEED).stream(0, "silo")
+        self.facts, self.numbers = facts_of(workload), scattered(self.batch.groups)
 
     def gradient(self) -> Tensor:
         """The clipped sum."""
-        w = self.workload
-        return self.clipped_sum(self.vector, w.inputs, w.targets, w.groups, self.policy.clip).total
+        w, policy = self.workload, self.policy
+        expected, largest = policy.expected_units(self.facts), policy.largest_subject(self.facts)
+        buckets = Buckets(self.numbers, self.batch.items, expected, largest)
+        return self.clipped_sum(self.vector, w.inputs, w.targets, w.groups, policy.clip, buckets).total
 
     def step(self) -> None:
         """One private step."""
@@ -92,7 +96,9 @@ class Private:
 def in_pieces(model: nn.Module) -> ClippedSum:
     """vmap over pieces of a few whole subjects, so that no more than `MOST_VALUES` gradient values are held."""
 
-    def clipped_sum(vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
+    def clipped_sum(
+        vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None = None
+    ) -> Pooled:
         most = max(1, vectorised.MOST_VALUES // len(vector))
         total, zeroed = torch.zeros_like(vector), 0
         for piece in _pieces(groups, most):
@@ -126,8 +132,14 @@ def _by_subject(groups: Tensor) -> list[list[int]]:
 def policy_for(name: str, workload: Workload) -> Policy:
     """A row of the catalogue whose expected batch is the workload's."""
     expected = workload.subjects if name == "subject_dp" else workload.batch
-    facts = SiloFacts(name="silo", items=100 * workload.batch, subjects=100 * workload.subjects)
-    return find(name).row(Settings(batch_size=expected, clip_norm=CLIP_NORM), facts).with_noise(NOISE_MULTIPLIER)
+    settings = Settings(batch_size=expected, clip_norm=CLIP_NORM)
+    return find(name).row(settings, facts_of(workload)).with_noise(NOISE_MULTIPLIER)
+
+
+def facts_of(workload: Workload) -> SiloFacts:
+    """A silo of a hundred such batches."""
+    sizes = {"items": 100 * workload.batch, "subjects": 100 * workload.subjects}
+    return SiloFacts(name="silo", **sizes, items_per_subject=max(GROUP_SIZES))
 
 
 def _ours(policy: str) -> Callable[[Workload], Steps]:

@@ -28,7 +28,7 @@ CASE = "cnn128"
 class Plain:
     """torch's normal values from its global generator, in a vector of their own."""
 
-    def add_to(self, total: torch.Tensor, multiplier: float, clip_norm: float) -> None:
+    def add_to(self, total: torch.Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         total.add_(torch.randn_like(total), alpha=multiplier * clip_norm)
 
 

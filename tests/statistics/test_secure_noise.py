@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from wholegrain.errors import RunError, SpecError
+from wholegrain.gradients.rounding import SLACK
 from wholegrain.silo import secure
 from wholegrain.silo.noise import NoiseSource, NoiseStream
 from wholegrain.silo.secure import BLOCK, MARGIN, Keystream, SecureNoise, grid, jitter_bits, normal_pairs, snap
@@ -54,7 +55,7 @@ def part(stream: NoiseStream, size: int, z: float = 1.0, C: float = 1.0, dtype: 
     """The next values of a stream, in units of what their standard deviation should be."""
     total = torch.zeros(size, dtype=dtype)
     stream.add_to(total, z, C)
-    return total.double().numpy() / (z * C * (1 + MARGIN))
+    return total.double().numpy() / (z * C * (1 + SLACK) * (1 + MARGIN))
 
 
 def released(total: torch.Tensor, z: float = 1.0, C: float = 1.0) -> torch.Tensor:
@@ -193,7 +194,7 @@ def beyond() -> dict[float, int]:
     total = torch.empty(1 << 22)
     for _ in range(TAIL_DRAWS):
         drawn.add_to(total.zero_(), 1.0, 1.0)
-        total.abs_().div_(1 + MARGIN)
+        total.abs_().div_((1 + SLACK) * (1 + MARGIN))
         for limit in TAIL_LIMITS:
             counts[limit] += int((total > limit).sum())
     return counts
@@ -407,7 +408,7 @@ def defined(total: list[float], z: float, C: float, block: int, steps: int) -> l
     step = Fraction(2) ** 40
     while step**2 * len(total) > (Fraction(C) / 8192) ** 2:
         step /= 2
-    std = Fraction(z) * Fraction(C) * (1 + Fraction(1, 8192)) / step
+    std = Fraction(z) * Fraction(C) * (1 + Fraction(1, 64)) * (1 + Fraction(1, 8192)) / step
     releases = []
     for _ in range(steps):
         noise: list[int] = []

@@ -29,6 +29,8 @@ from wholegrain.gradients.vectorised import item_gradients
 from wholegrain.gradients.workspace import Workspace
 
 TRIAL, TRIALS = 3, 2
+# Different items of a pass that is tried for how its rows depend on their company.
+PERIOD = 31
 # Sizes of batches in which a model is watched for items that depend on each other.
 MIXING = (3, 8, 16, 50, 128)
 # Two ways of summing differ by rounding; a wrong rule differs by more than this part of the whole.
@@ -76,7 +78,8 @@ def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs:
 
 def _steadiest(trial: "_Trial", make: "Make", model: nn.Module, layout: Layout) -> Chosen:
     """A program that is right, in the first way in which its rows do not depend on their company."""
-    for way in (make, _by_aligned_rules) if make is _by_rules else (make,):
+    # Of what vmap makes inside nothing is seen, so that it is trusted in fixed places alone.
+    for way in (make, _by_aligned_rules) if make is _by_rules else ():
         made = way(model, layout)
         sizes = trial.sizes(made)
         if sizes is not None:
@@ -130,6 +133,25 @@ def _made_up(given: Tensor) -> Iterator[Tensor]:
     if given.dim() == 1:
         mixed[0], mixed[1] = 0, 1
     yield from (mixed, torch.ones_like(mixed), torch.zeros_like(mixed))
+
+
+def _by_item(rows: Tensor, items: int) -> Tensor:
+    """The same with items in the first dimension; recurrent layers have time there, and others flatten positions."""
+    if rows.shape[0] == items or rows.dim() < 2:
+        return rows
+    if rows.shape[1] == items:
+        return rows.transpose(0, 1)
+    return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
+
+
+def _varied(made_up: Tensor) -> Tensor:
+    """Many more items of the same kind, of numbers so different in size that every order of adding them up shows."""
+    draws, shape = torch.Generator().manual_seed(3), (PERIOD, *made_up.shape[1:])
+    if not made_up.is_floating_point():
+        whole = torch.randint(2, shape, generator=draws).to(made_up.dtype)
+        return whole.clamp(int(made_up.min()), int(made_up.max()))
+    exponents = torch.randint(-6, 7, shape, generator=draws).to(made_up.dtype)
+    return torch.randn(shape, dtype=made_up.dtype, generator=draws) * 2**exponents
 
 
 def _zeros(given: Tensor) -> Tensor:
@@ -216,18 +238,25 @@ class _Trial:
     def sizes(self, made: "Made") -> Sizes | None:
         """The sizes in which a program's rows do not depend on their company; None where there are none.
 
-        They are tried on the program itself, which must be attached to its own parameters again afterwards.
+        They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
+        what every layer makes, forward and back, and all that norms and sums are computed from.
         """
+        inputs, targets = _varied(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
 
         def rows(size: int) -> list[Tensor]:
-            number = torch.arange(size) % TRIAL
+            number = torch.arange(size) % PERIOD
             units = Units.of_items(size)
-            made.attach(self._vector)
+            made.attach(vector)
+            watched: list[Tensor] = []
+            made.workspace.watched = watched
             with made.program.mode():
-                shares = united(made.program.run(self._loss, self._inputs[number], self._targets[number], units))
-                return [*(rows for share in shares for rows in share.rows()), lengths(shares, units).squared]
+                shares = united(made.program.run(self._loss, inputs[number], targets[number], units))
+                found = [*watched, *(rows for share in shares for rows in share.rows()), lengths(shares, units).squared]
+            made.workspace.watched = None
+            return [_by_item(each, size) for each in found]
 
-        return TriedSizes.of(rows, TRIAL)
+        return TriedSizes.of(rows, PERIOD)
 
     def chosen(self, make: "Make", made: "Made", sizes: Sizes) -> Chosen:
         """A program for use, with a notice where it is slow."""
@@ -307,6 +336,7 @@ class Made:
     program: Program
     attach: Callable[[Tensor], None]
     notice: str | None
+    workspace: Workspace = field(default_factory=Workspace)
 
 
 Make = Callable[[nn.Module, Layout], Made]
@@ -337,11 +367,11 @@ def _by_rules(model: nn.Module, layout: Layout, aligned: bool = False) -> Made:
 
     chain = Chain.of(shadow, slots, workspace)
     if chain is not None:
-        return Made(chain, attach, None)
+        return Made(chain, attach, None, workspace)
     graph = Graph(shadow, model, slots, workspace)
     names = ", ".join(graph.unruled)
     notice = f"There is no gradient rule for {names}; its own parameters go item by item with vmap, which is slower."
-    return Made(graph, attach, notice if names else None)
+    return Made(graph, attach, notice if names else None, workspace)
 
 
 def _shadow_of(model: nn.Module) -> nn.Module:

@@ -26,10 +26,10 @@ LEAST_ROWS = 16
 """Libraries have other kernels for very few rows; shorter batches are filled up."""
 WIDE = 16
 """A multiple of this many rows leaves no rest that vectorised functions would compute in another way."""
-FIRST = 2 * WIDE
+FIRST = 4 * WIDE
 """Rows of the pass that all others are compared with."""
-ODD = (16, 17, 19, 27, 33)
-EVEN = (16, 48, 64)
+ODD = (16, 17, 27, 33, 50, 98)
+EVEN = (16, 48, 96)
 FINENESS = 4
 """Sizes are whole multiples of 2^−FINENESS of the next lower power of two: few sizes to try, few rows to fill up."""
 

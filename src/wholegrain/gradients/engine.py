@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from wholegrain.gradients.groups import Grouping, add_up, divided, grouping_for,
 from wholegrain.gradients.layers.base import Cannot
 from wholegrain.gradients.norms import lengths, united
 from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
+from wholegrain.gradients.pooling import MOST_NORM, Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.programs import Program
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.rounding import SUM
@@ -157,9 +158,9 @@ class BookKeeping:
         if size is None:
             return None
         played = self._played(vector, batch, clip, size)
-        if played is None or not played.fits(clip):
+        if played.bad is not None or not played.fits(clip):
             return None
-        total = torch.zeros_like(vector)
+        total = _zeros(vector, vector.dtype)
         views = self._layout.views(total)
         for share in played.shares:
             share.add(played.units, played.units.whole, played.weights, views)
@@ -167,7 +168,7 @@ class BookKeeping:
 
     def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> tuple[Tensor, int]:
         """The sum in double precision, group by group, and how many contributions were not finite."""
-        total = torch.zeros_like(vector, dtype=torch.float64)
+        total = _zeros(vector, torch.float64)
         if not _finite(vector):
             return total, batch.units.count
         pieces = list(self._pieces(batch, grouping))
@@ -176,7 +177,8 @@ class BookKeeping:
         zeroed = sum([self._add(vector, piece, clip, total, grouping) for piece in pieces])
         if clip.per is ClipPer.NONE and not _finite(total):
             total.zero_()
-            zeroed = sum([self._add_carefully(vector, piece, clip, total, grouping) for piece in pieces])
+            measured = replace(clip, per=ClipPer.ITEM, norm=MOST_NORM)
+            zeroed = sum([self._add(vector, piece, measured, total, grouping) for piece in pieces])
         return total, zeroed
 
     def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor, grouping: Grouping) -> int:
@@ -188,21 +190,19 @@ class BookKeeping:
         if size is None:
             return self._add_one_by_one(vector, piece, clip, total)
         played = self._played(vector, piece, clip, size)
-        if played is None:
-            return self._add_carefully(vector, piece, clip, total, grouping)
         return self._add_played(vector, played, clip, total, grouping)
 
-    def _played(self, vector: Tensor, piece: Piece, clip: Clip, size: int) -> "_Played | None":
-        """A piece filled up to a size, its weights computed; None where a norm is not certain."""
+    def _played(self, vector: Tensor, piece: Piece, clip: Clip, size: int) -> "_Played":
+        """A piece filled up to a size, its weights computed."""
         units = piece.units.extended(size - piece.inputs.shape[0])
         shares = self._run(piece, units)
         if clip.per in (ClipPer.NONE, ClipPer.BATCH):
             ones = vector.new_ones(piece.units.count)
             return _Played(piece, shares, units, None, _filled(ones, units))
         found = lengths(shares, units)
-        if not _finite(found.squared):
-            return None
-        return _Played(piece, shares, units, found, _filled(_weights(found.squared, piece, clip), units))
+        weights = _filled(_weights(found.squared, piece, clip), units)
+        bad = None if _finite(found.squared) else ~torch.isfinite(found.squared[: piece.units.count])
+        return _Played(piece, shares, units, found, weights, bad)
 
     @property
     def _sizes(self) -> Sizes:
@@ -230,32 +230,23 @@ class BookKeeping:
             raise ModelError(f"The model computes something else than it was tried with: {error}.") from error
 
     def _add_played(self, vector: Tensor, played: "_Played", clip: Clip, total: Tensor, grouping: Grouping) -> int:
-        """Group by group, so that a subject changes no other group than its own."""
+        """Group by group, so that a subject changes no other group than its own; how many were not finite.
+
+        Where a norm is not certain, the reference tells not finite from only large.
+        """
         zeroed = 0
         scratch = torch.zeros_like(vector)
         views = self._layout.views(scratch)
         piece = played.piece
         for run, group in grouping.groups(piece.units, piece.numbers):
-            parts = played.parts(run, group, clip, grouping)
-            if parts is None:
-                zeroed += self._add_one_by_one(vector, _part(piece, group.units.start, group.units.stop), clip, total)
-                continue
+            parts, uncertain = played.parts(run, group, clip, grouping)
             for part in parts:
                 scratch.zero_()
                 for share in played.shares:
                     share.add(played.units, part, played.weights, views)
                 add_up(scratch, total)
+            zeroed += sum(self._add_one_by_one(vector, _part(piece, u, u + 1), clip, total) for u in uncertain)
         return zeroed
-
-    def _add_carefully(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor, grouping: Grouping) -> int:
-        """Where a norm is not certain, find out whose; the reference tells not finite from only large."""
-        size = self._fitting(vector, piece.inputs.shape[0])
-        if size is None:
-            return self._add_one_by_one(vector, piece, clip, total)
-        units = piece.units.extended(size - piece.inputs.shape[0])
-        good = torch.isfinite(lengths(self._run(piece, units), units).squared)[: piece.units.count]
-        zeroed = self._add_one_by_one(vector, _some(piece, ~good), clip, total)
-        return zeroed + (self._add(vector, _some(piece, good), clip, total, grouping) if bool(good.any()) else 0)
 
     def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
         """Every unit by the reference, but for those that only fill up."""
@@ -316,6 +307,8 @@ class _Played:
     units: Units
     found: Lengths | None
     weights: Tensor  # [unit]; 0 for those that fill up
+    bad: Tensor | None = None  # [unit]
+    """Whose norm is not certain; None where everybody's is, also of those that fill up."""
 
     def fits(self, clip: Clip) -> bool:
         """Whether all units can be summed at once with no more rounding than noise pays for."""
@@ -325,20 +318,34 @@ class _Played:
         load = self._load(self.piece.units.whole, clip)
         return rounding(products, load, self.weights.dtype) <= SUM * clip.norm
 
-    def parts(self, run: Run, group: Part, clip: Clip, grouping: Grouping) -> list[Part] | None:
-        """A group in as few parts as its rounding allows; None where even unit by unit it would be too much."""
+    def parts(self, run: Run, group: Part, clip: Clip, grouping: Grouping) -> tuple[list[Part], list[int]]:
+        """A group in as few parts as its rounding allows, and the units that cannot be summed so."""
         if self.found is None:
-            return [group]
+            return [group], []
         load = self._load(self.piece.units.whole if grouping.single else group, clip)
         most = most_units(self._terms(run), load, SUM * clip.norm * self.piece.share, self.weights.dtype)
-        return divided(run, group, most) if most else None
+        if not most:
+            return [], list(range(group.units.start, group.units.stop))
+        if self.bad is None:
+            return divided(run, group, most), []
+        bad = (group.units.start + self.bad[group.units].nonzero()[:, 0]).tolist()
+        between = pairwise([group.units.start - 1, *bad, group.units.stop])
+        good = [
+            self.piece.units.part(run, start + 1 - run.units.start, stop - run.units.start)
+            for start, stop in between
+            if stop > start + 1
+        ]
+        return [part for some in good for part in divided(run, some, most)], bad
 
     def _load(self, part: Part, clip: Clip) -> float:
         """The lengths of all weighted parts of these units, added up."""
         if self.found is None or self.found.apart is None:
             return float(part.units.stop - part.units.start) * clip.norm
         weights, apart = self.weights[part.units].double(), self.found.apart[part.units].double()
-        total: float = (weights * apart.sqrt()).sum().item()
+        loads = weights * apart.sqrt()
+        if self.bad is not None:
+            loads = loads[~self.bad[part.units]]
+        total: float = loads.sum().item()
         return total
 
     def _terms(self, run: Run) -> int:
@@ -422,6 +429,12 @@ def _filled(weights: Tensor, units: Units) -> Tensor:
     """Weights [unit] with a zero for every unit that fills up."""
     more = units.count - len(weights)
     return torch.cat([weights, weights.new_zeros(more)]) if more else weights
+
+
+@torch.inference_mode(False)
+def _zeros(vector: Tensor, kind: torch.dtype) -> Tensor:
+    """What is handed to a caller must be an ordinary tensor, also where a program runs in inference mode."""
+    return torch.zeros_like(vector, dtype=kind)
 
 
 def _finite(values: Tensor) -> bool:

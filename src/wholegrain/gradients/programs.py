@@ -90,12 +90,14 @@ class Chain:
         for link, space in zip(self.links, spaces, strict=True):
             x, keeps = link.forward(space, x)
             saved.append(keeps)
+            workspace.watch(x)
         shares: list[Share] = []
         g: Tensor | None = outward_gradient(loss, x, targets, inputs.shape[0])
         for k in range(len(self.links) - 1, self.first - 1, -1):
             # Popped, so that what a layer has kept is free again as soon as it was used.
             (g,), new = self.links[k].backward(spaces[k], saved.pop(), (g,), (k > self.first,))
             shares.extend(new)
+            workspace.watch(g)
         return shares
 
 
@@ -168,6 +170,7 @@ class _Use(torch.autograd.Function):
         ctx.current, ctx.layer, ctx.space = current, layer, current.space(layer)
         ctx.set_materialize_grads(False)
         outputs, ctx.saved = layer.forward(ctx.space, *(x.detach() for x in inputs))
+        ctx.space.workspace.watch(*(outputs if isinstance(outputs, tuple) else (outputs,)))
         # Buffers are used again; autograd must not write a history onto them.
         return tuple(y.detach() for y in outputs) if isinstance(outputs, tuple) else outputs.detach()
 
@@ -178,6 +181,7 @@ class _Use(torch.autograd.Function):
             return (None,) * (3 + len(needed))
         gradients, shares = ctx.layer.backward(ctx.space, ctx.saved, outward, needed)
         ctx.current.shares.extend(shares)
+        ctx.space.workspace.watch(*gradients)
         return None, None, None, *gradients
 
 

@@ -14,6 +14,7 @@ from torch.func import grad, vmap
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.pooling import Clip, ClipPer, Pooled, pool_gradients
 from wholegrain.gradients.reference import Loss, batch_gradient
+from wholegrain.gradients.units import Buckets
 
 # 2²⁶ values: 256 MB of float32 per-item gradients made at a time.
 MOST_VALUES = 1 << 26
@@ -27,6 +28,7 @@ def clipped_sum(
     targets: Tensor,
     groups: Tensor,
     clip: Clip,
+    buckets: Buckets | None = None,
 ) -> Pooled:
     """Pool by vmap; where nothing is clipped within the batch, by one ordinary backward pass."""
     layout = Layout.of(model)

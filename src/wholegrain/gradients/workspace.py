@@ -15,8 +15,15 @@ class Workspace:
     def __init__(self, aligned: bool = False) -> None:
         self.aligned = aligned
         """Whether rows that are multiplied begin at full vectors: see layers.base.product."""
+        self.watched: list[Tensor] | None = None
+        """Copies of what every layer makes in a pass, while somebody watches: see gradients.company."""
         self._buffers: dict[Hashable, Tensor] = {}
         self._views: dict[Hashable, Tensor] = {}
+
+    def watch(self, *made: Tensor | None) -> None:
+        """Keep copies of what a layer made, if anybody watches."""
+        if self.watched is not None:
+            self.watched.extend(each.clone() for each in made if each is not None and each.is_floating_point())
 
     def take(self, key: Hashable, shape: tuple[int, ...], like: Tensor, zero: bool = False) -> Tensor:
         """A contiguous tensor of this shape with the dtype of `like`; its values are whatever was there.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wholegrain import _check
-from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, Sampling
+from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
 from wholegrain.errors import SpecError
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 
@@ -139,9 +139,8 @@ class Policy:
             return float(sampling.size)
         if isinstance(sampling, PoissonItems):
             return sampling.rate * silo.items
-        if self.clip.per is ClipPer.SUBJECT:
-            return sampling.rate * silo.subjects
-        return sampling.rate * silo.subjects * min(sampling.items or silo.items, self.largest_subject(silo))
+        subjects = sampling.rate * silo.subjects if isinstance(sampling, PoissonSubjects) else silo.subjects
+        return float(subjects * (1 if self.clip.per is ClipPer.SUBJECT else self.largest_subject(silo)))
 
     def largest_subject(self, silo: SiloFacts) -> int:
         """The most items of one subject in a batch, as far as it is public; where nothing is, a guess for speed."""

@@ -1,0 +1,167 @@
+"""The clip theorem: no finite number lets a subject move the sum by more than noise pays for."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from wholegrain.gradients import company
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.pooling import Clip, ClipPer, Pool, pool_gradients
+from wholegrain.gradients.rounding import LEAST, SLACK, squared_norms
+from wholegrain.gradients.units import Buckets, scattered
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import clip_fuzz
+
+SUBJECTS = Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0)
+
+
+@pytest.mark.parametrize("kind", clip_fuzz.KINDS)
+def test_no_finite_number_breaks_the_clip(kind: str) -> None:
+    found = list(clip_fuzz.fuzz(kind, 60, seed=7))
+    assert max(each.move for each in found) <= 1 + SLACK
+    assert any(each.move > 0.99 for each in found), "nothing was clipped, so nothing was tested"
+
+
+def test_every_rule_is_fuzzed() -> None:
+    modules = [module for kind in clip_fuzz.KINDS.values() for module in kind.make().modules()]
+    assert {type(module) for module in modules} >= clip_fuzz.RULES
+
+
+def chosen_by_a_server(model: nn.Module) -> Tensor:
+    """Huge activations and a last bias that saturates the softmax: squared norms that underflow in single precision."""
+    vector = torch.zeros_like(flatten(model))
+    views = Layout.of(model).views(vector)
+    views["0.weight"].fill_(1e18)
+    views["2.bias"][0] = 52.0
+    return vector
+
+
+def test_a_norm_that_underflows_is_no_short_norm() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    vector = chosen_by_a_server(model)
+    inputs, targets = torch.rand(5, 4), torch.zeros(5, dtype=torch.int64)
+    for norm in (1e-11, 1e-3, 1.0):
+        clip = Clip(ClipPer.SUBJECT, Pool.MEAN, norm)
+        total = BookKeeping(model, cross_entropy)(vector, inputs, targets, torch.arange(5), clip).total
+        assert float(total.double().norm()) <= 5 * norm * (1 + SLACK)
+
+
+@pytest.mark.parametrize("exponent", [-149, -140, -127, -100, 0, 100, 127])
+def test_a_factor_that_single_precision_cannot_hold_is_not_rounded_up(exponent: int) -> None:
+    rows = torch.tensor([[2.0**exponent, 1e-38], [3e38, 3e38]])
+    for norm in (1e-15, 1e-7, 1.0):
+        pooled = pool_gradients(rows, torch.tensor([0, 1]), Clip(ClipPer.SUBJECT, Pool.MEAN, norm))
+        assert float(pooled.total.double().norm()) <= 2 * norm
+
+
+def test_squares_that_underflow_are_made_up_for() -> None:
+    tiny = torch.full((1, 100), 2.0**-80)
+    assert float(squared_norms(tiny)) >= float(tiny.double().square().sum())
+    assert float(squared_norms(torch.zeros(1, 100))) == pytest.approx(100 * LEAST)
+
+
+def in_order(inputs: Tensor, targets: Tensor, codes: np.ndarray, left: np.ndarray) -> tuple[Tensor, ...]:
+    """The batch of those who are left, by the order of their codes, as a silo draws it."""
+    order = np.flatnonzero(left)
+    return inputs[order], targets[order], torch.from_numpy(np.argsort(np.argsort(codes[order])))
+
+
+@pytest.mark.parametrize("count", [1000, 20_000])
+def test_one_subject_among_many_moves_the_sum_by_no_more_than_the_clip_norm(count: int) -> None:
+    """All contributions point the same way, which is the worst for a sum: it grows far beyond what is added to it."""
+    draws = np.random.default_rng(1)
+    model = nn.Sequential(nn.Linear(3, 2))
+    engine, vector = BookKeeping(model, cross_entropy), flatten(model)
+    inputs = torch.from_numpy(draws.normal(2.0, 0.3, (count, 3)).astype(np.float32))
+    targets, codes = torch.zeros(count, dtype=torch.int64), draws.permutation(count) * 7919
+    table, clip = scattered(codes), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.5)
+
+    def total(left: np.ndarray) -> Tensor:
+        items = np.flatnonzero(left)
+        buckets = Buckets(table, items, expected=float(count), largest=1)
+        groups = torch.arange(len(items))
+        return engine(vector, inputs[items], targets[items], groups, clip, buckets).total.double()
+
+    everybody = np.ones(count, bool)
+    whole = total(everybody)
+    for subject in draws.choice(count, 5, replace=False):
+        everybody[subject] = False
+        assert float((whole - total(everybody)).norm()) <= 0.5 * (1 + 1e-5)
+        everybody[subject] = True
+
+
+class Chaos(nn.Module):
+    """Outputs that are the sign of a rounding error: of a sum of large numbers that would be zero if it were exact."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.large, self.head = nn.Linear(width, width), nn.Linear(width, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Whatever is left, blown up."""
+        return self.head((self.large(x) * 1e7).tanh())
+
+
+@pytest.mark.parametrize("width", [3, 5, 7, 16, 37, 64])
+@pytest.mark.parametrize("clip", [SUBJECTS, Clip(ClipPer.ITEM, Pool.SUM, 1.0)], ids=["subject", "item"])
+def test_others_stay_the_same_to_the_last_bit_when_somebody_leaves(width: int, clip: Clip) -> None:
+    """Under these parameters a last bit decides on a gradient's sign: others would turn round with it."""
+    draws = torch.Generator().manual_seed(3)
+    model = Chaos(width)
+    vector = flatten(model)
+    views = Layout.of(model).views(vector)
+    noise = torch.randn(width, width, generator=draws)
+    views["large.weight"].copy_(noise - noise.mean(1, keepdim=True))  # rows that sum up to nearly nothing
+    views["large.bias"].zero_()
+    engine, count = BookKeeping(model, cross_entropy), 41
+    inputs = torch.ones(count, width) * (1 + torch.arange(count)[:, None] % 7)
+    targets, groups = torch.arange(count) % 2, torch.arange(count)
+    table = scattered(np.arange(count))
+
+    def total(left: np.ndarray) -> Tensor:
+        buckets = Buckets(table, left, expected=float(count), largest=1)
+        return engine(vector, inputs[left], targets[left], groups[: len(left)], clip, buckets).total.double()
+
+    whole = total(np.arange(count))
+    for gone in (0, 20, 40):
+        assert float((whole - total(np.delete(np.arange(count), gone))).norm()) <= 1 + SLACK
+
+
+def test_sizes_are_tried_once_and_odd_ones_are_filled_up() -> None:
+    asked = []
+
+    def rows(size: int) -> list[Tensor]:
+        asked.append(size)
+        place = torch.arange(size)
+        return [torch.where((place >= size - size % 16), 1.0, 0.0)[:, None]]  # a rest that is computed otherwise
+
+    sizes = company.TriedSizes.of(rows, period=3)
+    assert sizes is not None
+    assert sizes.multiple == company.WIDE
+    assert [sizes.fitting(items) for items in (3, 17, 17, 65)] == [16, 32, 32, 80]
+    assert asked.count(80) == 1
+
+
+def test_a_unit_keeps_its_place_whoever_leaves() -> None:
+    numbers = scattered(np.arange(60))
+
+    def places(left: np.ndarray) -> dict[int, int]:
+        found = {}
+        for chosen, real in company.FixedPlaces().passes(numbers[left], size=1):
+            found |= {
+                int(left[unit]): place for place, (unit, ours) in enumerate(zip(chosen, real, strict=True)) if ours
+            }
+        return found
+
+    whole = places(np.arange(60))
+    assert len(whole) == 60
+    for gone in (0, 31, 59):
+        rest = places(np.delete(np.arange(60), gone))
+        assert rest == {unit: place for unit, place in whole.items() if unit != gone}
