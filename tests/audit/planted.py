@@ -136,9 +136,11 @@ class ForgetsALayer:
     layout: Layout
     parameter: str
 
-    def __call__(self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip) -> Pooled:
-        total = self.inner(vector, inputs, targets, groups, clip).total.clone()
-        raw = self.inner(vector, inputs, targets, groups, replace(clip, norm=1e6)).total
+    def __call__(
+        self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, *more: Any
+    ) -> Pooled:
+        total = self.inner(vector, inputs, targets, groups, clip, *more).total.clone()
+        raw = self.inner(vector, inputs, targets, groups, replace(clip, norm=1e6), *more).total
         self.layout.views(total)[self.parameter].copy_(self.layout.views(raw)[self.parameter])
         return Pooled(total, 0)
 

@@ -21,11 +21,11 @@ from wholegrain.audit.auditing import Audit, Settings, Verdict, audit
 from wholegrain.audit.neighbours import Neighbours, file_of, neighbours
 from wholegrain.audit.playing import noise_like, play, unwatched
 from wholegrain.audit.removal import affordable, from_the_file, moves
-from wholegrain.audit.sums import SLACK
 from wholegrain.data import partition
 from wholegrain.data.coins import Coins
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData, rank_within
+from wholegrain.gradients.rounding import SLACK
 from wholegrain.runs import datasets
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.runner import Prepared, execute, guarded, prepare

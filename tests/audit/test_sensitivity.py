@@ -15,10 +15,11 @@ from audit.planted import POLICIES, SinglePrecision, audited, prepared, rounded_
 from wholegrain.audit import sensitivity
 from wholegrain.audit.auditing import Verdict
 from wholegrain.audit.sensitivity import extreme_vectors, largest_move, move_among_many, scaled_vector
-from wholegrain.audit.sums import SLACK, allowed_move, handed_over
+from wholegrain.audit.sums import allowed_move, handed_over
 from wholegrain.gradients import pooling
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import Clip, ClipPer, Pool
+from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.runs.runner import Prepared
 

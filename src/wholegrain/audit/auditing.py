@@ -21,10 +21,10 @@ from wholegrain.audit.playing import NoiseOf, noise_like
 from wholegrain.audit.removal import Move, from_the_file, most_telling, moves
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import largest_move, move_among_many
-from wholegrain.audit.sums import SLACK
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
 from wholegrain.gradients.pooling import ClipPer
+from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.guarantees import missing_bound, obstacles
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.units import Guarantee, Standing, Unit
@@ -56,7 +56,7 @@ class Settings:
     runs: int = 100
     confidence: float = 0.95
     seed: int = 0
-    subjects: int = 1_000_000
+    subjects: int = 500_000
 
     def __post_init__(self) -> None:
         if self.unit is Unit.SILO:

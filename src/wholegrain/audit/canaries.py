@@ -290,19 +290,26 @@ class Extended:
             real = self._real(vector[: self._size], inputs, targets, groups, clip, buckets)
             return Pooled(torch.cat([real.total, torch.zeros_like(vector[self._size :])]), real.zeroed)
         alone = Clip(ClipPer.NONE, Pool.SUM, clip.norm) if clip.per is ClipPer.BATCH else clip
+        real = self._real(
+            vector[: self._size],
+            inputs[~ours],
+            targets[~ours],
+            _renumbered(groups[~ours]),
+            alone,
+            _chosen(buckets, ~ours),
+        )
         codes = targets[ours] - BASE
-        some = None if buckets is None else replace(buckets, items=buckets.items[~ours.numpy()])
-        real = self._real(vector[: self._size], inputs[~ours], targets[~ours], _renumbered(groups[~ours]), alone, some)
-        made_up = self._made_up(vector[self._size :], codes, _renumbered(groups[ours]), alone)
+        made_up = self._made_up(vector[self._size :], codes, _renumbered(groups[ours]), alone, _chosen(buckets, ours))
         pooled = Pooled(torch.cat([real.total, made_up.total]), real.zeroed + made_up.zeroed)
         if clip.per is not ClipPer.BATCH or not len(targets):
             return pooled
-        return pool_gradients(pooled.total[None] / len(targets), torch.zeros(1, dtype=torch.int64), clip)
+        mean = pooled.total[None].to(vector.dtype) / len(targets)
+        return pool_gradients(mean, torch.zeros(1, dtype=torch.int64), clip)
 
-    def _made_up(self, vector: Tensor, codes: Tensor, groups: Tensor, clip: Clip) -> Pooled:
+    def _made_up(self, vector: Tensor, codes: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None) -> Pooled:
         """Made-up gradients are the same at all parameters: those of a few rows are computed once."""
         if len(codes) > MOST_KNOWN:
-            return self._engine(vector, self._coordinates[codes][:, None], codes, groups, clip)
+            return self._engine(vector, self._coordinates[codes][:, None], codes, groups, clip, buckets)
         if clip.per is ClipPer.NONE:  # then nothing but how often each code is there makes a difference
             codes, groups = codes.sort().values, groups[:0]
         key = codes.numpy().tobytes(), groups.numpy().tobytes(), clip
@@ -310,6 +317,11 @@ class Extended:
             groups = groups if len(groups) else torch.zeros_like(codes)
             self._known[key] = self._engine(vector, self._coordinates[codes][:, None], codes, groups, clip)
         return self._known[key]
+
+
+def _chosen(buckets: Buckets | None, items: Tensor) -> Buckets | None:
+    """Of some of a batch's items."""
+    return None if buckets is None else replace(buckets, items=buckets.items[items.numpy()])
 
 
 def _renumbered(groups: Tensor) -> Tensor:

@@ -19,8 +19,11 @@ from torch import Tensor
 from wholegrain.audit.canaries import Design
 from wholegrain.audit.laws import Law, law_of
 from wholegrain.audit.playing import Seen
+from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.units import Unit
+from wholegrain.silo.noise import NoiseSource
+from wholegrain.silo.secure import MARGIN, SecureNoise
 
 Values = NDArray[np.float64]
 
@@ -83,11 +86,17 @@ def known_law(policy: Policy, silo: SiloFacts, unit: Unit, steps: int) -> Law | 
     return law_of(policy, silo, unit, steps)
 
 
+def stronger(noise: NoiseSource) -> float:
+    """How much stronger than was priced a source makes its noise, to pay for what rounding does to sums."""
+    return (1 + SLACK) * (1 + MARGIN) if isinstance(noise, SecureNoise) else 1.0
+
+
 class Sheet:
     """A watcher that keeps scores of all canaries of a run, in memory that does not grow with its length."""
 
     def __init__(self, design: Design) -> None:
         self._design, self._steps = design, design.prepared.plan.horizon.steps
+        self._stronger = stronger(design.prepared.noise)
         count, homes = design.block.canaries, len(design.homes)
         self.level, self._sum, self._squares, self._count = (np.zeros(count) for _ in range(4))
         self._strengths: list[list[float]] = [[] for _ in range(homes)]
@@ -110,7 +119,7 @@ class Sheet:
 
     def _check(self, unused: Values, policy: Policy) -> None:
         if isinstance(policy.noise, FixedNoise) and isinstance(policy.divisor, PublicDivisor):
-            expected = policy.noise.multiplier * np.sqrt(self._steps)
+            expected = policy.noise.multiplier * self._stronger * np.sqrt(self._steps)
             if expected:
                 noise = unused / expected
                 self._updates += 1

@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from wholegrain.data.sampling import PoissonItems, PoissonSubjects
@@ -17,9 +18,6 @@ from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseStream
 from wholegrain.silo.training import Silo, Trainer
-
-SLACK = 2e-4
-"""How much further than allowed a sum may move: rounding to a public grid, which the noise pays for, is 2⁻¹³."""
 
 
 class Tap:
@@ -41,7 +39,7 @@ class Tap:
 
     def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         """Keep the sum."""
-        self.total = total.double()
+        self.total = total.to(torch.float64, copy=True)
 
 
 def handed_over(gradients: ClippedSum, silo: Silo, policy: Policy, vector: Tensor) -> Tensor:
