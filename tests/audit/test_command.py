@@ -59,8 +59,8 @@ def test_a_finished_run_is_audited_by_its_folder(wholegrain: Command, spec: Path
 def test_a_violation_is_exit_code_one(wholegrain: Command, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = _Twister.add_to
 
-    def half(self: _Twister, total: Tensor, multiplier: float, clip_norm: float) -> None:
-        right(self, total, multiplier / 2, clip_norm)
+    def half(self: _Twister, total: Tensor, multiplier: float, *norms: float) -> None:
+        right(self, total, multiplier / 2, *norms)
 
     monkeypatch.setattr(_Twister, "add_to", half)
     outcome = wholegrain("audit", spec, "--canaries", "1000", "--runs", "6", "--no-membership")

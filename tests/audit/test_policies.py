@@ -11,7 +11,7 @@ from wholegrain.privacy.units import Standing
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_was_proved_holds_and_half_of_it_is_in_use(policy: str, model: str) -> None:
     run = prepared(policy, model)
-    found = audited(run, canaries=2000, runs=60 if policy == "user_ldp" else 8)
+    found = audited(run, canaries=5000, runs=60 if policy == "user_ldp" else 8)
     assert found.proved.standing is Standing.PROVED
     assert 2.0 < found.proved.epsilon < 8.0
     assert found.verdict is Verdict.CONSISTENT
