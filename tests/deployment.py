@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.app.metadata import Metadata
-from torch import Tensor
+from torch import Tensor, nn
 
 from wholegrain.engines import wire
 from wholegrain.engines.wire import SiloTask
@@ -17,6 +17,11 @@ from wholegrain.policies.catalog import Settings
 
 PARAMETERS = 8
 """Of the logistic model on the table's three features and two classes."""
+
+
+def relu_net(features: int, classes: int) -> nn.Module:
+    """A model whose activations are as large as a server's parameters make them."""
+    return nn.Sequential(nn.Linear(features, 16), nn.ReLU(), nn.Linear(16, classes))
 
 
 def write_table(path: Path, people: int = 40, seed: int = 0) -> Path:

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import clip_fuzz
 
 VICTIM = "p007"
+MODEL = "deployment:relu_net"
 NOISE = 4.0
 TRIALS = 60
 CONFIDENCE = 0.999
@@ -54,7 +55,7 @@ def _charter(folder: Path, gone: bool) -> Path:
         lines = table.read_text().splitlines()
         table.write_text("\n".join(line for line in lines if not line.startswith(VICTIM)) + "\n")
     limits = {"epsilon": 1e6, "smallest_noise": NOISE, "items_per_subject": 4, "largest_clip": 1.0, "most_steps": 3}
-    models = {"models": [{"name": "mlp"}]}
+    models = {"models": [{"name": MODEL}]}
     tree = charter_tree(limit=limits, allow=models, ledger={"data": f"visits, {folder.name}"})
     path = folder / "silo.toml"
     path.write_text(as_toml(tree))
@@ -87,7 +88,7 @@ ATTACKS = {
 def released(host: Host, start: Tensor, clip: float, rate: float, round: int) -> Tensor:
     """What the silo's answer says of its noisy sum, in clip norms."""
     asked = task(
-        steps=1, model="mlp", settings=Settings(rate=1.0, clip_norm=clip), noise_multiplier=NOISE, learning_rate=rate,
+        steps=1, model=MODEL, settings=Settings(rate=1.0, clip_norm=clip), noise_multiplier=NOISE, learning_rate=rate,
         round=round,
     )  # fmt: skip
     reply = reply_to(ask(asked, start), host)

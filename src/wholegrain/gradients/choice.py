@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wholegrain.gradients.company import AnySize, FixedPlaces, Sizes, TriedSizes
 from wholegrain.gradients.groups import Grouping
 from wholegrain.gradients.norms import lengths, united
-from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.programs import Chain, Graph, Program, Slots
 from wholegrain.gradients.reference import Loss, batch_gradient, summed_gradients
 from wholegrain.gradients.shares import Rows, Share, Slot
@@ -66,7 +66,8 @@ class Chosen:
 
 def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor) -> Chosen:
     """The first of the programs, from fast to slow, that passes the trial; the slowest needs none."""
-    elsewhere = _away_from(vector)
+    # Near the model's own parameters: those that are given may come from a server that has a trial's result in mind.
+    elsewhere = _away_from(flatten(model).to(vector))
     trials = list(islice(_trials(model, loss, layout, elsewhere, inputs, targets), TRIALS))
     if not trials:
         trials = [_Trial(model, loss, layout, elsewhere, _zeros(inputs), _zeros(targets))]
