@@ -83,8 +83,8 @@ class Private:
     def gradient(self) -> Tensor:
         """The clipped sum."""
         w, policy = self.workload, self.policy
-        expected, largest = policy.expected_units(self.facts), policy.largest_subject(self.facts)
-        buckets = Buckets(self.numbers, self.batch.items, expected, largest)
+        expected, largest = policy.expected_sizes(self.facts), policy.largest_subject(self.facts)
+        buckets = Buckets(self.numbers, self.batch.items, *expected, largest)
         return self.clipped_sum(self.vector, w.inputs, w.targets, w.groups, policy.clip, buckets).total
 
     def step(self) -> None:

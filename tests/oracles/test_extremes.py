@@ -79,7 +79,7 @@ def test_one_subject_among_many_moves_the_sum_by_no_more_than_the_clip_norm(coun
 
     def total(left: np.ndarray) -> Tensor:
         items = np.flatnonzero(left)
-        buckets = Buckets(table, items, expected=float(count), largest=1)
+        buckets = Buckets(table, items, float(count), float(count), largest=1)
         groups = torch.arange(len(items))
         return engine(vector, inputs[items], targets[items], groups, clip, buckets).total.double()
 
@@ -120,7 +120,7 @@ def test_others_stay_the_same_to_the_last_bit_when_somebody_leaves(width: int, c
     table = scattered(np.arange(count))
 
     def total(left: np.ndarray) -> Tensor:
-        buckets = Buckets(table, left, expected=float(count), largest=1)
+        buckets = Buckets(table, left, float(count), float(count), largest=1)
         return engine(vector, inputs[left], targets[left], groups[: len(left)], clip, buckets).total.double()
 
     whole = total(np.arange(count))

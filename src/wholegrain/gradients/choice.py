@@ -61,7 +61,7 @@ class Chosen:
     bytes_per_item: int
     sizes: Sizes
     terms: Terms
-    groupings: dict[tuple[float, int, bool], Grouping] = field(default_factory=dict)
+    groupings: dict[tuple[float, float, int, bool], Grouping] = field(default_factory=dict)
 
 
 def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor) -> Chosen:

@@ -139,11 +139,11 @@ class BookKeeping:
             return UNGROUPED, None
         assert self._chosen is not None
         subjects = clip.per is ClipPer.SUBJECT
-        buckets = buckets or Buckets.of(groups, subjects)
-        key = buckets.expected, buckets.largest, subjects
+        buckets = buckets or Buckets.of(groups)
+        key = buckets.expected_subjects, buckets.expected_items, buckets.largest, subjects
         if key not in self._chosen.groupings:
             terms = partial(self._chosen.terms, ONE_SUBJECT if subjects else ONE_ITEM)
-            self._chosen.groupings[key] = grouping_for(buckets, terms, self._most_items, kind)
+            self._chosen.groupings[key] = grouping_for(buckets, subjects, terms, self._most_items, kind)
         grouping = self._chosen.groupings[key]
         ordered = not grouping.single or isinstance(self._chosen.sizes, FixedPlaces)
         return grouping, buckets.numbers if ordered else None

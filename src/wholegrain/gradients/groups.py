@@ -47,18 +47,21 @@ class Grouping:
                 yield run, units.part(run, start, stop)
 
 
-def grouping_for(buckets: Buckets, terms: Callable[[int], int], most_items: int, kind: torch.dtype) -> Grouping:
+def grouping_for(
+    buckets: Buckets, subjects: bool, terms: Callable[[int], int], most_items: int, kind: torch.dtype
+) -> Grouping:
     """The grouping of batches, by what is public of them, where a unit of n items adds `terms(n)` products.
 
     Groups that are computed at once must fit into memory: twice as many as needed, because they differ in size.
     """
-    items = buckets.expected * buckets.largest
+    items = buckets.expected_items
     fewest = 1 if items <= most_items else int(np.ceil(2 * items / most_items))
+    expected, largest = (buckets.expected_subjects, buckets.largest) if subjects else (items, 1)
 
     def count(size: int) -> int:
-        return max(fewest, int(np.ceil(buckets.expected / typical_group(terms(size), kind))))
+        return max(fewest, int(np.ceil(expected / typical_group(terms(size), kind))))
 
-    sizes = {*range(1, min(buckets.largest, MOST_SIZES) + 1), buckets.largest}
+    sizes = {*range(1, min(largest, MOST_SIZES) + 1), largest}
     return Grouping(all(count(size) == 1 for size in sizes), count)
 
 

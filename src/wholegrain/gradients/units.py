@@ -105,22 +105,23 @@ class Buckets:
     """In which group of the sum a subject is added up: by a number of its own, never by its place in the batch.
 
     `table` has a number for each item of a silo, alike for all items of a subject (see `scattered`); `items` are those
-    of the batch. `expected` and `largest` are public: how many units a batch is expected to have, and the most items
-    that one of them can have. Groups are made from these alone. One subject more or less then changes its own group,
+    of the batch. The rest is public: how many subjects and items a batch is expected to have, and the most items that
+    one subject can have in it. Groups are made from these alone. One subject more or less then changes its own group,
     and every other group stays the same to the last bit.
     """
 
     table: NDArray[np.int64]
     items: NDArray[np.int64]
-    expected: float
+    expected_subjects: float
+    expected_items: float
     largest: int
 
     @staticmethod
-    def of(groups: Tensor, subjects: bool) -> "Buckets":
+    def of(groups: Tensor) -> "Buckets":
         """For a batch of which nothing is publicly known: what is seen stands in."""
-        sizes = torch.bincount(groups) if subjects else groups[:1] * 0 + 1
-        table = scattered(groups.numpy())
-        return Buckets(table, np.arange(len(groups)), float(len(sizes) if subjects else len(groups)), int(sizes.max()))
+        sizes = torch.bincount(groups)
+        items = np.arange(len(groups))
+        return Buckets(scattered(groups.numpy()), items, float(len(sizes)), float(len(items)), int(sizes.max()))
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:

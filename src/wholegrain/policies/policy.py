@@ -132,15 +132,15 @@ class Policy:
         alone = isinstance(sampling, PoissonItems) and sampling.most_per_subject is None
         return alone and self.clip.per is ClipPer.ITEM and self.clip.pool is Pool.SUM
 
-    def expected_units(self, silo: SiloFacts) -> float:
-        """How many vectors are clipped in a batch that public sizes let expect: subjects, or items."""
+    def expected_sizes(self, silo: SiloFacts) -> tuple[float, float]:
+        """How many subjects and how many items public sizes let expect in a batch."""
         sampling = self.sampling
-        if isinstance(sampling, FixedItems):
-            return float(sampling.size)
-        if isinstance(sampling, PoissonItems):
-            return sampling.rate * silo.items
-        subjects = sampling.rate * silo.subjects if isinstance(sampling, PoissonSubjects) else silo.subjects
-        return float(subjects * (1 if self.clip.per is ClipPer.SUBJECT else self.largest_subject(silo)))
+        if isinstance(sampling, PoissonSubjects):
+            subjects = sampling.rate * silo.subjects
+            return subjects, min(sampling.rate * silo.items, subjects * self.largest_subject(silo))
+        rate = getattr(sampling, "rate", 1.0)  # a sampling of one's own may have none
+        items = float(sampling.size) if isinstance(sampling, FixedItems) else rate * silo.items
+        return min(items, float(silo.subjects)), items
 
     def largest_subject(self, silo: SiloFacts) -> int:
         """The most items of one subject in a batch, as far as it is public; where nothing is, a guess for speed."""

@@ -118,8 +118,8 @@ class Trainer:
     def _pooled(self, silo: Silo, batch: Batch, policy: Policy, vector: Tensor) -> Tensor:
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
         inputs, targets = values(silo.inputs[items]), silo.targets[items]
-        expected, largest = policy.expected_units(silo.facts), policy.largest_subject(silo.facts)
-        buckets = Buckets(silo.numbers, batch.items, expected, largest)
+        expected, largest = policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
+        buckets = Buckets(silo.numbers, batch.items, *expected, largest)
         if not policy.by_span:
             return self.clipped_sum(vector, inputs, targets, groups, policy.clip, buckets).total
         if silo.spans is None:
