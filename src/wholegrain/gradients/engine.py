@@ -30,7 +30,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import MOST_NORM, Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.programs import Program
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.rounding import SUM
+from wholegrain.gradients.rounding import SUM, unit_roundoff
 from wholegrain.gradients.shares import Lengths, Share
 from wholegrain.gradients.units import Buckets, Part, Run, Units, arranged
 
@@ -108,11 +108,12 @@ class BookKeeping:
         if not inputs.shape[0]:
             return Pooled(torch.zeros_like(vector), 0)
         program = self._prepare(vector, inputs, targets)
+        grouping, numbers = self._grouping(groups, clip, buckets, vector.dtype)
+        # Made before the program's mode is entered: what is handed to a caller must be an ordinary tensor.
+        total, zeroed = torch.zeros_like(vector) if grouping.single else None, 0
         with program.mode():
-            grouping, numbers = self._grouping(groups, clip, buckets, vector.dtype)
             batch = _arrange(inputs, targets, groups, clip, vector.dtype, numbers)
-            total, zeroed = self._at_once(vector, batch, clip, grouping), 0
-            if total is None:
+            if total is None or not self._at_once(vector, batch, clip, total):
                 total, zeroed = self._in_groups(vector, batch, clip, grouping)
         if clip.per is ClipPer.BATCH:
             mean = total[None].to(vector.dtype) / len(inputs)
@@ -148,23 +149,21 @@ class BookKeeping:
         ordered = not grouping.single or isinstance(self._chosen.sizes, FixedPlaces)
         return grouping, buckets.numbers if ordered else None
 
-    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> Tensor | None:
-        """The sum of a whole batch in the vector's own precision; None where that is not enough, or not possible."""
+    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, total: Tensor) -> bool:
+        """Add a whole batch up in the vector's own precision, if that is enough and possible."""
         items = batch.inputs.shape[0]
-        several = not grouping.single or items > self._most_items or batch.numbers is not None
-        if several or not _may_fit(batch, clip, vector.dtype):
-            return None
+        if items > self._most_items or batch.numbers is not None or not _may_fit(batch, clip, vector.dtype):
+            return False
         size = self._fitting(vector, items)
         if size is None:
-            return None
+            return False
         played = self._played(vector, batch, clip, size)
         if played.bad is not None or not played.fits(clip):
-            return None
-        total = _zeros(vector, vector.dtype)
+            return False
         views = self._layout.views(total)
         for share in played.shares:
             share.add(played.units, played.units.whole, played.weights, views)
-        return None if clip.per is ClipPer.NONE and not _finite(total) else total
+        return clip.per is not ClipPer.NONE or _finite(total)
 
     def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> tuple[Tensor, int]:
         """The sum in double precision, group by group, and how many contributions were not finite."""
@@ -212,7 +211,7 @@ class BookKeeping:
     def _fitting(self, vector: Tensor, items: int) -> int | None:
         """The size that a pass over so many items should have."""
         assert self._chosen is not None
-        size = self._sizes.fitting(items)
+        size = self._chosen.sizes.fitting(items)
         self._chosen.attach(vector)  # a size that was new was tried at other parameters
         return size
 
@@ -312,8 +311,8 @@ class _Played:
 
     def fits(self, clip: Clip) -> bool:
         """Whether all units can be summed at once with no more rounding than noise pays for."""
-        if self.found is None:
-            return True
+        if self.found is None or self.found.apart is None:
+            return True  # one product for each unit: their number has told
         products = sum(self._terms(run) * run.count for run in self.units.runs)
         load = self._load(self.piece.units.whole, clip)
         return rounding(products, load, self.weights.dtype) <= SUM * clip.norm
@@ -414,8 +413,8 @@ def _weights(squared: Tensor, piece: Piece, clip: Clip) -> Tensor:
     Guarantee: no clipped contribution is longer than the clip norm by more than the norm was too short. The weight is a
     normal number: squares that are finite are below 2¹²⁸, and clip norms above 2⁻⁵⁰.
     """
-    limit = clip.norm * (1 - MARGIN * torch.finfo(squared.dtype).eps)
-    weights = squared[: piece.units.count]
+    limit = clip.norm * (1 - 2 * MARGIN * unit_roundoff(squared.dtype))
+    weights = squared if len(squared) == piece.units.count else squared[: piece.units.count]
     if piece.before is not None:
         weights = weights * piece.before * piece.before
     weights = weights.clamp(min=limit * limit).rsqrt_().mul_(limit)

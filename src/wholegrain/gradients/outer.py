@@ -178,11 +178,11 @@ class Outer:
         square = squared_norms(self._matrix(self.outward, items))
         seen: Tensor | None = None
         for _, inward in self.factors:
-            rows = squared_norms(self._matrix(inward, items))
+            rows = squared_norms(self._matrix(inward, items), len(self.biases) if seen is None else 0.0)
             seen = rows if seen is None else seen.add_(rows)
         if seen is None:
             return square.mul_(len(self.biases))
-        beyond = torch.maximum(square, seen.add_(len(self.biases)) if self.biases else seen) > MOST**2
+        beyond = torch.maximum(square, seen) > MOST**2
         return square.mul_(seen).masked_fill_(beyond, float("nan"))
 
     def _by_products_of_positions(self, run: Run, positions: int) -> Lengths:

@@ -12,6 +12,8 @@ All bounds are those of Higham (Accuracy and Stability of Numerical Algorithms, 
 most γ_n = n·u/(1 − n·u) times the sum of their sizes, whatever the order of summation.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -27,11 +29,13 @@ BLOCK = 8192
 """Values whose squares are added up at once."""
 
 
+@lru_cache
 def unit_roundoff(kind: torch.dtype) -> float:
     """u: by how much, relatively, one operation may be off."""
     return torch.finfo(kind).eps / 2
 
 
+@lru_cache
 def accumulated(terms: int, kind: torch.dtype) -> float:
     """γ_n for a sum of so many products; infinite where no bound can be given.
 
@@ -42,8 +46,8 @@ def accumulated(terms: int, kind: torch.dtype) -> float:
     return off / (1 - off) if off < 0.5 else float("inf")
 
 
-def squared_norms(rows: Tensor) -> Tensor:
-    """Squared lengths of rows [row, value], never shorter than the true ones by more than a part of γ_BLOCK.
+def squared_norms(rows: Tensor, more: float = 0.0) -> Tensor:
+    """Squared lengths of rows [row, value], and `more`; never shorter than true ones by more than a part of γ_BLOCK.
 
     Guarantee: for finite rows the result is at least (1 − NORM/4) times the true value, or not finite: what underflows
     is made up for by `LEAST`, and what overflows is infinite.
@@ -52,4 +56,4 @@ def squared_norms(rows: Tensor) -> Tensor:
         squares: Tensor = torch.linalg.vecdot(rows, rows)
     else:
         squares = torch.stack([torch.linalg.vecdot(part, part) for part in torch.split(rows, BLOCK, -1)]).sum(0)
-    return squares.add_(LEAST * rows.shape[-1])
+    return squares.add_(LEAST * rows.shape[-1] + more)

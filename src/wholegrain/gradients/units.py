@@ -100,7 +100,7 @@ class Units:
         return Part(slice(items + start * run.size, items + stop * run.size), slice(units + start, units + stop))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: one is made for each step, and freezing triples its cost
 class Buckets:
     """In which group of the sum a subject is added up: by a number of its own, never by its place in the batch.
 
