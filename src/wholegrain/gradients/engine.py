@@ -199,8 +199,8 @@ class BookKeeping:
             ones = vector.new_ones(piece.units.count)
             return _Played(piece, shares, units, None, _filled(ones, units))
         found = lengths(shares, units)
-        weights = _filled(_weights(found.squared, piece, clip), units)
         bad = None if _finite(found.squared) else ~torch.isfinite(found.squared[: piece.units.count])
+        weights = _filled(_weights(found.squared, piece, clip), units)
         return _Played(piece, shares, units, found, weights, bad)
 
     @property

@@ -90,14 +90,16 @@ class Chain:
         for link, space in zip(self.links, spaces, strict=True):
             x, keeps = link.forward(space, x)
             saved.append(keeps)
-            workspace.watch(x)
+            if workspace.watched is not None:
+                workspace.watch(x)
         shares: list[Share] = []
         g: Tensor | None = outward_gradient(loss, x, targets, inputs.shape[0])
         for k in range(len(self.links) - 1, self.first - 1, -1):
             # Popped, so that what a layer has kept is free again as soon as it was used.
             (g,), new = self.links[k].backward(spaces[k], saved.pop(), (g,), (k > self.first,))
             shares.extend(new)
-            workspace.watch(g)
+            if workspace.watched is not None:
+                workspace.watch(g)
         return shares
 
 

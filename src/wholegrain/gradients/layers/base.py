@@ -87,11 +87,12 @@ def product(
     `aligned` workspace rows are first copied to where they all begin alike, so that each comes out the same wherever it
     stands; a single output is two, because libraries treat one as a product with a vector.
     """
-    rows = aligned(space, rows)
-    if space.workspace.aligned and weight.shape[1] == 1:
-        single = torch.mm(rows, weight.expand(-1, 2).contiguous())[:, :1]
-        single = single.contiguous() if bias is None else single + bias
-        return single if out is None else out.copy_(single)
+    if space.workspace.aligned:
+        rows = aligned(space, rows)
+        if weight.shape[1] == 1:
+            single = torch.mm(rows, weight.expand(-1, 2).contiguous())[:, :1]
+            single = single.contiguous() if bias is None else single + bias
+            return single if out is None else out.copy_(single)
     if bias is None:
         return torch.mm(rows, weight) if out is None else torch.mm(rows, weight, out=out)
     return torch.addmm(bias, rows, weight) if out is None else torch.addmm(bias, rows, weight, out=out)
@@ -99,8 +100,10 @@ def product(
 
 def aligned(space: Space, rows: Tensor) -> Tensor:
     """The rows, or in an aligned workspace a copy of which each begins at a full vector."""
+    if not space.workspace.aligned:
+        return rows
     begins = rows.stride(0) % VECTOR == 0 and rows.stride(1) == 1 and rows.storage_offset() % VECTOR == 0
-    if begins or not space.workspace.aligned:
+    if begins:
         return rows
     width = -(-rows.shape[1] // VECTOR) * VECTOR
     buffer = space.shared(f"aligned {width}", (rows.shape[0], width), rows)[:, : rows.shape[1]]
