@@ -14,10 +14,10 @@ from torch import Tensor
 
 import utility
 from utility import Tree, merged
-from wholegrain.cli.pricing import remembering
 from wholegrain.errors import WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.parameters import flatten
+from wholegrain.privacy.accountants import accountant
 from wholegrain.runs.runner import Prepared, Start, execute, guarded, plan_for, prepare
 from wholegrain.runs.spec import RunSpec
 
@@ -64,7 +64,7 @@ def ready(trial: Trial, base: Tree) -> tuple[Prepared, Start]:
     shared = merged(trial.spec(base).model_dump(include={"seed", "data", "silos", "model", "evaluation"}), by_span)
     made, first = _prepared(json.dumps(merged(shared, {"privacy": {"noise_multiplier": 1.0}}), sort_keys=True))
     facts = tuple(facts for _, facts in made.plan.rows)
-    return replace(made, spec=spec, plan=plan_for(spec, facts, remembering("pld"))), Start(State(0, first.clone()))
+    return replace(made, spec=spec, plan=plan_for(spec, facts, accountant("pld"))), Start(State(0, first.clone()))
 
 
 def play(trial: Trial, base: Tree) -> Tree:

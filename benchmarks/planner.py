@@ -22,7 +22,7 @@ import record
 import utility
 from held_out import Trial
 from utility import LINEAR, Tree, merged, trained
-from wholegrain.cli.pricing import remembering
+from wholegrain.privacy.accountants import accountant
 from wholegrain.runs.optimising import optimise
 from wholegrain.runs.spec import RunSpec
 
@@ -62,7 +62,7 @@ def choice(name: str, epsilon: float, seed: int, problem: utility.Problem) -> Tr
     asked = merged(prepared.spec.model_dump(exclude={"federation"}), {"federation": federation})
     if "start" in problem.base.get("model", {}):  # a head is logistic regression on what the frozen part makes
         asked["model"] = {"name": "logistic"}
-    chosen = optimise(RunSpec.of(asked), ("subject_dp",), remembering("pld")).spec
+    chosen = optimise(RunSpec.of(asked), ("subject_dp",), accountant("pld")).spec
     policy = {"name": chosen.policy.name, "rate": chosen.policy.rate, "clip_norm": chosen.policy.clip_norm}
     rounds = {"count": chosen.rounds.count, "steps": chosen.rounds.steps, "learning_rate": chosen.rounds.learning_rate}
     return trained(policy, rounds, server={"step": chosen.server.step, "schedule": chosen.server.schedule})

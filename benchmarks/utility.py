@@ -26,9 +26,9 @@ import torch
 
 import draw
 import record
-from wholegrain.cli.pricing import remembering
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import WholegrainError
+from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.units import Unit
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.runner import execute, guarded, prepare
@@ -245,7 +245,7 @@ def play(case: Case) -> Tree:
     found: Tree = dict(zip(KEY, case.key, strict=True))
     try:
         data = dataset(json.dumps(case.spec["data"], sort_keys=True))
-        prepared = prepare(spec, dataset=data, pricing=remembering("pld"))
+        prepared = prepare(spec, dataset=data, pricing=accountant("pld"))
         with guarded(prepared, "utility") as guard:
             run = execute(prepared, guard)
     except WholegrainError as error:

@@ -19,4 +19,4 @@ from wholegrain.runs.runner import Run as Run
 from wholegrain.runs.runner import train as train
 from wholegrain.runs.spec import RunSpec as RunSpec
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
