@@ -62,7 +62,7 @@ def guarantees(found: Iterable[Guarantee]) -> Table:
 def spent(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
     """What was promised to whom by what was released, beside what was planned."""
     pairs = list(zip(found, planned, strict=True))
-    title = "Guarantees (simulation: seeded noise)" if any(g.simulation for g, _ in pairs) else "Guarantees"
+    title = "Guarantees" + max((g.mark for pair in pairs for g in pair), key=len, default="")
     rows = [
         (g.unit, number(g.epsilon), number(p.epsilon), f"{g.delta:g}", standing(g.standing), g.accountant, g.because)
         for g, p in pairs

@@ -86,13 +86,19 @@ class RunFolder:
     @property
     def spec(self) -> RunSpec:
         """The spec that the run was started with; a changed one is refused."""
-        spec = load_spec(self.path / "spec.json")
-        if spec.digest != _read(self.path / "run.json").get("spec"):
+        spec, identity = load_spec(self.path / "spec.json"), _read(self.path / "run.json")
+        if spec.digest == identity.get("spec"):
+            return spec
+        version = identity.get("wholegrain")
+        if version != wholegrain.__version__:
             raise RunError(
-                f"The spec in '{self.path}' is not the one that the run was started with; put it back, or start a new"
-                " run with it."
+                f"The run in '{self.path}' was started by version {version} of wholegrain, and this is version"
+                f" {wholegrain.__version__}, whose specs say more; go on with that version, or start a new run."
             )
-        return spec
+        raise RunError(
+            f"The spec in '{self.path}' is not the one that the run was started with; put it back, or start a new"
+            " run with it."
+        )
 
     @property
     def finished(self) -> bool:
