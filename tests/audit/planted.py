@@ -83,6 +83,7 @@ class Noise:
     inner: NoiseSource
     name: str = "faulty"
     identity: str = "faulty"
+    repeats: bool = True
 
     def stream(self, round: int, silo: str) -> NoiseStream:
         return self.inner.stream(round, silo)

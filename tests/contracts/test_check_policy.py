@@ -135,6 +135,7 @@ class Ramp:
 
     name: str = "ramp"
     identity: str = "ramp"
+    repeats: bool = True
 
     def stream(self, round: int, silo: str) -> "Ramp":
         return self

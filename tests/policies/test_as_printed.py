@@ -203,6 +203,7 @@ class Scripted:
     scales: dict[tuple[int, str, int], float] = field(default_factory=dict)
     name: str = "scripted"
     identity: str = "scripted"
+    repeats: bool = True
 
     def unit(self, length: int, keys: tuple[int, str, int]) -> Vector:
         r, silo, t = keys

@@ -348,6 +348,7 @@ class Silent:
 
     name: str = "none"
     identity: str = "none"
+    repeats: bool = True
 
     def stream(self, round: int, silo: str) -> "Silent":
         return self

@@ -41,6 +41,7 @@ class Listening:
     asked: dict[tuple[int, str], list[tuple[float, float]]] = field(default_factory=dict)
     name: str = "listening"
     identity: str = "listening"
+    repeats: bool = True
 
     def coins(self, round: int, silo: str) -> np.random.Generator:
         return SeededNoise(4).coins(round, silo)
@@ -71,6 +72,7 @@ class Split:
     tossed: int
     name: str = "split"
     identity: str = "split"
+    repeats: bool = True
 
     def stream(self, round: int, silo: str) -> NoiseStream:
         return SeededNoise(self.noise).stream(round, silo)

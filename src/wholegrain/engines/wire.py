@@ -68,7 +68,7 @@ class SiloTask(ModelTask):
     policy: Name
     settings: Settings
     noise_multiplier: Annotated[float, Field(gt=0)]
-    learning_rate: Annotated[float, Field(gt=0)]
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)]
 
 
 def start_of(public: Mapping[str, Any]) -> StartTask | None:

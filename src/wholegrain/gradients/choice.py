@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -29,6 +30,8 @@ from wholegrain.gradients.vectorised import item_gradients
 from wholegrain.gradients.workspace import Workspace
 
 TRIAL, TRIALS = 3, 2
+# Subjects of more items than this have a place of their own; of fewer, so many are tried behind so many others.
+MOST_TRIED, SUBJECTS, BEFORE = 8, 6, (0, 1, 2, 3, 5, 6, 8, 13)
 # Different items of a pass that is tried for how its rows depend on their company.
 PERIOD = 31
 # Sizes of batches in which a model is watched for items that depend on each other.
@@ -61,6 +64,8 @@ class Chosen:
     bytes_per_item: int
     sizes: Sizes
     terms: Terms
+    steady: Callable[[int, bool], bool]
+    """Whether units of so many items (subjects, or single items) come out the same wherever they stand in a pass."""
     groupings: dict[tuple[float, float, int, bool], Grouping] = field(default_factory=dict)
 
 
@@ -265,7 +270,40 @@ class _Trial:
             warnings.warn(made.notice, SlowGradients, stacklevel=6)
         # Measured on another copy, whose buffers are still to be made.
         copy = make(self._model, self._layout)
-        return Chosen(made.program, made.attach, self._bytes_per_item(copy), sizes, self._terms(copy))
+        steady = self._steadiness(made, isinstance(sizes, TriedSizes))
+        return Chosen(made.program, made.attach, self._bytes_per_item(copy), sizes, self._terms(copy), steady)
+
+    def _steadiness(self, made: "Made", steady: bool) -> Callable[[int, bool], bool]:
+        """Items by themselves are as steady as the program; subjects of a few items are tried, of more not trusted."""
+
+        @cache
+        def found(size: int, subjects: bool) -> bool:
+            if isinstance(made.program, _WholeModel):
+                return not made.program.vectorises
+            if not steady or size > MOST_TRIED:
+                return False
+            return size == 1 or not subjects or self._repeats(made, size)
+
+        return found
+
+    def _repeats(self, made: "Made", size: int) -> bool:
+        """Whether equal subjects of so many items give equal norms and gradients behind any number of others."""
+        inputs, targets = _varied(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        first: list[Tensor] = []
+        for before in BEFORE:
+            own = (torch.arange(SUBJECTS * size) // size % TRIAL) * size + torch.arange(SUBJECTS * size) % size
+            number = torch.cat([torch.arange(before), own]) % PERIOD
+            units = Units.of_sizes(np.array([1] * before + [size] * SUBJECTS))
+            made.attach(self._vector)
+            with made.program.mode():
+                shares = united(made.program.run(self._loss, inputs[number], targets[number], units))
+                squared = lengths(shares, units).squared
+                rows = [squared[before:], *(r[before:].clone() for s in shares for r in s.formed(units.runs[-1]))]
+            first = first or [each[:TRIAL].clone() for each in rows]
+            same = torch.arange(SUBJECTS) % TRIAL
+            if not all(torch.equal(each, one[same]) for each, one in zip(rows, first, strict=True)):
+                return False
+        return True
 
     @torch.no_grad()
     def _terms(self, made: "Made") -> Terms:
@@ -405,7 +443,7 @@ class _WholeModel:
     mode: Callable[[], AbstractContextManager[Any]] = torch.no_grad
 
     def __init__(self, model: nn.Module, layout: Layout, vectorises: bool = True) -> None:
-        self._model, self._layout, self._vectorises = model, layout, vectorises
+        self._model, self._layout, self.vectorises = model, layout, vectorises
         self._vector = torch.zeros(0)
 
     def attach(self, vector: Tensor) -> None:
@@ -420,7 +458,7 @@ class _WholeModel:
         return [Rows([(Slot(name), part) for name, part in zip(views, torch.split(rows, sizes, 1), strict=True)])]
 
     def _rows(self, loss: Loss, inputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
-        if not self._vectorises:
+        if not self.vectorises:
             for x, y in zip(inputs, targets, strict=True):
                 yield batch_gradient(self._model, loss, self._layout, self._vector, x[None], y[None])
             return

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
-from wholegrain.gradients.choice import Chosen, choose
-from wholegrain.gradients.company import FixedPlaces, Sizes
+from wholegrain.gradients.choice import MOST_TRIED, Chosen, choose
+from wholegrain.gradients.company import LEAST_ROWS, FixedPlaces
 from wholegrain.gradients.groups import Grouping, add_up, divided, grouping_for, most_units, rounding
 from wholegrain.gradients.layers.base import Cannot
 from wholegrain.gradients.norms import lengths, united
@@ -107,6 +107,8 @@ class BookKeeping:
         vector = vector.detach()
         if not inputs.shape[0]:
             return Pooled(torch.zeros_like(vector), 0)
+        if not _finite(vector):  # a public fact, and the same answer whoever is in the batch
+            return Pooled(torch.zeros_like(vector), inputs.shape[0])
         program = self._prepare(vector, inputs, targets)
         grouping, numbers = self._grouping(groups, clip, buckets, vector.dtype)
         # Made before the program's mode is entered: what is handed to a caller must be an ordinary tensor.
@@ -146,7 +148,8 @@ class BookKeeping:
             terms = partial(self._chosen.terms, ONE_SUBJECT if subjects else ONE_ITEM)
             self._chosen.groupings[key] = grouping_for(buckets, subjects, terms, self._most_items, kind)
         grouping = self._chosen.groupings[key]
-        ordered = not grouping.single or isinstance(self._chosen.sizes, FixedPlaces)
+        most = min(buckets.largest, MOST_TRIED + 1) if subjects else 1
+        ordered = not grouping.single or not all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
         return grouping, buckets.numbers if ordered else None
 
     def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, total: Tensor) -> bool:
@@ -168,11 +171,7 @@ class BookKeeping:
     def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> tuple[Tensor, int]:
         """The sum in double precision, group by group, and how many contributions were not finite."""
         total = _zeros(vector, torch.float64)
-        if not _finite(vector):
-            return total, batch.units.count
         pieces = list(self._pieces(batch, grouping))
-        if batch.numbers is not None and isinstance(sizes := self._sizes, FixedPlaces):
-            pieces = [each for piece in pieces for each in _placed(piece, grouping, sizes)]
         zeroed = sum([self._add(vector, piece, clip, total, grouping) for piece in pieces])
         if clip.per is ClipPer.NONE and not _finite(total):
             total.zero_()
@@ -186,8 +185,9 @@ class BookKeeping:
         if items > self._most_items and piece.units.count == 1:
             return self._add_large(vector, piece, clip, total)
         size = self._fitting(vector, items)
-        if size is None:
-            return self._add_one_by_one(vector, piece, clip, total)
+        if size is None:  # in passes of a size that is trusted, with the same rows
+            few = self._divided(piece, LEAST_ROWS)
+            return sum([self._add(vector, some, clip, total, grouping) for some in few])
         played = self._played(vector, piece, clip, size)
         return self._add_played(vector, played, clip, total, grouping)
 
@@ -203,10 +203,14 @@ class BookKeeping:
         weights = _filled(_weights(found.squared, piece, clip), units)
         return _Played(piece, shares, units, found, weights, bad)
 
-    @property
-    def _sizes(self) -> Sizes:
+    def _steady(self, size: int, batch: Piece) -> bool:
+        """Whether units of so many items come out the same at every place."""
         assert self._chosen is not None
-        return self._chosen.sizes
+        return self._chosen.steady(size, batch.units.sizes is not None)
+
+    def _places(self, batch: Piece) -> bool:
+        """Whether some units need places of their own."""
+        return not all(self._steady(run.size, batch) for run in batch.units.runs)
 
     def _fitting(self, vector: Tensor, items: int) -> int | None:
         """The size that a pass over so many items should have."""
@@ -277,6 +281,11 @@ class BookKeeping:
 
     def _pieces(self, batch: Piece, grouping: Grouping) -> Iterator[Piece]:
         """The batch in pieces of whole groups that memory allows; a group that is too large is divided by units."""
+        if batch.numbers is not None and self._places(batch):
+            for run, group in grouping.groups(batch.units, batch.numbers):
+                block = _part(batch, group.units.start, group.units.stop)
+                yield from self._divided(block) if self._steady(run.size, batch) else _placed(block, run)
+            return
         start = stop = items = 0
         for _, group in [] if grouping.single else grouping.groups(batch.units, batch.numbers):
             more = group.items.stop - group.items.start
@@ -286,14 +295,15 @@ class BookKeeping:
             stop, items = group.units.stop, items + more
         yield from self._divided(_part(batch, start, batch.units.count))
 
-    def _divided(self, block: Piece) -> Iterator[Piece]:
+    def _divided(self, block: Piece, most_items: int | None = None) -> Iterator[Piece]:
         """Whole units that memory allows; a unit that is too large comes alone."""
+        most_items = most_items or self._most_items
         units = block.units
         ends = np.cumsum(np.ones(units.count, np.int64) if units.sizes is None else units.sizes.numpy())
         start, items = 0, 0
         while start < units.count:
-            stop = max(start + 1, int(np.searchsorted(ends, items + self._most_items, side="right")))
-            yield replace(_part(block, start, stop), share=(stop - start) / units.count)
+            stop = max(start + 1, int(np.searchsorted(ends, items + most_items, side="right")))
+            yield replace(_part(block, start, stop), share=block.share * (stop - start) / units.count)
             start, items = stop, int(ends[stop - 1])
 
 
@@ -318,13 +328,12 @@ class _Played:
         return rounding(products, load, self.weights.dtype) <= SUM * clip.norm
 
     def parts(self, run: Run, group: Part, clip: Clip, grouping: Grouping) -> tuple[list[Part], list[int]]:
-        """A group in as few parts as its rounding allows, and the units that cannot be summed so."""
+        """A group in as few parts as its rounding allows, and the units whose norm is not certain."""
         if self.found is None:
             return [group], []
         load = self._load(self.piece.units.whole if grouping.single else group, clip)
-        most = most_units(self._terms(run), load, SUM * clip.norm * self.piece.share, self.weights.dtype)
-        if not most:
-            return [], list(range(group.units.start, group.units.stop))
+        # Unit by unit at the least: each is then the same to the last bit whoever else is in the group.
+        most = max(1, most_units(self._terms(run), load, SUM * clip.norm * self.piece.share, self.weights.dtype))
         if self.bad is None:
             return divided(run, group, most), []
         bad = (group.units.start + self.bad[group.units].nonzero()[:, 0]).tolist()
@@ -351,27 +360,23 @@ class _Played:
         return max((share.terms(self.units, run.size) for share in self.shares), default=1)
 
 
-def _placed(piece: Piece, grouping: Grouping, sizes: FixedPlaces) -> Iterator[Piece]:
-    """A piece in passes, group by group, in which every unit has its own place; who only fills up counts nothing."""
-    assert piece.numbers is not None
-    for run, group in grouping.groups(piece.units, piece.numbers):
-        block = _part(piece, group.units.start, group.units.stop)
-        assert block.numbers is not None
-        for chosen, real in sizes.passes(block.numbers, run.size):
-            places = torch.from_numpy(chosen)
-            items = (places[:, None] * run.size + torch.arange(run.size)).view(-1)
-            counts = torch.from_numpy(real).to(torch.get_default_dtype())
-            yield Piece(
-                block.inputs[items],
-                block.targets[items],
-                Units.of_items(len(chosen))
-                if block.units.sizes is None
-                else Units.of_sizes(np.full_like(chosen, run.size)),
-                None if block.before is None else block.before[places],
-                counts if block.after is None else block.after[places] * counts,
-                None,
-                piece.share * float(real.sum()) / block.units.count,
-            )
+def _placed(block: Piece, run: Run) -> Iterator[Piece]:
+    """A group in passes in which every unit has its own place; who only fills up counts nothing."""
+    assert block.numbers is not None
+    alone = block.units.sizes is None
+    for chosen, real in FixedPlaces().passes(block.numbers, run.size):
+        places = torch.from_numpy(chosen)
+        items = (places[:, None] * run.size + torch.arange(run.size)).view(-1)
+        counts = torch.from_numpy(real).to(torch.get_default_dtype())
+        yield Piece(
+            block.inputs[items],
+            block.targets[items],
+            Units.of_items(len(chosen)) if alone else Units.of_sizes(np.full_like(chosen, run.size)),
+            None if block.before is None else block.before[places],
+            counts if block.after is None else block.after[places] * counts,
+            None,
+            block.share * float(real.sum()) / block.units.count,
+        )
 
 
 def _may_fit(batch: Piece, clip: Clip, kind: torch.dtype) -> bool:

@@ -67,6 +67,13 @@ class Outer:
         positions = size * self._positions
         return 1 if self._pools(units) or self._forms(positions) else positions
 
+    def formed(self, run: Run) -> Iterator[Tensor]:
+        """What was pooled, or kept of a run."""
+        if self._rows is not None:
+            yield from self._rows.formed(run)
+        for kept in self._kept.get(run.units.start, []):
+            yield torch.cat([kept.new_zeros(run.units.start, kept.shape[1]), kept])
+
     def _pools(self, units: Units) -> bool:
         """Whether small gradients of items are formed, and pooled by subject."""
         return units.sizes is not None and sum(self._sizes()) <= SMALL

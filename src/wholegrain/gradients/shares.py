@@ -68,6 +68,10 @@ class Share(Protocol):
         """All that norms and sums are computed from, [item, ...] or [unit, ...]."""
         ...
 
+    def formed(self, run: Run) -> Iterator[Tensor]:
+        """Gradients of units that were formed and kept to be summed; of all units, or None but those of a run."""
+        ...
+
     def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """The gradients themselves [unit, ...] of some units of a run."""
         ...
@@ -117,6 +121,10 @@ class Rows:
         for slot, rows in self._held:
             part = rows[run.units][chosen]
             yield slot, self._fold(slot, part) if self._fold else part
+
+    def formed(self, run: Run) -> Iterator[Tensor]:
+        """All rows."""
+        yield from (rows for _, rows in self._held)
 
     def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One product of a vector and a matrix for each parameter."""

@@ -112,6 +112,9 @@ class Trainer:
         for _ in range(steps):
             batch = policy.sampling.draw(silo.data.roster, draws)
             total = self._pooled(silo, batch, policy, vector)
+            if not self.noise.repeats:
+                # One format, whichever way the sum came about: what is rounded later must not tell which it was.
+                total = total.double()
             vector.sub_(release(total, batch, policy, noise), alpha=self.learning_rate)
         return vector
 

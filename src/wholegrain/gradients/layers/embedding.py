@@ -98,6 +98,10 @@ class Looked:
         """The gradients at all positions."""
         yield self._outward
 
+    def formed(self, run: Run) -> Iterator[Tensor]:
+        """None."""
+        yield from ()
+
     def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Tables of some units of a run."""
         items = slice(run.items.start + chosen.start * run.size, run.items.start + chosen.stop * run.size)
