@@ -159,3 +159,40 @@ def test_a_unit_keeps_its_place_whoever_leaves() -> None:
     for gone in (0, 31, 59):
         rest = places(np.delete(np.arange(60), gone))
         assert rest == {unit: place for unit, place in whole.items() if unit != gone}
+
+
+def moved(engine: BookKeeping, vector: Tensor, people: int, items: int, clip: Clip, width: int) -> float:
+    """How far the sum moves when the first of some people, each with so many items, leaves."""
+    draws = torch.Generator().manual_seed(5)
+    inputs = torch.rand(people * items, width, generator=draws) * 2 - 1
+    inputs[1::2] = -inputs[::2]  # what a person's items say nearly cancels
+    targets = torch.zeros(people * items, dtype=torch.int64)
+    subjects = np.repeat(np.arange(people), items)
+    table = scattered(subjects * 7919)
+
+    def total(left: np.ndarray) -> Tensor:
+        buckets = Buckets(table, left, float(people), float(people * items), largest=items)
+        groups = torch.from_numpy(subjects[left] - subjects[left].min())
+        return engine(vector, inputs[left], targets[left], groups, clip, buckets).total.double()
+
+    everybody = np.arange(people * items)
+    return float((total(everybody) - total(everybody[items:])).norm()) / clip.norm
+
+
+@pytest.mark.parametrize(("width", "items"), [(4099, 16), (65, 3), (2049, 5)])
+def test_a_subjects_gradient_does_not_depend_on_its_place_among_others(width: int, items: int) -> None:
+    """Rows of odd length, several of one subject: products of matrices round by where these begin in memory."""
+    model = nn.Sequential(nn.Linear(width, 2))
+    clip = Clip(ClipPer.SUBJECT, Pool.MEAN, 1e-9)
+    assert moved(BookKeeping(model, cross_entropy), flatten(model) * 0, 40, items, clip, width) <= 1 + SLACK
+
+
+def test_parameters_that_are_not_finite_give_nothing_whoever_is_there() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    vector = flatten(model)
+    vector[-1] = -torch.inf
+    for count in (1, 5):
+        found = BookKeeping(model, cross_entropy)(
+            vector, torch.rand(count, 4), torch.zeros(count, dtype=torch.int64), torch.arange(count), SUBJECTS
+        )
+        assert not found.total.any()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -198,3 +199,30 @@ def test_noise_does_not_decide_what_is_drawn() -> None:
     inputs = [drawn for _, drawn in seen]
     assert torch.equal(inputs[0], inputs[2])
     assert torch.equal(inputs[1], inputs[3])
+
+
+class Fresh(SeededNoise):
+    """Noise as a release has it: it never comes again."""
+
+    kinds: ClassVar[list[torch.dtype]] = []
+
+    @property
+    def repeats(self) -> bool:
+        return False
+
+    def stream(self, round: int, silo: str) -> "Fresh":
+        return self
+
+    def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
+        self.kinds.append(total.dtype)
+
+
+def test_a_release_has_one_format_whichever_way_its_sum_was_made() -> None:
+    """The last bits of what is released must not tell an empty batch, or one that was summed in groups, from others."""
+    noise = Fresh(0)
+    noise.kinds.clear()
+    for rate in (1e-9, 0.3, 1.0):
+        row = CATALOG["subject_dp"].row(Settings(rate=rate), silo().facts).with_noise(0.7)
+        trainer = Trainer(clipped_sum=BookKeeping(model(), cross_entropy), noise=noise, learning_rate=0.1)
+        trainer.train(silo(), row, flatten(model()), 0, 2)
+    assert set(noise.kinds) == {torch.float64}

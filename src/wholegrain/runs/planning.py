@@ -113,6 +113,11 @@ def check_early(spec: RunSpec) -> None:
     _check.count("rounds.checkpoint_every", spec.rounds.checkpoint_every)
     if spec.ledger.epsilon is not None:
         _check.positive("ledger.epsilon", spec.ledger.epsilon)
+    if spec.privacy.noise == "secure" and spec.data.table is not None and spec.ledger.data is None:
+        raise SpecError(
+            "A release needs a name for its data that stays when the file is renamed: set ledger.data, under which this"
+            " machine keeps the account of all that is ever released from it."
+        )
     if spec.policy.as_printed and spec.policy.by_span:
         raise SpecError("The paper knows no weights by span; leave out policy.by_span or policy.as_printed.")
     if spec.policy.as_printed and spec.privacy.epsilon is None:
