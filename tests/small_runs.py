@@ -58,7 +58,9 @@ def secure_spec(folder: Path, **changes: Any) -> Path:
     text = SPEC.replace("count = 3", f"count = {PLAYED}\ncheckpoint_every = 50").replace(
         "epsilon = 4.0", "epsilon = 9.0"
     )
-    text = text.replace("[rounds]", 'noise = "secure"\n[rounds]') + "[ledger]\n"
+    text = text.replace("[rounds]", 'noise = "secure"\n[rounds]')
+    sizes = [f"clinic-{number} = {{ items = 60, subjects = 20 }}" for number in range(SILOS)]
+    text += "\n".join(["[silos.sizes]", *sizes, "[ledger]", ""])
     for key, value in {"data": "patients", "epsilon": 40.0, **changes}.items():
         text += "" if value is None else f"{key} = {json.dumps(value)}\n"
     path = folder / "spec.toml"

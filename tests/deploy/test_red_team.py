@@ -143,7 +143,7 @@ def test_the_sum_moves_by_one_clip_norm_whatever_the_server_sends(worlds: tuple[
 
 def test_squares_that_underflow_would_be_found(worlds: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that let a server read rows, planted again: squares as they are, of whatever size."""
-    monkeypatch.setattr(outer, "squared_norms", lambda rows: torch.linalg.vecdot(rows, rows))
+    monkeypatch.setattr(outer, "squared_norms", lambda rows, more=0.0: torch.linalg.vecdot(rows, rows) + more)
     monkeypatch.setattr(outer, "MOST", math.inf)
     with_victim, without = worlds
     moves = []

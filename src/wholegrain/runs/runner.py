@@ -347,7 +347,8 @@ def require_fit(
     random = torch.random.get_rng_state()
     try:
         outputs = model(inputs)
-        gradients(vector, inputs if frozen is None else viewed(inputs, frozen), targets, groups, clip)
+        if outputs.dim() != 2 or outputs.shape[1] == dataset.classes:  # else its shape is what there is to say
+            gradients(vector, inputs if frozen is None else viewed(inputs, frozen), targets, groups, clip)
     except Exception as error:  # the model is the user's own code
         raise ModelError(
             f"The model does not fit the data ({dataset.features} features, {dataset.classes}"

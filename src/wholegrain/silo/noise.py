@@ -104,12 +104,10 @@ class _Twister:
         std = multiplier * clip_norm
         if std == 0:
             return
-        if total.numel() <= BLOCK:
-            total.add_(torch.empty_like(total).normal_(0, std, generator=self._generator))
-            return
-        some = total.new_empty(BLOCK)
-        for part in torch.split(total, BLOCK):
-            part.add_(some[: part.shape[0]].normal_(0, std, generator=self._generator))
+        # In single precision whatever the sum is in: the same seed gives the same noise, however the sum was made.
+        some = total.new_empty(min(BLOCK, total.numel()), dtype=torch.float32)
+        for part in (total,) if total.numel() <= BLOCK else torch.split(total, BLOCK):
+            part.add_(some[: part.shape[0]].normal_(0, std, generator=self._generator).to(total.dtype))
 
 
 def _seeded(seed: int) -> torch.Generator:
