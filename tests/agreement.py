@@ -82,7 +82,7 @@ def program_of(engine: BookKeeping) -> object:
 def vectorises(engine: BookKeeping) -> bool | None:
     """Of a program for the whole model: by vmap, or one item after the other; None where rules are used."""
     program = program_of(engine)
-    return program._vectorises if isinstance(program, _WholeModel) else None
+    return program.vectorises if isinstance(program, _WholeModel) else None
 
 
 def slow(call: Callable[[], object]) -> list[str]:

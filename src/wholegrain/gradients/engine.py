@@ -108,7 +108,7 @@ class BookKeeping:
         if not inputs.shape[0]:
             return Pooled(torch.zeros_like(vector), 0)
         if not _finite(vector):  # a public fact, and the same answer whoever is in the batch
-            return Pooled(torch.zeros_like(vector), inputs.shape[0])
+            return Pooled(torch.zeros_like(vector), _count(groups, clip))
         program = self._prepare(vector, inputs, targets)
         grouping, numbers = self._grouping(groups, clip, buckets, vector.dtype)
         # Made before the program's mode is entered: what is handed to a caller must be an ordinary tensor.
@@ -410,6 +410,13 @@ def _arrange(
         inputs, targets, numbers = inputs[order], targets[order], numbers[order.numpy()]
         after = None if after is None else after[order]
     return Piece(inputs, targets, Units.of_items(inputs.shape[0]), after=after, numbers=numbers)
+
+
+def _count(groups: Tensor, clip: Clip) -> int:
+    """How many vectors are clipped in a batch."""
+    if clip.per is ClipPer.BATCH:
+        return 1
+    return len(torch.unique(groups)) if clip.per is ClipPer.SUBJECT else len(groups)
 
 
 def _weights(squared: Tensor, piece: Piece, clip: Clip) -> Tensor:
