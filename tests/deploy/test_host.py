@@ -118,7 +118,7 @@ FORBIDDEN: dict[str, tuple[str, dict[str, Any], Tensor | None]] = {
     "less noise": ("limit.smallest_noise", {"noise_multiplier": 0.999}, None),
     "next to no noise": ("limit.smallest_noise", {"noise_multiplier": 1e-300}, None),
     "a larger clip": ("limit.largest_clip", subject(clip_norm=1.001), None),
-    "a huge clip": ("limit.largest_clip", subject(clip_norm=1e300), None),
+    "a huge clip": ("limit.largest_clip", subject(clip_norm=1e60), None),
     "a clip of nothing": ("message", subject(clip_norm=0.0), None),
     "a negative clip": ("message", subject(clip_norm=-1.0), None),
     "a clip beyond precision": ("message", subject(clip_norm=1e-40), None),
@@ -597,7 +597,7 @@ tasks = st.builds(
     policy=st.sampled_from(["subject_dp", "subject_dp", "subject_dp", "fedavg", "user_ldp"]),
     settings=some_settings,
     noise_multiplier=st.sampled_from([1.0, 1.5, 3.0, 1e6, 0.5]),
-    learning_rate=st.sampled_from([0.5, 1e30]),
+    learning_rate=st.sampled_from([0.5, 1e6]),
     model=st.sampled_from(["logistic", "logistic", "mlp"]),
 )
 starts = st.sampled_from([vector(), vector(1.0), vector(1e38), vector(NAN), torch.zeros(3)])
