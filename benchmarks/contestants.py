@@ -78,18 +78,19 @@ class Private:
         self.vector = flatten(workload.model)
         self.batch = Batch(torch.arange(workload.batch).numpy(), workload.groups.numpy())
         self.noise = SeededNoise(SEED).stream(0, "silo")
-        self.facts, self.numbers = facts_of(workload), scattered(self.batch.groups)
+        facts = facts_of(workload)
+        self.public = *policy.expected_sizes(facts), policy.largest_subject(facts)
+        self.numbers = scattered(self.batch.groups)
 
     def gradient(self) -> Tensor:
         """The clipped sum."""
         w, policy = self.workload, self.policy
-        expected, largest = policy.expected_sizes(self.facts), policy.largest_subject(self.facts)
-        buckets = Buckets(self.numbers, self.batch.items, *expected, largest)
+        buckets = Buckets(self.numbers, self.batch.items, *self.public)
         return self.clipped_sum(self.vector, w.inputs, w.targets, w.groups, policy.clip, buckets).total
 
     def step(self) -> None:
         """One private step."""
-        update = release(self.gradient(), self.batch, self.policy, self.noise)
+        update = release(self.gradient().to(self.vector.dtype), self.batch, self.policy, self.noise)
         self.vector.sub_(update, alpha=LEARNING_RATE)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wholegrain.gradients.company import AnySize, FixedPlaces, Sizes, TriedSizes
+from wholegrain.gradients.company import LEAST_ROWS, AnySize, FixedPlaces, Sizes, TriedSizes
 from wholegrain.gradients.groups import Grouping
 from wholegrain.gradients.norms import lengths, united
 from wholegrain.gradients.parameters import Layout, flatten
@@ -31,7 +31,8 @@ from wholegrain.gradients.workspace import Workspace
 
 TRIAL, TRIALS = 3, 2
 # Subjects of more items than this have a place of their own; of fewer, so many are tried behind so many others.
-MOST_TRIED, SUBJECTS, BEFORE = 8, 6, (0, 1, 2, 3, 5, 6, 8, 13)
+MOST_TRIED = 8
+COMPANY = ((6, 0), (1, 1), (3, 2), (2, 3), (6, 5), (1, 6), (5, 8), (4, 13))
 # Different items of a pass that is tried for how its rows depend on their company.
 PERIOD = 31
 # Sizes of batches in which a model is watched for items that depend on each other.
@@ -66,7 +67,10 @@ class Chosen:
     terms: Terms
     steady: Callable[[int, bool], bool]
     """Whether units of so many items (subjects, or single items) come out the same wherever they stand in a pass."""
-    groupings: dict[tuple[float, float, int, bool], Grouping] = field(default_factory=dict)
+    groupings: dict[tuple[float, float, int, bool], tuple[Grouping, bool]] = field(default_factory=dict)
+    """By what is public of a batch; and whether its units must be in the order of their numbers."""
+    fitting: dict[int, int | None] = field(default_factory=dict)
+    """What `sizes.fitting` has said."""
 
 
 def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor) -> Chosen:
@@ -290,17 +294,19 @@ class _Trial:
         """Whether equal subjects of so many items give equal norms and gradients behind any number of others."""
         inputs, targets = _varied(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         first: list[Tensor] = []
-        for before in BEFORE:
-            own = (torch.arange(SUBJECTS * size) // size % TRIAL) * size + torch.arange(SUBJECTS * size) % size
+        for subjects, others in COMPANY:
+            before = max(others, LEAST_ROWS - subjects * size)  # no pass has fewer rows
+            place = torch.arange(subjects * size)
+            own = (place // size % TRIAL) * size + place % size
             number = torch.cat([torch.arange(before), own]) % PERIOD
-            units = Units.of_sizes(np.array([1] * before + [size] * SUBJECTS))
+            units = Units.of_sizes(np.array([1] * before + [size] * subjects))
             made.attach(self._vector)
             with made.program.mode():
                 shares = united(made.program.run(self._loss, inputs[number], targets[number], units))
                 squared = lengths(shares, units).squared
                 rows = [squared[before:], *(r[before:].clone() for s in shares for r in s.formed(units.runs[-1]))]
             first = first or [each[:TRIAL].clone() for each in rows]
-            same = torch.arange(SUBJECTS) % TRIAL
+            same = torch.arange(subjects) % TRIAL
             if not all(torch.equal(each, one[same]) for each, one in zip(rows, first, strict=True)):
                 return False
         return True

@@ -87,7 +87,6 @@ class TriedSizes:
     multiple: int
     _first: list[Tensor] = field(default_factory=list)
     _trusted: dict[int, bool] = field(default_factory=dict)
-    _fitting: dict[int, int | None] = field(default_factory=dict)
 
     @staticmethod
     def of(run: Rows, period: int) -> "TriedSizes | None":
@@ -100,10 +99,8 @@ class TriedSizes:
 
     def fitting(self, items: int) -> int | None:
         """The smallest size that is tried for so many items, if it passes."""
-        if items not in self._fitting:
-            size = rounded(items, self.multiple)
-            self._fitting[items] = next((each for each in (size, rounded(size, WIDE)) if self.trusts(each)), None)
-        return self._fitting[items]
+        size = rounded(items, self.multiple)
+        return next((each for each in (size, rounded(size, WIDE)) if self.trusts(each)), None)
 
     def trusts(self, size: int) -> bool:
         """Whether every row of a pass of this size is what it is in the first one."""

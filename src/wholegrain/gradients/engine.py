@@ -9,6 +9,7 @@ What floating point may do to the result is bounded for all finite parameters, i
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
 from wholegrain.gradients.choice import MOST_TRIED, Chosen, choose
-from wholegrain.gradients.company import LEAST_ROWS, FixedPlaces
+from wholegrain.gradients.company import LEAST_ROWS, FixedPlaces, rounded
 from wholegrain.gradients.groups import Grouping, add_up, divided, grouping_for, most_units, rounding
 from wholegrain.gradients.layers.base import Cannot
 from wholegrain.gradients.norms import lengths, united
@@ -30,7 +31,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.pooling import MOST_NORM, Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.programs import Program
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.rounding import SUM, unit_roundoff
+from wholegrain.gradients.rounding import SUM, constant, unit_roundoff
 from wholegrain.gradients.shares import Lengths, Share
 from wholegrain.gradients.units import Buckets, Part, Run, Units, arranged
 
@@ -46,17 +47,17 @@ Shape = tuple[torch.Size, torch.Size, torch.dtype]
 
 ONE_ITEM = Units.of_items(1)
 ONE_SUBJECT = Units.of_sizes(np.array([1]))
-UNGROUPED = Grouping(True, lambda size: 1)
+UNGROUPED = Grouping(True, lambda size: 1, lambda size: sys.maxsize)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # not frozen: some are made for each step, and freezing triples their cost
 class Piece:
     """Whole units of a batch that are computed at once.
 
     A unit's gradient is multiplied by `before` when it is measured and summed, by `after` only when it is summed: the
     mean of a subject's gradients, or the mean of its clipped gradients. `numbers` say to which group of the sum a unit
-    belongs; None where there is one group. `share` is the part of a group's rounding that the piece may have, where a
-    group is computed in several.
+    belongs; None where there is one group. `shares` are the parts of its group's rounding that each unit may have; a
+    whole group's add up to 1.
     """
 
     inputs: Tensor
@@ -65,7 +66,11 @@ class Piece:
     before: Tensor | None = None  # [unit]
     after: Tensor | None = None  # [unit]
     numbers: NDArray[np.int64] | None = None  # [unit]
-    share: float = 1.0
+    shares: NDArray[np.float64] | None = None  # [unit]; None before they are known, and where nothing is clipped
+
+    def allowed(self, units: slice, clip: Clip) -> float:
+        """How far the sum of these units may be off."""
+        return SUM * clip.norm * (1.0 if self.shares is None else float(self.shares[units].sum()))
 
 
 class BookKeeping:
@@ -90,6 +95,7 @@ class BookKeeping:
         self._shape: Shape | None = None
         self._chosen: Chosen | None = None
         self._most_items = 0
+        self._scratch: Tensor | None = None
 
     def __call__(
         self,
@@ -110,12 +116,12 @@ class BookKeeping:
         if not _finite(vector):  # a public fact, and the same answer whoever is in the batch
             return Pooled(torch.zeros_like(vector), _count(groups, clip))
         program = self._prepare(vector, inputs, targets)
-        grouping, numbers = self._grouping(groups, clip, buckets, vector.dtype)
+        grouping, numbers = self._grouping(vector, groups, clip, buckets)
         # Made before the program's mode is entered: what is handed to a caller must be an ordinary tensor.
         total, zeroed = torch.zeros_like(vector) if grouping.single else None, 0
         with program.mode():
             batch = _arrange(inputs, targets, groups, clip, vector.dtype, numbers)
-            if total is None or not self._at_once(vector, batch, clip, total):
+            if total is None or not self._at_once(vector, batch, clip, total, grouping):
                 total, zeroed = self._in_groups(vector, batch, clip, grouping)
         if clip.per is ClipPer.BATCH:
             mean = total[None].to(vector.dtype) / len(inputs)
@@ -135,7 +141,7 @@ class BookKeeping:
         return self._chosen.program
 
     def _grouping(
-        self, groups: Tensor, clip: Clip, buckets: Buckets | None, kind: torch.dtype
+        self, vector: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None
     ) -> tuple[Grouping, NDArray[np.int64] | None]:
         """The groups of a batch's sum, and the numbers [item] by which it is put in order; None where it is one."""
         if clip.per in (ClipPer.NONE, ClipPer.BATCH):
@@ -146,22 +152,26 @@ class BookKeeping:
         key = buckets.expected_subjects, buckets.expected_items, buckets.largest, subjects
         if key not in self._chosen.groupings:
             terms = partial(self._chosen.terms, ONE_SUBJECT if subjects else ONE_ITEM)
-            self._chosen.groupings[key] = grouping_for(buckets, subjects, terms, self._most_items, kind)
-        grouping = self._chosen.groupings[key]
-        most = min(buckets.largest, MOST_TRIED + 1) if subjects else 1
-        ordered = not grouping.single or not all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
+            grouping = grouping_for(buckets, subjects, terms, self._most_items, vector.dtype)
+            most = min(buckets.largest, MOST_TRIED + 1) if subjects else 1
+            steady = all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
+            self._chosen.attach(vector)  # sizes were tried at other parameters
+            self._chosen.groupings[key] = grouping, not (grouping.single and steady)
+        grouping, ordered = self._chosen.groupings[key]
         return grouping, buckets.numbers if ordered else None
 
-    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, total: Tensor) -> bool:
+    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, total: Tensor, grouping: Grouping) -> bool:
         """Add a whole batch up in the vector's own precision, if that is enough and possible."""
         items = batch.inputs.shape[0]
-        if items > self._most_items or batch.numbers is not None or not _may_fit(batch, clip, vector.dtype):
+        if items > self._most_items or batch.numbers is not None or items > grouping.most(1):
+            return False
+        if not _may_fit(batch, clip, vector.dtype):
             return False
         size = self._fitting(vector, items)
         if size is None:
             return False
         played = self._played(vector, batch, clip, size)
-        if played.bad is not None or not played.fits(clip):
+        if played.bad is not None or (played.apart and not played.fits(SUM * clip.norm, clip, grouping)):
             return False
         views = self._layout.views(total)
         for share in played.shares:
@@ -170,8 +180,11 @@ class BookKeeping:
 
     def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> tuple[Tensor, int]:
         """The sum in double precision, group by group, and how many contributions were not finite."""
-        total = _zeros(vector, torch.float64)
+        total = _wide_zeros(vector.numel())
+        batch = replace(batch, shares=grouping.shares(batch.units, batch.numbers))
         pieces = list(self._pieces(batch, grouping))
+        assert self._chosen is not None
+        self._chosen.attach(vector)  # sizes of subjects may have been tried at other parameters
         zeroed = sum([self._add(vector, piece, clip, total, grouping) for piece in pieces])
         if clip.per is ClipPer.NONE and not _finite(total):
             total.zero_()
@@ -215,9 +228,11 @@ class BookKeeping:
     def _fitting(self, vector: Tensor, items: int) -> int | None:
         """The size that a pass over so many items should have."""
         assert self._chosen is not None
-        size = self._chosen.sizes.fitting(items)
-        self._chosen.attach(vector)  # a size that was new was tried at other parameters
-        return size
+        fitting = self._chosen.fitting
+        if items not in fitting:
+            fitting[items] = self._chosen.sizes.fitting(items)
+            self._chosen.attach(vector)  # it was tried at other parameters
+        return fitting[items]
 
     def _run(self, piece: Piece, units: Units) -> list[Share]:
         """Play a piece, filled up to the units that there are to be: with its own first item, which costs nothing."""
@@ -238,17 +253,15 @@ class BookKeeping:
         Where a norm is not certain, the reference tells not finite from only large.
         """
         zeroed = 0
-        scratch = torch.zeros_like(vector)
+        scratch = self._scratch = _like(self._scratch, vector)
         views = self._layout.views(scratch)
-        piece = played.piece
-        for run, group in grouping.groups(piece.units, piece.numbers):
-            parts, uncertain = played.parts(run, group, clip, grouping)
+        for parts, uncertain in played.sums(clip, grouping):
             for part in parts:
                 scratch.zero_()
                 for share in played.shares:
                     share.add(played.units, part, played.weights, views)
                 add_up(scratch, total)
-            zeroed += sum(self._add_one_by_one(vector, _part(piece, u, u + 1), clip, total) for u in uncertain)
+            zeroed += sum(self._add_one_by_one(vector, _part(played.piece, u, u + 1), clip, total) for u in uncertain)
         return zeroed
 
     def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
@@ -280,34 +293,27 @@ class BookKeeping:
         return pooled.zeroed
 
     def _pieces(self, batch: Piece, grouping: Grouping) -> Iterator[Piece]:
-        """The batch in pieces of whole groups that memory allows; a group that is too large is divided by units."""
-        if batch.numbers is not None and self._places(batch):
-            for run, group in grouping.groups(batch.units, batch.numbers):
-                block = _part(batch, group.units.start, group.units.stop)
-                yield from self._divided(block) if self._steady(run.size, batch) else _placed(block, run)
+        """The batch in pieces that memory allows; units that are not steady in passes in which they have a place."""
+        if batch.numbers is None or not self._places(batch):
+            yield from self._divided(batch)
             return
-        start = stop = items = 0
-        for _, group in [] if grouping.single else grouping.groups(batch.units, batch.numbers):
-            more = group.items.stop - group.items.start
-            if items and items + more > self._most_items:
-                yield from self._divided(_part(batch, start, stop))
-                start, items = stop, 0
-            stop, items = group.units.stop, items + more
-        yield from self._divided(_part(batch, start, batch.units.count))
+        for run, group in grouping.groups(batch.units, batch.numbers):
+            block = _part(batch, group.units.start, group.units.stop)
+            yield from self._divided(block) if self._steady(run.size, batch) else _placed(block, run)
 
     def _divided(self, block: Piece, most_items: int | None = None) -> Iterator[Piece]:
         """Whole units that memory allows; a unit that is too large comes alone."""
-        most_items = most_items or self._most_items
         units = block.units
+        most_items = _evenly(units.whole.items.stop, most_items or self._most_items)
         ends = np.cumsum(np.ones(units.count, np.int64) if units.sizes is None else units.sizes.numpy())
         start, items = 0, 0
         while start < units.count:
             stop = max(start + 1, int(np.searchsorted(ends, items + most_items, side="right")))
-            yield replace(_part(block, start, stop), share=block.share * (stop - start) / units.count)
+            yield _part(block, start, stop)
             start, items = stop, int(ends[stop - 1])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class _Played:
     """A piece after its pass: shares, its units with those that fill it up, their lengths if asked for, and weights."""
 
@@ -319,41 +325,80 @@ class _Played:
     bad: Tensor | None = None  # [unit]
     """Whose norm is not certain; None where everybody's is, also of those that fill up."""
 
-    def fits(self, clip: Clip) -> bool:
-        """Whether all units can be summed at once with no more rounding than noise pays for."""
-        if self.found is None or self.found.apart is None:
-            return True  # one product for each unit: their number has told
-        products = sum(self._terms(run) * run.count for run in self.units.runs)
-        load = self._load(self.piece.units.whole, clip)
-        return rounding(products, load, self.weights.dtype) <= SUM * clip.norm
+    @property
+    def apart(self) -> bool:
+        """Whether units have several products each."""
+        return self.found is not None and self.found.apart is not None
 
-    def parts(self, run: Run, group: Part, clip: Clip, grouping: Grouping) -> tuple[list[Part], list[int]]:
-        """A group in as few parts as its rounding allows, and the units whose norm is not certain."""
+    def fits(self, allowed: float, clip: Clip, grouping: Grouping) -> bool:
+        """Whether all units can be summed at once, in any order, and be off by no more than this."""
+        if self.found is None:
+            return True
+        units = self.piece.units
+        products = sum(self._terms(run) * run.count for run in units.runs)
+        if rounding(products, self._load(units.whole, clip), self._kind) > allowed:
+            return False
+        return not self.apart or not any(self._heavy(run, clip, grouping).any() for run in units.runs)
+
+    def sums(self, clip: Clip, grouping: Grouping) -> Iterator[tuple[list[Part], list[int]]]:
+        """Every group in as few parts as its rounding allows, and the units whose norm is not certain."""
+        units, whole = self.piece.units, self.piece.units.whole
+        if grouping.single and self.bad is None and self.fits(self.piece.allowed(whole.units, clip), clip, grouping):
+            yield [whole], []
+            return
+        for run, group in grouping.groups(units, self.piece.numbers):
+            yield self._parts(run, group, clip, grouping)
+
+    def _parts(self, run: Run, group: Part, clip: Clip, grouping: Grouping) -> tuple[list[Part], list[int]]:
+        """Those units of a group that are in this piece.
+
+        A heavy unit is summed alone, so that it is the same to the last bit whoever else is there. The others can be
+        cut anywhere: however they are, together they are off by no more than is allowed.
+        """
         if self.found is None:
             return [group], []
-        load = self._load(self.piece.units.whole if grouping.single else group, clip)
-        # Unit by unit at the least: each is then the same to the last bit whoever else is in the group.
-        most = max(1, most_units(self._terms(run), load, SUM * clip.norm * self.piece.share, self.weights.dtype))
-        if self.bad is None:
-            return divided(run, group, most), []
-        bad = (group.units.start + self.bad[group.units].nonzero()[:, 0]).tolist()
-        between = pairwise([group.units.start - 1, *bad, group.units.stop])
-        good = [
-            self.piece.units.part(run, start + 1 - run.units.start, stop - run.units.start)
-            for start, stop in between
-            if stop > start + 1
-        ]
-        return [part for some in good for part in divided(run, some, most)], bad
+        load, allowed = self._load(group, clip), self.piece.allowed(group.units, clip)
+        most = max(1, most_units(self._terms(run), load, allowed, self._kind))
+        heavy = self._heavy(run, clip, grouping)[group.units.start - run.units.start :][: _size(group)]
+        bad = torch.zeros_like(heavy) if self.bad is None else self.bad[group.units]
+        alone = heavy & ~bad
+        cuts = (group.units.start + (heavy | bad).nonzero()[:, 0]).tolist()
+        between = pairwise([group.units.start - 1, *cuts, group.units.stop])
+        light = [self._between(run, start + 1, stop) for start, stop in between if stop > start + 1]
+        heavies = (group.units.start + alone.nonzero()[:, 0]).tolist()
+        parts = [part for some in light for part in divided(run, some, most)]
+        uncertain = (group.units.start + bad.nonzero()[:, 0]).tolist()
+        return [*parts, *(self._between(run, unit, unit + 1) for unit in heavies)], uncertain
+
+    def _between(self, run: Run, start: int, stop: int) -> Part:
+        return self.piece.units.part(run, start - run.units.start, stop - run.units.start)
+
+    def _heavy(self, run: Run, clip: Clip, grouping: Grouping) -> Tensor:
+        """Whose own rounding is more than its part of what a group may have at the most [unit of the run].
+
+        A unit's own facts and public ones decide, never who else is in the batch.
+        """
+        if not self.apart:
+            return torch.zeros(run.count, dtype=torch.bool)
+        own = rounding(self._terms(run), 1.0, self._kind) * self._loads(run.units)
+        return ~(own <= SUM * clip.norm * run.size / grouping.most(run.size))
+
+    @property
+    def _kind(self) -> torch.dtype:
+        return self.weights.dtype
+
+    def _loads(self, units: slice) -> Tensor:
+        """The lengths of all weighted parts of each unit, added up."""
+        assert self.found is not None
+        assert self.found.apart is not None
+        return self.weights[units].double() * self.found.apart[units].double().sqrt()
 
     def _load(self, part: Part, clip: Clip) -> float:
         """The lengths of all weighted parts of these units, added up."""
-        if self.found is None or self.found.apart is None:
-            return float(part.units.stop - part.units.start) * clip.norm
-        weights, apart = self.weights[part.units].double(), self.found.apart[part.units].double()
-        loads = weights * apart.sqrt()
-        if self.bad is not None:
-            loads = loads[~self.bad[part.units]]
-        total: float = loads.sum().item()
+        if not self.apart:
+            return float(_size(part)) * clip.norm
+        loads = self._loads(part.units)
+        total: float = (loads if self.bad is None else loads[~self.bad[part.units]]).sum().item()
         return total
 
     def _terms(self, run: Run) -> int:
@@ -375,14 +420,30 @@ def _placed(block: Piece, run: Run) -> Iterator[Piece]:
             None if block.before is None else block.before[places],
             counts if block.after is None else block.after[places] * counts,
             None,
-            block.share * float(real.sum()) / block.units.count,
+            None if block.shares is None else block.shares[chosen] * real,
         )
+
+
+def _evenly(items: int, most: int) -> int:
+    """The same number of pieces, but of nearly equal sizes, in steps in which passes are filled up.
+
+    >>> _evenly(512, 145), _evenly(100, 145), _evenly(300, 145)
+    (128, 145, 100)
+    """
+    even = rounded(-(-items // -(-items // most)), 1)
+    return even if items > most and even <= most else most
+
+
+def _size(part: Part) -> int:
+    return int(part.units.stop - part.units.start)
 
 
 def _may_fit(batch: Piece, clip: Clip, kind: torch.dtype) -> bool:
     """Whether so many units could be summed at once, as far as their number tells."""
     count = batch.units.count
-    return clip.per in (ClipPer.NONE, ClipPer.BATCH) or rounding(count, count * clip.norm, kind) <= SUM * clip.norm
+    return bool(
+        clip.per in (ClipPer.NONE, ClipPer.BATCH) or rounding(count, count * clip.norm, kind) <= SUM * clip.norm
+    )
 
 
 def _arrange(
@@ -397,7 +458,7 @@ def _arrange(
     if clip.per is ClipPer.SUBJECT:
         order, sizes = arranged(groups, numbers)
         units = Units.of_sizes(sizes)
-        before = 1 / units.sizes.to(kind) if clip.pool is Pool.MEAN and units.sizes is not None else None
+        before = units.sizes.to(kind).reciprocal_() if clip.pool is Pool.MEAN and units.sizes is not None else None
         if order is not None:
             inputs, targets = inputs[order], targets[order]
             numbers = None if numbers is None else numbers[order.numpy()][np.cumsum(sizes) - 1]
@@ -428,8 +489,8 @@ def _weights(squared: Tensor, piece: Piece, clip: Clip) -> Tensor:
     limit = clip.norm * (1 - 2 * MARGIN * unit_roundoff(squared.dtype))
     weights = squared if len(squared) == piece.units.count else squared[: piece.units.count]
     if piece.before is not None:
-        weights = weights * piece.before * piece.before
-    weights = weights.clamp(min=limit * limit).rsqrt_().mul_(limit)
+        weights = (weights * piece.before).mul_(piece.before)
+    weights = weights.clamp(min=limit * limit).rsqrt_().mul_(constant(limit, squared.dtype))
     for factor in (piece.before, piece.after):
         if factor is not None:
             weights.mul_(factor)
@@ -443,9 +504,18 @@ def _filled(weights: Tensor, units: Units) -> Tensor:
 
 
 @torch.inference_mode(False)
-def _zeros(vector: Tensor, kind: torch.dtype) -> Tensor:
-    """What is handed to a caller must be an ordinary tensor, also where a program runs in inference mode."""
-    return torch.zeros_like(vector, dtype=kind)
+def _wide_zeros(size: int) -> Tensor:
+    """What is handed to a caller must be an ordinary tensor, also where a program runs in inference mode.
+
+    Made by numpy, which asks the system for zeros instead of writing them.
+    """
+    return torch.from_numpy(np.zeros(size))
+
+
+@torch.inference_mode(False)
+def _like(buffer: Tensor | None, vector: Tensor) -> Tensor:
+    """The buffer, or another where it does not fit: fresh memory costs as much as adding up does."""
+    return buffer if buffer is not None and buffer.dtype is vector.dtype else torch.empty_like(vector)
 
 
 def _finite(values: Tensor) -> bool:
@@ -465,6 +535,7 @@ def _part(batch: Piece, start: int, stop: int) -> Piece:
         None if batch.before is None else batch.before[units],
         None if batch.after is None else batch.after[units],
         None if batch.numbers is None else batch.numbers[units],
+        None if batch.shares is None else batch.shares[units],
     )
 
 
@@ -478,6 +549,7 @@ def _some(piece: Piece, chosen: Tensor) -> Piece:
         None if piece.before is None else piece.before[chosen],
         None if piece.after is None else piece.after[chosen],
         None if piece.numbers is None else piece.numbers[chosen.numpy()],
+        None if piece.shares is None else piece.shares[chosen.numpy()],
     )
 
 

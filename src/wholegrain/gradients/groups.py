@@ -7,6 +7,7 @@ products in a row, and parts whose lengths add up to `load`, by γ_R·load [High
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -23,19 +24,23 @@ TYPICAL = 3.0
 """How much longer than a gradient its parts together typically are, where it has several. Only speed hangs on it."""
 ROUNDINGS = 2
 """Of each product before it is added: by the weight, and of the product itself."""
-MOST_SIZES = 64
+FEW = 256
+"""Units that a group may have whatever was expected; items, where it is one group."""
+LARGEST = 4096
+"""Units of one product each are then off by less than SUM·C/3, even one by one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
     """How many groups there are, from public facts and the shape of the model alone.
 
-    `single`: all units are one group, of whatever size they are, and are computed at once. Otherwise units of so many
-    items have `count(items)` groups.
+    `single`: all units are one group, of whatever size they are. Otherwise units of so many items have `count(items)`
+    groups. A group of units of so many items that has more than `most(items)` items in all is summed unit by unit.
     """
 
     single: bool
     count: Callable[[int], int]
+    most: Callable[[int], int]
 
     def groups(self, units: Units, numbers: NDArray[np.int64] | None) -> Iterator[tuple[Run, Part]]:
         """The groups of some units, whose numbers [unit] are in order within each run; runs, where it is one group."""
@@ -46,33 +51,48 @@ class Grouping:
             for start, stop in pairwise(_edges(numbers[run.units], self.count(run.size))):
                 yield run, units.part(run, start, stop)
 
+    def shares(self, units: Units, numbers: NDArray[np.int64] | None) -> NDArray[np.float64]:
+        """Which part of its group's rounding each unit may have [unit]: none where the group has too many units."""
+        shares = np.empty(units.count)
+        together = units.whole.items.stop if numbers is None or self.single else None
+        for run, group in self.groups(units, numbers):
+            items = together or group.items.stop - group.items.start
+            shares[group.units] = run.size / items if items <= self.most(run.size) else 0.0
+        return shares
+
 
 def grouping_for(
     buckets: Buckets, subjects: bool, terms: Callable[[int], int], most_items: int, kind: torch.dtype
 ) -> Grouping:
-    """The grouping of batches, by what is public of them, where a unit of n items adds `terms(n)` products.
-
-    Groups that are computed at once must fit into memory: twice as many as needed, because they differ in size.
-    """
+    """The grouping of batches, by what is public of them, where a unit of n items adds `terms(n)` products."""
     items = buckets.expected_items
-    fewest = 1 if items <= most_items else int(np.ceil(2 * items / most_items))
-    expected, largest = (buckets.expected_subjects, buckets.largest) if subjects else (items, 1)
+    expected = buckets.expected_subjects if subjects else items
+    mean = max(1, round(items / expected)) if subjects and expected else 1
 
+    @cache
     def count(size: int) -> int:
-        return max(fewest, int(np.ceil(expected / typical_group(terms(size), kind))))
+        return int(np.ceil(expected / typical_group(terms(size), most_items // size, kind)))
 
-    sizes = {*range(1, min(largest, MOST_SIZES) + 1), largest}
-    return Grouping(all(count(size) == 1 for size in sizes), count)
+    @cache
+    def most(size: int) -> int:
+        if single:
+            return max(FEW, int(np.ceil(2 * items)))
+        return size * max(FEW, int(np.ceil(2 * expected / count(size))))
+
+    single = count(mean) <= 1 and items <= LARGEST
+    return Grouping(single, count, most)
 
 
-def typical_group(terms: int, kind: torch.dtype) -> int:
-    """Units of so many products each that can usually be summed at once.
+def typical_group(terms: int, at_once: int, kind: torch.dtype) -> int:
+    """Units of so many products each that can usually be one group, where memory allows so many `at_once`.
 
-    >>> typical_group(1, torch.float32), typical_group(80, torch.float32)
-    (258, 15)
+    >>> [typical_group(terms, at_once, torch.float32) for terms, at_once in ((1, 1000), (80, 1000), (1, 64))]
+    [258, 15, 1022]
     """
     load = 1.0 if terms == 1 else TYPICAL
-    return max(1, int((SUM / (unit_roundoff(kind) * terms * load)) ** 0.5) - ROUNDINGS // 2)
+    products = SUM / (unit_roundoff(kind) * terms * load)
+    fits = int(products**0.5) - ROUNDINGS // 2
+    return max(1, fits, min(LARGEST, int(products / (at_once + ROUNDINGS))))
 
 
 def rounding(products: int, load: float, kind: torch.dtype) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.rounding import LEAST, MOST, accumulated, squared_norms
+from wholegrain.gradients.rounding import LEAST, MOST, accumulated, raised_product, raised_squares, squared_norms
 from wholegrain.gradients.shares import Lengths, Rows, Slot, chunks, unless_lost
 from wholegrain.gradients.units import Part, Run, Units
 
@@ -101,8 +101,11 @@ class Outer:
         if self._rows is not None:
             self._rows.add(units, part, weights, views)
         elif not self._kept:
-            items = ALL if part == units.whole else part.items
-            self._add_items(items, units.spread(weights)[items], views)
+            per_item = units.spread(weights)
+            if part is units.whole:
+                self._add_items(ALL, per_item, views)
+            else:
+                self._add_items(part.items, per_item[part.items], views)
         else:
             per_item = units.spread(weights)
             for run in units.runs:
@@ -182,15 +185,15 @@ class Outer:
     def _of_one_position(self, run: Run) -> Tensor:
         """‖g ⊗ a‖² = ‖g‖²·‖a‖², and a bias sees a 1 [Goodfellow 2015]."""
         items = ALL if run.count == self._items else run.items
-        square = squared_norms(self._matrix(self.outward, items))
+        outward = self._matrix(self.outward, items)
+        if not self.factors:
+            return squared_norms(outward).mul_(len(self.biases))
         seen: Tensor | None = None
         for _, inward in self.factors:
-            rows = squared_norms(self._matrix(inward, items), len(self.biases) if seen is None else 0.0)
+            rows = raised_squares(self._matrix(inward, items), len(self.biases) if seen is None else 0.0)
             seen = rows if seen is None else seen.add_(rows)
-        if seen is None:
-            return square.mul_(len(self.biases))
-        beyond = torch.maximum(square, seen) > MOST**2
-        return square.mul_(seen).masked_fill_(beyond, float("nan"))
+        assert seen is not None
+        return raised_product(raised_squares(outward), seen)
 
     def _by_products_of_positions(self, run: Run, positions: int) -> Lengths:
         """‖Σ_t g_t ⊗ a_t‖² = Σ_{t,s} (g_t·g_s)(a_t·a_s): nothing as large as the weight is formed [Li et al. 2022].

@@ -39,10 +39,15 @@ class Program(Protocol):
         ...
 
 
+def _softmax(outputs: Tensor) -> Tensor:
+    """Of every row [item, class]. Where rows are short, the logarithm is twice as fast."""
+    return outputs.softmax(1) if outputs.shape[1] > FEW_CLASSES else outputs.log_softmax(1).exp_()
+
+
 def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor, items: int) -> Tensor:
     """Gradient of each item's own loss with respect to its outputs."""
     if loss is cross_entropy and outputs.dim() == 2 and targets.dtype is torch.int64:
-        gradient = outputs.softmax(1)
+        gradient = _softmax(outputs)
         return gradient.scatter_(1, targets[:, None], -1.0, reduce="add")
     if outputs.shape[0] != items or targets.shape[0] != items:
         raise Cannot("its outputs or targets do not have an item in each row")
@@ -240,6 +245,7 @@ def _link(module: nn.Module, slots: Slots) -> Layer:
     return plain.get(type(module), lambda: ByAutograd(module))()
 
 
+FEW_CLASSES = 8
 IN_PLACE = (Relu, Tanh, Sigmoid, MaxPool)
 PLAIN = (*IN_PLACE, Reshape, ByAutograd, Copy)
 

@@ -21,10 +21,12 @@ SLACK = 2.0**-6
 NORM = 2.0**-8
 SUM = 2.0**-8 * 1.03
 
-LEAST = 2.0**-100
-"""Added to squares, once for each value. A square that underflows is below it by a factor of 2²⁶."""
+LEAST = 2.0**-97
+"""Added to squares, once for each value. A square that underflows is below it by a factor of 2²⁹."""
 MOST = 2.0**50
 """Longer factors are not trusted: a weight times the other factor could underflow by more than a clip norm is."""
+RAISE = 2.0**28
+"""Squares times this overflow where they are beyond MOST²."""
 BLOCK = 8192
 """Values whose squares are added up at once."""
 
@@ -52,8 +54,28 @@ def squared_norms(rows: Tensor, more: float = 0.0) -> Tensor:
     Guarantee: for finite rows the result is at least (1 − NORM/4) times the true value, or not finite: what underflows
     is made up for by `LEAST`, and what overflows is infinite.
     """
+    return _squares(rows).add_(constant(LEAST * rows.shape[-1] + more, rows.dtype))
+
+
+def raised_squares(rows: Tensor, more: float = 0.0) -> Tensor:
+    """RAISE times `squared_norms`: infinite in single precision where a row is longer than MOST."""
+    return torch.add(constant((LEAST * rows.shape[-1] + more) * RAISE, rows.dtype), _squares(rows), alpha=RAISE)
+
+
+def raised_product(one: Tensor, other: Tensor) -> Tensor:
+    """The product of two raised squares, no longer raised; the first is overwritten. Either's infinity stays."""
+    return one.mul_(constant(RAISE**-2, one.dtype)).mul_(other)
+
+
+def _squares(rows: Tensor) -> Tensor:
     if rows.shape[-1] <= BLOCK:
         squares: Tensor = torch.linalg.vecdot(rows, rows)
-    else:
-        squares = torch.stack([torch.linalg.vecdot(part, part) for part in torch.split(rows, BLOCK, -1)]).sum(0)
-    return squares.add_(LEAST * rows.shape[-1] + more)
+        return squares
+    return torch.stack([torch.linalg.vecdot(part, part) for part in torch.split(rows, BLOCK, -1)]).sum(0)
+
+
+@lru_cache
+def constant(value: float, kind: torch.dtype) -> Tensor:
+    """A number as a tensor: for small operands, twice as fast as a number of Python's."""
+    with torch.inference_mode(False):
+        return torch.tensor(value, dtype=kind)

@@ -128,9 +128,11 @@ class Rows:
 
     def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One product of a vector and a matrix for each parameter."""
-        chosen = weights[part.units]
+        whole = part is units.whole
+        chosen = weights if whole else weights[part.units]
         for slot, rows in self._held:
-            view, flat = slot.of(views), rows.reshape(rows.shape[0], -1)[part.units]
+            view, flat = slot.of(views), rows.reshape(rows.shape[0], -1)
+            flat = flat if whole else flat[part.units]
             if self._fold is None:
                 view.view(-1).addmv_(flat.t(), chosen)
             else:

@@ -105,8 +105,11 @@ class _Twister:
         if std == 0:
             return
         # In single precision whatever the sum is in: the same seed gives the same noise, however the sum was made.
-        some = total.new_empty(min(BLOCK, total.numel()), dtype=torch.float32)
-        for part in (total,) if total.numel() <= BLOCK else torch.split(total, BLOCK):
+        some = torch.empty(min(BLOCK, total.numel()))
+        if total.numel() <= BLOCK:
+            total.add_(some.normal_(0, std, generator=self._generator))
+            return
+        for part in torch.split(total, BLOCK):
             part.add_(some[: part.shape[0]].normal_(0, std, generator=self._generator).to(total.dtype))
 
 

@@ -109,20 +109,21 @@ class Trainer:
         vector = vector.clone()
         draws = self.noise.coins(round, silo.facts.name)
         noise = self.noise.stream(round, silo.facts.name)
+        public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
         for _ in range(steps):
             batch = policy.sampling.draw(silo.data.roster, draws)
-            total = self._pooled(silo, batch, policy, vector)
-            if not self.noise.repeats:
-                # One format, whichever way the sum came about: what is rounded later must not tell which it was.
-                total = total.double()
-            vector.sub_(release(total, batch, policy, noise), alpha=self.learning_rate)
+            total = self._pooled(silo, batch, policy, vector, public)
+            # One format, whichever way the sum came about: what is rounded later must not tell which it was.
+            total = total.to(vector.dtype if self.noise.repeats else torch.float64)
+            vector.sub_(release(total, batch, policy, noise).to(vector.dtype), alpha=self.learning_rate)
         return vector
 
-    def _pooled(self, silo: Silo, batch: Batch, policy: Policy, vector: Tensor) -> Tensor:
+    def _pooled(
+        self, silo: Silo, batch: Batch, policy: Policy, vector: Tensor, public: tuple[float, float, int]
+    ) -> Tensor:
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
         inputs, targets = values(silo.inputs[items]), silo.targets[items]
-        expected, largest = policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
-        buckets = Buckets(silo.numbers, batch.items, *expected, largest)
+        buckets = Buckets(silo.numbers, batch.items, *public)
         if not policy.by_span:
             return self.clipped_sum(vector, inputs, targets, groups, policy.clip, buckets).total
         if silo.spans is None:
