@@ -5,10 +5,10 @@ Run: make bench
 
 import time
 
-from wholegrain.policies.catalog import Settings
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy_catalog import Settings
 from wholegrain.privacy.accountants import PldAccountant
 
 

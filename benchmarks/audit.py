@@ -12,7 +12,7 @@ import torch
 from wholegrain.audit.auditing import CURVE, FINAL, METHODS, SERVER, Audit, Settings, audit
 from wholegrain.audit.membership import membership
 from wholegrain.data.clinics import clinics
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 

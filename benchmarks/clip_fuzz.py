@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from wholegrain.gradients.choice import SlowGradients
+from wholegrain.gradients.backend_selection import SlowGradients
+from wholegrain.gradients.clipping import LEAST_NORM, MOST_NORM, Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
 from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.pooling import LEAST_NORM, MOST_NORM, Clip, ClipPer, Pool
 from wholegrain.gradients.rounding import SLACK
 
 CLASSES = 3

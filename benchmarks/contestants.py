@@ -11,16 +11,16 @@ from torch.nn.functional import cross_entropy
 from peers import Ghost, Hooks
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from wholegrain.data.sampling import Batch
-from wholegrain.gradients import vectorised
+from wholegrain.gradients import vmap_gradients
+from wholegrain.gradients.clip_units import Buckets, scattered
+from wholegrain.gradients.clipping import Clip, Pooled
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.pooling import Clip, Pooled
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.units import Buckets, scattered
-from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.silo.noise import SeededNoise
-from wholegrain.silo.step import release
+from wholegrain.silo.private_step import release
 from workloads import GROUP_SIZES, SEED, Workload
 
 
@@ -100,12 +100,12 @@ def in_pieces(model: nn.Module) -> ClippedSum:
     def clipped_sum(
         vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None = None
     ) -> Pooled:
-        most = max(1, vectorised.MOST_VALUES // len(vector))
+        most = max(1, vmap_gradients.MOST_VALUES // len(vector))
         total, zeroed = torch.zeros_like(vector), 0
         for piece in _pieces(groups, most):
             _, within = torch.unique(groups[piece], return_inverse=True)
             arguments = (vector, inputs[piece], targets[piece], within, clip)
-            pooled = vectorised.clipped_sum(model, cross_entropy, *arguments)
+            pooled = vmap_gradients.clipped_sum(model, cross_entropy, *arguments)
             total.add_(pooled.total)
             zeroed += pooled.zeroed
         return Pooled(total, zeroed)

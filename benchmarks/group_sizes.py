@@ -7,7 +7,7 @@ in the figures of `wholegrain reproduce fig2` and `fig3`.
 Run: python benchmarks/group_sizes.py
 """
 
-from wholegrain.reproduce.groups import geometry
+from wholegrain.reproduce.group_sizes import geometry
 from wholegrain.reproduce.recipes import load_group_sizes
 
 SIZES = range(1, 13)

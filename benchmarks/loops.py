@@ -18,9 +18,9 @@ from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
 from wholegrain.silo import training as training_module
-from wholegrain.silo.step import release
+from wholegrain.silo.private_step import release
 
 Clock = Callable[[], float]
 

@@ -18,7 +18,7 @@ import record
 from contestants import CONTESTANTS
 from settings import CLIP_NORM, NOISE_MULTIPLIER
 from wholegrain.silo.noise import NoiseStream, SeededNoise
-from wholegrain.silo.secure import SecureNoise
+from wholegrain.silo.secure_noise import SecureNoise
 from workloads import CASES, SEED
 
 ROUNDS, QUICK_ROUNDS = 25, 3

@@ -23,7 +23,7 @@ import utility
 from held_out import Trial
 from utility import LINEAR, Tree, merged, trained
 from wholegrain.privacy.accountants import accountant
-from wholegrain.runs.optimising import optimise
+from wholegrain.runs.optimise_spec import optimise
 from wholegrain.runs.spec import RunSpec
 
 RESULTS = record.ROOT / "benchmarks" / "planner.jsonl"

@@ -18,12 +18,12 @@ from wholegrain._random import Purpose, generator
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.models.catalog import build
-from wholegrain.models.inputs import values
-from wholegrain.policies.catalog import Settings
+from wholegrain.models.model_catalog import build
+from wholegrain.models.model_inputs import values
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.policies.policy_catalog import Settings
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 from workloads import GROUP_SIZES, SEED

@@ -29,7 +29,7 @@ import record
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import WholegrainError
 from wholegrain.privacy.accountants import accountant
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.runner import execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from wholegrain.models.catalog import build
+from wholegrain.models.model_catalog import build
 
 SEED = 20
 GROUP_SIZES = (1, 2, 3, 4, 4, 4, 6, 8)

@@ -1,9 +1,9 @@
 """my_policies.py"""
 
 from wholegrain.data.sampling import PoissonSubjects
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
-from wholegrain.policies.catalog import Settings
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
+from wholegrain.policies.policy_catalog import Settings
 
 
 def two_clips(settings: Settings, silo: SiloFacts) -> Policy:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from dp_accounting import ComposedDpEvent, DpEvent, NonPrivateDpEvent, NoOpDpEvent, SelfComposedDpEvent
 
 from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import gaussian
-from wholegrain.privacy.exposure import Exposure, Terms
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import Account, BudgetOpened, Released, Reserved, RunOpened, TermsRecord
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened, Released, Reserved, RunOpened, TermsRecord
+from wholegrain.privacy.pricing import Exposure, Terms
 
 DELTA = 1e-5
 SILOS = ("north", "south", "west")

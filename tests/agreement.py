@@ -8,11 +8,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from wholegrain.gradients.choice import SlowGradients, _WholeModel
+from wholegrain.gradients.backend_selection import SlowGradients, _WholeModel
+from wholegrain.gradients.backends import Chain, Graph
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
-from wholegrain.gradients.programs import Chain, Graph
 from wholegrain.gradients.reference import Loss, batch_gradient
 
 MODES = (

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from wholegrain.models.backbone import Backbone
-from wholegrain.models.catalog import build
+from wholegrain.models.model_catalog import build
 
 OPTIONS = {"hidden": [4]}
 FACTS = {"public": "made up for a test", "data": "nothing", "model": "mlp", "classes": 2}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wholegrain.engines import wire
 from wholegrain.engines.wire import SiloTask
-from wholegrain.policies.catalog import Settings
+from wholegrain.policies.policy_catalog import Settings
 
 PARAMETERS = 8
 """Of the logistic model on the table's three features and two classes."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from dp_accounting import ComposedDpEvent, DpEvent, NoOpDpEvent, SelfComposedDpEvent
 
 from wholegrain.privacy import events
-from wholegrain.privacy.exposure import Exposure, Terms
+from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.pricing import Exposure, Terms
 
 SILOS = ("north", "south")
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from backbones import public_model, write_backbone
 from deployment import as_toml, charter_tree, table
-from wholegrain.deploy.founding import Founding, found
+from wholegrain.deploy.scaffold import Founding, found
+from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.store import RunFolder
 
 GUIDE = Path(__file__).parents[1] / "docs" / "operate-a-federation.md"
 SOURCE = Path(sys.modules["wholegrain"].__file__ or "").parents[1]

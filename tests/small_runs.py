@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from dp_accounting import DpEvent
 
-from wholegrain.cli import runs
+from wholegrain.cli import run_commands
 from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.store import RunFolder
 
 ROUNDS, STEPS, SILOS = 3, 2, 2
 PLAYED = 14
@@ -96,12 +96,12 @@ def prepared(spec: RunSpec, pricing: object = None) -> Prepared:
 
 def start(out: Path, spec: Path | None = None) -> None:
     """`wholegrain run`, to the end."""
-    runs.run(spec or write_spec(out.parent / "specs"), out=out, quiet=True)
+    run_commands.run(spec or write_spec(out.parent / "specs"), out=out, quiet=True)
 
 
 def resume(out: Path) -> None:
     """`wholegrain resume`, to the end."""
-    runs.resume(out, quiet=True)
+    run_commands.resume(out, quiet=True)
 
 
 def stop_after(out: Path, rounds: int, spec: Path | None = None, go: Callable[[Path], None] | None = None) -> RunFolder:

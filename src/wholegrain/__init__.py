@@ -11,10 +11,10 @@ from wholegrain.data.subjects import SubjectData as SubjectData
 from wholegrain.data.subjects import subject_codes as subject_codes
 from wholegrain.errors import WholegrainError as WholegrainError
 from wholegrain.policies.plan import Plan as Plan
-from wholegrain.privacy.units import Budget as Budget
-from wholegrain.privacy.units import Guarantee as Guarantee
-from wholegrain.privacy.units import Standing as Standing
-from wholegrain.privacy.units import Unit as Unit
+from wholegrain.privacy.definitions import Budget as Budget
+from wholegrain.privacy.definitions import Guarantee as Guarantee
+from wholegrain.privacy.definitions import Standing as Standing
+from wholegrain.privacy.definitions import Unit as Unit
 from wholegrain.runs.runner import Run as Run
 from wholegrain.runs.runner import train as train
 from wholegrain.runs.spec import RunSpec as RunSpec

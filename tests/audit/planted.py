@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.audit.auditing import Audit, Settings, audit
-from wholegrain.audit.playing import NoiseOf, noise_like
+from wholegrain.audit.simulate import NoiseOf, noise_like
 from wholegrain.data.sampling import Batch
+from wholegrain.gradients.clipping import Clip, Pooled
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.pooling import Clip, Pooled
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.policies.policy import Policy, PublicDivisor
 from wholegrain.runs.datasets import load_dataset

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy import stats
 
-from wholegrain.audit.bounds import Guesses
+from wholegrain.audit.confidence_bounds import Guesses
 
 
 def responses(epsilon: float, count: int, draws: np.random.Generator) -> int:

@@ -9,13 +9,13 @@ import torch
 from audit.planted import POLICIES, prepared
 from wholegrain.audit.attacks import in_a_crowd, one_in_each_home, secret_coins
 from wholegrain.audit.canaries import BASE, Block, Company, Design
-from wholegrain.audit.inputs import dressed, telling_input
-from wholegrain.audit.playing import Seen, last_of, noise_like, play, unwatched
+from wholegrain.audit.canary_inputs import dressed, telling_input
 from wholegrain.audit.scores import NoiseLaw
+from wholegrain.audit.simulate import Seen, last_of, noise_like, play, unwatched
 from wholegrain.data.sampling import FixedItems
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
 from wholegrain.silo.noise import SeededNoise
 
 CLIPS = {

@@ -6,7 +6,7 @@ from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, get_e
 from scipy import stats
 
 from audit.simulated import rejected_at_most
-from wholegrain.audit.bounds import Counts, Rates, rates
+from wholegrain.audit.confidence_bounds import Counts, Rates, rates
 from wholegrain.audit.curves import curve, refuted_by_rates, refuted_epsilon, scaled
 from wholegrain.privacy import events
 

@@ -19,11 +19,11 @@ from backbones import public_model, write_backbone
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.auditing import Audit, Settings, Verdict, audit
 from wholegrain.audit.neighbours import Neighbours, file_of, neighbours
-from wholegrain.audit.playing import noise_like, play, unwatched
 from wholegrain.audit.removal import affordable, from_the_file, moves
+from wholegrain.audit.simulate import noise_like, play, unwatched
 from wholegrain.data import partition
-from wholegrain.data.coins import Coins
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.runs import datasets

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wholegrain.audit.figure import write_figure
 from wholegrain.audit.membership import auc, cast_of, measured, membership, rate_at
+from wholegrain.audit.roc_figure import write_figure
 from wholegrain.data.clinics import clinics
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError, SpecError
-from wholegrain.privacy.units import Guarantee, Standing, Unit
+from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.runs.spec import RunSpec
 
 NONE = Guarantee(unit=Unit.SUBJECT, standing=Standing.NONE, epsilon=np.inf, delta=1e-5, accountant="", because="")

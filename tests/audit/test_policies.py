@@ -4,7 +4,7 @@ import pytest
 
 from audit.planted import POLICIES, audited, prepared
 from wholegrain.audit.auditing import Verdict
-from wholegrain.privacy.units import Standing
+from wholegrain.privacy.definitions import Standing
 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp"])

@@ -3,10 +3,10 @@
 from audit.planted import prepared
 from wholegrain.audit.attacks import in_a_crowd
 from wholegrain.audit.auditing import TRIALS, Settings, Verdict, audit
-from wholegrain.audit.methods import Evidence, by_one_run
-from wholegrain.audit.playing import noise_like
+from wholegrain.audit.estimators import Evidence, by_one_run
+from wholegrain.audit.simulate import noise_like
 from wholegrain.data.clinics import clinics
-from wholegrain.privacy.units import Standing, Unit
+from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 

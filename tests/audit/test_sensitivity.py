@@ -16,9 +16,9 @@ from wholegrain.audit import sensitivity
 from wholegrain.audit.auditing import Verdict
 from wholegrain.audit.sensitivity import extreme_vectors, largest_move, move_among_many, scaled_vector
 from wholegrain.audit.sums import allowed_move, handed_over
-from wholegrain.gradients import pooling
+from wholegrain.gradients import clipping
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.runs.runner import Prepared
@@ -47,7 +47,7 @@ def test_squares_that_underflow_let_raw_features_through() -> None:
 
 def test_clip_factors_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepared("subject_dp")
-    monkeypatch.setattr(pooling, "_clip_rows", rounded_up)
+    monkeypatch.setattr(clipping, "_clip_rows", rounded_up)
     assert largest_move(run, seed=0) > 1.8
     assert audited(run).failed == (MOVE,)
 

@@ -233,7 +233,7 @@ def test_fedavg_has_nothing_to_calibrate(wholegrain: Command) -> None:
 
 
 def test_a_fault_of_ours_is_one_line_too(wholegrain: Command, clinics: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wholegrain.cli.runs.prepare", lambda *a, **k: {}["missing"])
+    monkeypatch.setattr("wholegrain.cli.run_commands.prepare", lambda *a, **k: {}["missing"])
     assert_refused(wholegrain("plan", clinics), "KeyError", "WHOLEGRAIN_DEBUG=1")
 
 

@@ -24,7 +24,7 @@ NOBODY = 65534
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wholegrain.cli.runs.prepare", prepared)
+    monkeypatch.setattr("wholegrain.cli.run_commands.prepare", prepared)
 
 
 @pytest.fixture

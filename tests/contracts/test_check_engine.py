@@ -13,11 +13,11 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.federation.messages import Engine, RoundTask, SiloUpdate
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
-from wholegrain.models.catalog import build
-from wholegrain.policies.catalog import Settings
+from wholegrain.models.model_catalog import build
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy_catalog import Settings
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 

@@ -15,15 +15,15 @@ from torch.nn.functional import cross_entropy
 from wholegrain.data.sampling import Batch, PoissonItems, PoissonSubjects
 from wholegrain.data.subjects import Roster, SubjectData
 from wholegrain.errors import SpecError
-from wholegrain.gradients import vectorised
+from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.parameters import flatten
-from wholegrain.models.catalog import build
-from wholegrain.policies.catalog import CATALOG, Settings, find
+from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import obstacles, step_event
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.privacy.units import Standing, Unit
+from wholegrain.policies.policy_catalog import CATALOG, Settings, find
+from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.silo.training import Silo, Trainer
 
 SIGMA, CLIP_NORM, CAP, RATE = 1.3, 0.4, 2, 0.35
@@ -152,7 +152,7 @@ def test_an_empty_batch_still_adds_noise(name: str) -> None:
     policy = row(name)
     model = build("logistic", 3, 2, seed=0).double()
     trainer = Trainer(
-        clipped_sum=partial(vectorised.clipped_sum, model, cross_entropy),
+        clipped_sum=partial(vmap_gradients.clipped_sum, model, cross_entropy),
         noise=Ramp(),
         learning_rate=0.5,
     )

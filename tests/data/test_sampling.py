@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wholegrain.data.draws import SecureDraws
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling, Source
 from wholegrain.data.subjects import Roster
-from wholegrain.gradients.units import arranged
+from wholegrain.gradients.clip_units import arranged
 
 SAMPLERS: list[Sampling] = [
     PoissonItems(0.6),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from wholegrain.data import subjects as subjects_module
-from wholegrain.data.coins import Coins
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import Roster, SubjectData, rank_within, subject_codes
 from wholegrain.errors import DataError
 

@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 from deployment import as_toml, charter_tree, write_charter, write_table
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import hosted
-from wholegrain.deploy.host import facts_of, standing_of
+from wholegrain.deploy.silo_service import facts_of, standing_of
 from wholegrain.errors import DataError, SpecError
 
 

@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from deployment import ask, message, task, text_message, vector, write_charter
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import FAILED, app, hosted, reply_to
-from wholegrain.deploy.host import Host
+from wholegrain.deploy.silo_service import Host
 from wholegrain.engines import wire
 from wholegrain.errors import DataError
 from wholegrain.silo.training import Trainer

@@ -34,7 +34,7 @@ from loopback import (
 )
 from wholegrain.deploy.certificates import silo_key
 from wholegrain.engines.wire import StartTask
-from wholegrain.policies.catalog import Settings
+from wholegrain.policies.policy_catalog import Settings
 from wholegrain.privacy.ledger import Ledger
 
 pytestmark = [pytest.mark.timeout(900)]

@@ -17,15 +17,15 @@ from torch import Tensor
 pytest.importorskip("flwr")
 
 from deployment import as_toml, ask, charter_tree, task, write_table
-from wholegrain.audit.bounds import Counts, rates, two_world_epsilon
+from wholegrain.audit.confidence_bounds import Counts, rates, two_world_epsilon
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import hosted, reply_to
-from wholegrain.deploy.host import Host, standing_of
+from wholegrain.deploy.silo_service import Host, standing_of
 from wholegrain.engines import wire
-from wholegrain.gradients import outer
+from wholegrain.gradients import ghost_norms
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.rounding import SLACK
-from wholegrain.policies.catalog import Settings, find
+from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Trainer
 
@@ -143,8 +143,8 @@ def test_the_sum_moves_by_one_clip_norm_whatever_the_server_sends(worlds: tuple[
 
 def test_squares_that_underflow_would_be_found(worlds: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that let a server read rows, planted again: squares as they are, of whatever size."""
-    monkeypatch.setattr(outer, "squared_norms", lambda rows, more=0.0: torch.linalg.vecdot(rows, rows) + more)
-    monkeypatch.setattr(outer, "MOST", math.inf)
+    monkeypatch.setattr(ghost_norms, "squared_norms", lambda rows, more=0.0: torch.linalg.vecdot(rows, rows) + more)
+    monkeypatch.setattr(ghost_norms, "MOST", math.inf)
     with_victim, without = worlds
     moves = []
     for kind in ("underflow 0", "underflow 1"):

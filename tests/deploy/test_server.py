@@ -21,13 +21,13 @@ from loopback import write_tables
 from wholegrain.deploy import server
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import hosted, reply_to
-from wholegrain.deploy.host import Host
 from wholegrain.deploy.server import prepare_server, serve
+from wholegrain.deploy.silo_service import Host
 from wholegrain.engines import wire
 from wholegrain.errors import RunError, SpecError
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.report.reading import read_run
-from wholegrain.report.words import conditions
+from wholegrain.report.run_reader import read_run
+from wholegrain.report.wording import conditions
 from wholegrain.runs.runner import execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
 

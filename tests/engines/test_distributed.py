@@ -26,7 +26,7 @@ from wholegrain.engines.distributed import Spread
 from wholegrain.engines.processes import _free_port
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
-from wholegrain.runs.engines import EngineChoice, engine_for
+from wholegrain.runs.engine_choice import EngineChoice, engine_for
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import load
 

@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from deployment import message, task, text_message, vector
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError
-from wholegrain.policies.catalog import Settings
+from wholegrain.policies.policy_catalog import Settings
 
 floats = st.floats(width=32, allow_nan=False)
 

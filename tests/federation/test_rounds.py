@@ -22,15 +22,15 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import BudgetError, LedgerError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
-from wholegrain.federation.server import Average, Server, Step
-from wholegrain.gradients import vectorised
+from wholegrain.federation.server_optimiser import Average, Server, Step
+from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.models.catalog import build
-from wholegrain.policies.catalog import CATALOG, Settings
+from wholegrain.models.model_catalog import build
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.policies.policy_catalog import CATALOG, Settings
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.silo.noise import SeededNoise
@@ -373,7 +373,7 @@ class Rows:
 
 GRADIENTS: dict[str, Callable[..., ClippedSum]] = {
     "book-keeping": BookKeeping,
-    "vectorised": partial(partial, vectorised.clipped_sum),
+    "vectorised": partial(partial, vmap_gradients.clipped_sum),
 }
 
 

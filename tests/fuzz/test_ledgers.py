@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from damages import Damage, Flip, damages
 from ledgers import bodies, guard_on, witness_of
 from wholegrain.errors import LedgerError
-from wholegrain.privacy.book import Book
 from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.ledger_state import Book
 
 ROUNDS = 3
 HOUSE = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from damages import Damage, damages
 from wholegrain.errors import SpecError, WholegrainError
+from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec, load
-from wholegrain.runs.store import RunFolder
 
 TREE: dict[str, Any] = {
     "seed": 3,

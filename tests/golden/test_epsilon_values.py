@@ -7,8 +7,8 @@ import pytest
 from wholegrain.policies.as_printed import group_noise, higradavg_noise, item_noise, user_ldp_condition, user_noise
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
 from wholegrain.privacy.calibration import calibrate_noise
+from wholegrain.privacy.definitions import Budget
 from wholegrain.privacy.events import gaussian, group_by_poisson, presence, repeat, sampled_gaussian
-from wholegrain.privacy.units import Budget
 
 DELTA = 1e-5
 FOUR = Budget(4.0, DELTA)

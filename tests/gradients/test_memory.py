@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 
 def resident(entry):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(entry + ":"))

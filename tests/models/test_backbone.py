@@ -10,7 +10,7 @@ from torch import nn
 
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.models.backbone import Backbone, read_backbone
-from wholegrain.models.catalog import build
+from wholegrain.models.model_catalog import build
 
 FACTS = {"public": "made up for a test", "data": "nothing", "model": "mlp", "classes": 3}
 

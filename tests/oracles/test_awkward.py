@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy, linear
 
 from agreement import Around, Batch, World, assert_agrees, slow, vectorises, wavy
 from wholegrain.gradients import reference
-from wholegrain.gradients.choice import SlowGradients, choose
+from wholegrain.gradients.backend_selection import SlowGradients, choose
+from wholegrain.gradients.backends import Chain
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
-from wholegrain.gradients.programs import Chain
 
 WORLD = World(seed=1, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
 
@@ -240,7 +240,7 @@ def test_a_model_that_is_changed_between_calls(change) -> None:
     assert_agrees(engine, model, wavy, flatten(model), batch, norm=1e3)
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
 def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     class Opposed(nn.Module):
         def __init__(self) -> None:
@@ -284,7 +284,7 @@ def test_ignored_places_of_a_sequence() -> None:
     agrees(WORLD.built(Spoken), cross_entropy, Batch(batch.inputs, targets, batch.groups))
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
 def test_items_that_mix_only_where_numbers_are_large() -> None:
     class Guarded(nn.Module):
         def __init__(self) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agreement import MODES, Around, Batch, World, assert_agrees, assert_same, item_gradients, slow, wavy
+from wholegrain.gradients.clipping import Clip, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.pooling import Clip, pool_gradients
 
 WORLD = World(seed=0, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
 

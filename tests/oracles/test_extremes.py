@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from wholegrain.gradients import company
+from wholegrain.gradients import batch_invariance
+from wholegrain.gradients.clip_units import Buckets, scattered
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.rounding import LEAST, SLACK, squared_norms
-from wholegrain.gradients.units import Buckets, scattered
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import clip_fuzz
@@ -136,9 +136,9 @@ def test_sizes_are_tried_once_and_odd_ones_are_filled_up() -> None:
         place = torch.arange(size)
         return [torch.where((place >= size - size % 16), 1.0, 0.0)[:, None]]  # a rest that is computed otherwise
 
-    sizes = company.TriedSizes.of(rows, period=3)
+    sizes = batch_invariance.TriedSizes.of(rows, period=3)
     assert sizes is not None
-    assert sizes.multiple == company.WIDE
+    assert sizes.multiple == batch_invariance.WIDE
     assert [sizes.fitting(items) for items in (3, 17, 17, 65)] == [16, 32, 32, 80]
     assert asked.count(80) == 1
 
@@ -148,7 +148,7 @@ def test_a_unit_keeps_its_place_whoever_leaves() -> None:
 
     def places(left: np.ndarray) -> dict[int, int]:
         found = {}
-        for chosen, real in company.FixedPlaces().passes(numbers[left], size=1):
+        for chosen, real in batch_invariance.FixedPlaces().passes(numbers[left], size=1):
             found |= {
                 int(left[unit]): place for place, (unit, ours) in enumerate(zip(chosen, real, strict=True)) if ours
             }

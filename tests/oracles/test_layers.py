@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from agreement import Around, World, worlds
+from wholegrain.gradients.backends import Chain, Graph
 from wholegrain.gradients.layers import convolution, embedding
-from wholegrain.gradients.programs import Chain, Graph
 
 FEW = settings(max_examples=10)
 

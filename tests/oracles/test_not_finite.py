@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from agreement import MODES, Around, Batch, assert_agrees, assert_same, item_gradients, program_of, wavy
+from wholegrain.gradients.backends import Graph
+from wholegrain.gradients.clipping import Clip, ClipPer, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.pooling import Clip, ClipPer, pool_gradients
-from wholegrain.gradients.programs import Graph
 
 MODELS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), (4,)),

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain.gradients import reference
+from wholegrain.gradients.backends import Chain
+from wholegrain.gradients.bookkeeping import Rows
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import LAYERS
 from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space
 from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
-from wholegrain.gradients.programs import Chain
-from wholegrain.gradients.shares import Rows
 
 
 class Shift(nn.Module):
@@ -67,6 +67,6 @@ def test_a_rule_of_ones_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(compared(ShiftRule, monkeypatch)._chosen.program, Chain)
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
 def test_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not isinstance(compared(WrongRule, monkeypatch)._chosen.program, Chain)

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from wholegrain.errors import ModelError
-from wholegrain.models.catalog import checked
+from wholegrain.models.model_catalog import checked
 
 
 @pytest.mark.parametrize(

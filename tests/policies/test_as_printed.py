@@ -26,17 +26,17 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.rounds import Averaged, State, rounds
-from wholegrain.gradients import vectorised
+from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.parameters import flatten
-from wholegrain.models.catalog import build
+from wholegrain.models.model_catalog import build
 from wholegrain.policies import as_printed
 from wholegrain.policies.as_printed import PRINTED, Composition, make_printed_plan
-from wholegrain.policies.catalog import Settings
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy_catalog import Settings
 from wholegrain.privacy.accountants import Accountant, RdpAccountant
-from wholegrain.privacy.units import Budget, Standing
+from wholegrain.privacy.definitions import Budget, Standing
 from wholegrain.silo.training import Silo, Trainer
 
 Vector = NDArray[np.float64]
@@ -272,7 +272,7 @@ def model() -> nn.Module:
 
 def trainer_with(noise: Scripted) -> Trainer:
     return Trainer(
-        clipped_sum=partial(vectorised.clipped_sum, model(), cross_entropy),
+        clipped_sum=partial(vmap_gradients.clipped_sum, model(), cross_entropy),
         noise=noise,
         learning_rate=RATE,
     )

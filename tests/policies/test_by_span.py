@@ -18,15 +18,15 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
-from wholegrain.models.catalog import build
-from wholegrain.policies.catalog import CATALOG, Settings, find
+from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import federation_epsilon, obstacles, terms
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.policies.policy_catalog import CATALOG, Settings, find
 from wholegrain.privacy.accountants import DEFAULT
+from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.events import compose, gaussian, repeat
-from wholegrain.privacy.units import Standing, Unit
 from wholegrain.runs.datasets import split_dataset
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec

@@ -21,8 +21,7 @@ from scipy import stats
 
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool, pool_gradients
-from wholegrain.policies.catalog import Settings, find
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.policies.guarantees import federation_epsilon, federation_event, obstacles, step_event, worst_row
 from wholegrain.policies.policy import (
     FixedNoise,
@@ -32,9 +31,10 @@ from wholegrain.policies.policy import (
     RealisedSubjects,
     SiloFacts,
 )
+from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.privacy.accountants import PldAccountant
+from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import compose, repeat
-from wholegrain.privacy.units import Unit
 
 PRIVATE = ["local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "subject_dp"]
 PRICING = PldAccountant(grid=1e-2)  # any grid is an upper bound, and all comparisons here are on the same one

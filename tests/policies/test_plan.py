@@ -13,12 +13,12 @@ from scipy import stats
 
 from wholegrain.errors import AccountingError, BudgetError, SpecError, WholegrainError
 from wholegrain.policies.as_printed import Composition, make_printed_plan, user_ldp_condition
-from wholegrain.policies.catalog import CATALOG, Settings
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan, rounds_allowed
 from wholegrain.policies.policy import FixedNoise, SiloFacts
+from wholegrain.policies.policy_catalog import CATALOG, Settings
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
-from wholegrain.privacy.units import Budget, Standing, Unit
+from wholegrain.privacy.definitions import Budget, Standing, Unit
 
 PRIVATE = [name for name in CATALOG if name != "fedavg"]
 DELTA = 1e-5

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from wholegrain.errors import SpecError
-from wholegrain.federation.server import SCHEDULES
-from wholegrain.policies.catalog import CATALOG, Settings
+from wholegrain.federation.server_optimiser import SCHEDULES
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy_catalog import CATALOG, Settings
 from wholegrain.policies.search import ALIGNMENT, ENOUGH, PACES, Question, best, candidates, leaders, left, one_step
-from wholegrain.privacy.units import Budget
+from wholegrain.privacy.definitions import Budget
 
 
 def silos(count: int = 4, subjects: int = 500, items: int = 3500, bound: int | None = 20) -> tuple[SiloFacts, ...]:

@@ -21,16 +21,16 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems
 from wholegrain.data.subjects import Roster, SubjectData
-from wholegrain.gradients import vectorised
+from wholegrain.gradients import vmap_gradients
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.models.catalog import build
-from wholegrain.policies.catalog import CATALOG, Settings
+from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import obstacles, step_event
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
-from wholegrain.privacy.units import Unit
+from wholegrain.policies.policy_catalog import CATALOG, Settings
+from wholegrain.privacy.definitions import Unit
 from wholegrain.silo.training import Silo, Trainer
 
 PRIVATE = [name for name in CATALOG if name != "fedavg"]
@@ -362,7 +362,7 @@ class Silent:
 
 GRADIENTS: dict[str, Callable[..., ClippedSum]] = {
     "book-keeping": BookKeeping,
-    "vectorised": partial(partial, vectorised.clipped_sum),
+    "vectorised": partial(partial, vmap_gradients.clipped_sum),
 }
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from wholegrain.data.sampling import Batch, FixedItems
 from wholegrain.data.subjects import Roster
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool, pool_gradients
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.policies import as_printed
 from wholegrain.policies.as_printed import (
     PRINTED,
@@ -24,16 +24,16 @@ from wholegrain.policies.as_printed import (
     make_printed_plan,
     user_noise,
 )
-from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.guarantees import step_event
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import FixedNoise, SiloFacts
+from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
+from wholegrain.privacy.definitions import Budget, Unit
 from wholegrain.privacy.events import group_by_poisson, group_without_replacement, repeat, sampled_gaussian
-from wholegrain.privacy.units import Budget, Unit
 from wholegrain.silo.noise import SeededNoise
-from wholegrain.silo.step import release
+from wholegrain.silo.private_step import release
 
 BUDGET = Budget(4.0, 1e-5)
 ITEMS, BATCH, ROUNDS, STEPS, SILOS = 25375, 512, 100, 50, 16

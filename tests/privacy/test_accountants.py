@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from wholegrain.errors import AccountingError, SpecError
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant, accountant
-from wholegrain.privacy.approximation import suitable_grid
 from wholegrain.privacy.events import compose, gaussian, group_by_poisson, repeat, sampled_gaussian
+from wholegrain.privacy.first_guess import suitable_grid
 
 ACCOUNTANTS = [PldAccountant(), PldAccountant(grid=1e-3), RdpAccountant()]
 ORDINARY = [

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from wholegrain.errors import BudgetError
 from wholegrain.privacy.accountants import Accountant, PldAccountant, RdpAccountant
 from wholegrain.privacy.calibration import LEAST_NOISE, MOST_ROUNDS, calibrate_noise, calibrate_rounds
+from wholegrain.privacy.definitions import Budget
 from wholegrain.privacy.events import compose, gaussian, group_by_poisson, presence, repeat, sampled_gaussian
-from wholegrain.privacy.units import Budget
 
 few = settings(max_examples=8)
 budgets = st.builds(Budget, st.floats(0.3, 4.0), st.sampled_from([1e-4, 1e-5, 1e-7]))

@@ -7,18 +7,18 @@ from dp_accounting import DpEvent, NonPrivateDpEvent
 
 from accounts import ACCOUNT, COUNTING, budget, confirmed, equal_terms, open_guard, opening, spent
 from wholegrain.errors import BudgetError, LedgerError, WholegrainError
-from wholegrain.policies.catalog import CATALOG, Settings
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy_catalog import CATALOG, Settings
 from wholegrain.privacy.accountants import PldAccountant
+from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import gaussian, repeat
-from wholegrain.privacy.exposure import Price, price
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import Account, BudgetOpened
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened
+from wholegrain.privacy.pricing import Price, price
 from wholegrain.privacy.statement import account_price, run_price
-from wholegrain.privacy.units import Unit
 
 TEN = 10.0
 

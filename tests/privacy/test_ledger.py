@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from accounts import budget, opening, released, reserved
 from wholegrain.errors import LedgerError
 from wholegrain.privacy import ledger as ledger_module
-from wholegrain.privacy.book import Book
 from wholegrain.privacy.ledger import START, Head, Ledger
-from wholegrain.privacy.records import Reserved
+from wholegrain.privacy.ledger_entries import Reserved
+from wholegrain.privacy.ledger_state import Book
 
 ENTRIES = 7
 """Of the ledger that `filled` makes, its own first entry included."""

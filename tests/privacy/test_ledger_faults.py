@@ -9,7 +9,7 @@ import pytest
 from ledgers import bodies, guard_on, reserved, witness_of
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import Reserved
+from wholegrain.privacy.ledger_entries import Reserved
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ import pytest
 
 from accounts import ACCOUNT, DELTA, open_guard
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
-from wholegrain.privacy.book import RunAccount
+from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import gaussian, repeat, sampled_gaussian
-from wholegrain.privacy.exposure import Exposure, Price, Terms
 from wholegrain.privacy.filters import GAUSSIAN, RENYI, Filter
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import Account, BudgetOpened
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened
+from wholegrain.privacy.ledger_state import RunAccount
+from wholegrain.privacy.pricing import Exposure, Price, Terms
 from wholegrain.privacy.statement import account_price, data_price, run_price
-from wholegrain.privacy.units import Unit
 
 PRICING = PldAccountant(grid=1e-2)
 STEP, OTHER = sampled_gaussian(0.3, 4.0), sampled_gaussian(0.5, 6.0)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.store import RunFolder
 
 PROVED = {
     "data": {"source": "clinics", "options": {"patients": 120, "clinics": 3}},

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from wholegrain.report.live import server
+from wholegrain.report.live_page import server
 from wholegrain.report.page import page as report_page
-from wholegrain.report.reading import read_runs
+from wholegrain.report.run_reader import read_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from wholegrain.report.export import export
+from wholegrain.report.figure_export import export
 from wholegrain.report.figures import _ticks, figures
-from wholegrain.report.live import stamp
+from wholegrain.report.live_page import stamp
 from wholegrain.report.page import page
-from wholegrain.report.reading import read_runs
+from wholegrain.report.run_reader import read_runs
 
 KEYS = {"accuracy", "loss", "epsilon", "noise", "seconds", "items_per_subject", "silos_per_subject", "groups"}
 

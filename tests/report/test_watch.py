@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from command import Command
-from wholegrain.cli import report
+from wholegrain.cli import report_commands
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
         seen.append(folders)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report, "_serve", serve)
+    monkeypatch.setattr(report_commands, "_serve", serve)
     return seen
 
 
 def sleeping(monkeypatch: pytest.MonkeyPatch, *happens: Any) -> None:
     """What happens, one after the other, while the command pauses."""
     events = iter(happens)
-    monkeypatch.setattr(report.time, "sleep", lambda seconds: next(events)())
+    monkeypatch.setattr(report_commands.time, "sleep", lambda seconds: next(events)())
 
 
 @pytest.mark.parametrize("empty", [False, True], ids=["no folder", "an empty folder"])

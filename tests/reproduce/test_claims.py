@@ -8,7 +8,7 @@ import pytest
 
 from wholegrain.reproduce.claims import Claim, Verdict, all_claims
 from wholegrain.reproduce.evidence import Evidence, Result, Round
-from wholegrain.reproduce.groups import GroupSizes
+from wholegrain.reproduce.group_sizes import GroupSizes
 from wholegrain.reproduce.recipes import Kind
 from wholegrain.reproduce.trials import FOR_SUBJECTS, PRINTED, key
 from wholegrain.reproduce.worth import Worth

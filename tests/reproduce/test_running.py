@@ -12,7 +12,7 @@ import torch
 from small_runs import Stopped
 from wholegrain.errors import RunError, SpecError
 from wholegrain.policies.guarantees import federation_epsilon
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
 from wholegrain.reproduce import running
 from wholegrain.reproduce.evidence import gather
 from wholegrain.reproduce.recipes import Kind

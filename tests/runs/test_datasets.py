@@ -130,15 +130,15 @@ def test_holding_everything_out_is_refused(by: str) -> None:
 # What a policy does with surplus items follows from its row, whatever it is called.
 
 MINE = """
-from wholegrain.policies import catalog
+from wholegrain.policies import policy_catalog
 
 
 def item_row(settings, silo):
-    return replace(catalog.local_item_dp(settings, silo), name="mine")
+    return replace(policy_catalog.local_item_dp(settings, silo), name="mine")
 
 
 def group_row(settings, silo):
-    return replace(catalog.local_group_dp(replace(settings, group_cap=2), silo), name="mine")
+    return replace(policy_catalog.local_group_dp(replace(settings, group_cap=2), silo), name="mine")
 """
 
 

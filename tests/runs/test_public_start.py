@@ -15,8 +15,8 @@ from small_runs import PRICING, model, resume, start, stop_after
 from wholegrain.errors import ModelError, RunError, SpecError
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.models.backbone import read_backbone
-from wholegrain.report.reading import read_run
-from wholegrain.report.words import conditions
+from wholegrain.report.run_reader import read_run
+from wholegrain.report.wording import conditions
 from wholegrain.runs.pretraining import load_pretraining, pretrain
 from wholegrain.runs.runner import execute, guarded, in_process, prepare
 from wholegrain.runs.spec import RunSpec, load

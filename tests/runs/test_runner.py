@@ -8,9 +8,9 @@ from torch import nn
 import wholegrain as wg
 from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.rounds import State
-from wholegrain.policies.catalog import CATALOG
+from wholegrain.policies.policy_catalog import CATALOG
 from wholegrain.runs.datasets import split_dataset
-from wholegrain.runs.progress import RoundDone, SiloDone
+from wholegrain.runs.observers import RoundDone, SiloDone
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.summary import run_facts
@@ -164,7 +164,7 @@ class Dropping(Mixing):
         return self.inner(nn.functional.dropout(x, 0.5, self.training))
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.choice.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
 @pytest.mark.parametrize(
     ("model", "reason"), [(Mixing, "mixes the items of a batch"), (Dropping, "draws random numbers")]
 )

@@ -16,18 +16,18 @@ from small_runs import PLAYED, SILOS, STEPS, prepared, secure_spec, stop_after
 from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.events import repeat, sampled_gaussian
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.report.live import _page
-from wholegrain.report.reading import read_run
+from wholegrain.report.live_page import _page
+from wholegrain.report.run_reader import read_run
 from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.run_folder import RunFolder, data_digest
 from wholegrain.runs.runner import Run
-from wholegrain.runs.store import RunFolder, data_digest
 
 AGAIN = 12
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wholegrain.cli.runs.prepare", prepared)
+    monkeypatch.setattr("wholegrain.cli.run_commands.prepare", prepared)
 
 
 def expected(rounds: int) -> float:

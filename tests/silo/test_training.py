@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients import reference, vectorised
+from wholegrain.gradients import reference, vmap_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.models.catalog import build
-from wholegrain.policies.catalog import CATALOG, Settings
+from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy_catalog import CATALOG, Settings
 from wholegrain.silo.noise import NoiseStream, SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 
@@ -89,7 +89,7 @@ def model() -> nn.Module:
 VECTOR = flatten(model())
 GRADIENTS: dict[str, Callable[[nn.Module], ClippedSum]] = {
     "book-keeping": lambda network: BookKeeping(network, cross_entropy),
-    "vectorised": lambda network: partial(vectorised.clipped_sum, network, cross_entropy),
+    "vectorised": lambda network: partial(vmap_gradients.clipped_sum, network, cross_entropy),
 }
 
 every_gradient = pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GRADIENTS.keys())
@@ -100,14 +100,14 @@ def watching(seen: list[tuple[Tensor, Tensor]]) -> ClippedSum:
 
     def clipped_sum(vector, inputs, targets, groups, clip, buckets):
         seen.append((vector.clone(), inputs))
-        return vectorised.clipped_sum(model(), cross_entropy, vector, inputs, targets, groups, clip)
+        return vmap_gradients.clipped_sum(model(), cross_entropy, vector, inputs, targets, groups, clip)
 
     return clipped_sum
 
 
 def trainer(**changes) -> Trainer:
     whole = Trainer(
-        clipped_sum=partial(vectorised.clipped_sum, model(), cross_entropy),
+        clipped_sum=partial(vmap_gradients.clipped_sum, model(), cross_entropy),
         noise=SeededNoise(4),
         learning_rate=0.2,
     )

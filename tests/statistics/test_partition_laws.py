@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import chisquare
 
 from wholegrain.data import partition
-from wholegrain.data.coins import Coins
 from wholegrain.data.sampling import FixedItems
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import Roster, SubjectData
 
 WRITERS, ITEMS, SILOS, BATCH = 3500, 145, 16, 512  # FEMNIST in the paper

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from wholegrain.data.coins import Coins
 from wholegrain.data.draws import SecureDraws
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects, Sampling, Source
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import Roster, SubjectData
 
 DRAWS = 8000

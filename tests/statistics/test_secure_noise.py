@@ -30,9 +30,9 @@ from scipy import stats
 
 from wholegrain.errors import RunError, SpecError
 from wholegrain.gradients.rounding import SLACK
-from wholegrain.silo import secure
+from wholegrain.silo import secure_noise
 from wholegrain.silo.noise import NoiseSource, NoiseStream
-from wholegrain.silo.secure import BLOCK, MARGIN, Keystream, SecureNoise, grid, jitter_bits, normal_pairs, snap
+from wholegrain.silo.secure_noise import BLOCK, MARGIN, Keystream, SecureNoise, grid, jitter_bits, normal_pairs, snap
 
 RARE = 1e-9
 Values = NDArray[np.float64]
@@ -238,7 +238,7 @@ def test_values_of_one_step_and_the_next_are_independent(size: int) -> None:
 
 def test_where_a_block_ends_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 8, so that whole vectors can be compared; of 20 values, the last block has 6."""
-    monkeypatch.setattr(secure, "BLOCK", 8)
+    monkeypatch.setattr(secure_noise, "BLOCK", 8)
     drawn = stream()
     rows = np.array([part(drawn, 20) for _ in range(1000)])
     assert of_columns(rows) > RARE
@@ -369,8 +369,8 @@ def test_the_last_bits_of_a_release_are_even_chances(below: float) -> None:
 @pytest.mark.parametrize(("bits", "even"), [(0, False), (8, True)])
 def test_jitter_hides_how_floating_point_rounds(bits: int, even: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a grid far finer than is ever used: there float64 has two binary places, and halves are rounded to even."""
-    monkeypatch.setattr(secure, "jitter_bits", lambda std: bits)
-    noise = secure.WholeNormals(Keystream(secrets.token_bytes(32)))
+    monkeypatch.setattr(secure_noise, "jitter_bits", lambda std: bits)
+    noise = secure_noise.WholeNormals(Keystream(secrets.token_bytes(32)))
     noise.hold(50_000)
     remainders = np.mod(noise.draw(2.0**50).numpy(), 4).astype(int)
     assert bool(stats.chisquare(np.bincount(remainders, minlength=4)).pvalue > RARE) is even
@@ -454,7 +454,7 @@ def test_releases_are_as_defined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With blocks of 8 at most. This sees the margin in the scale, which no statistics could."""
-    monkeypatch.setattr(secure, "BLOCK", 8)
+    monkeypatch.setattr(secure_noise, "BLOCK", 8)
     total = [float(value) for value in np.random.default_rng(size).normal(0, 5 * C, size)]
     drawn, noisy = stream(), []
     for _ in range(3):
@@ -486,7 +486,7 @@ def test_the_tail_ends_where_it_is_said_to() -> None:
     assert 4.5e-21 < 2 * stats.norm.sf(9.4193) < 5e-21
 
 
-@given(st.floats(1e-3, secure.MOST_STD))
+@given(st.floats(1e-3, secure_noise.MOST_STD))
 def test_jitter_is_as_wide_as_it_is_said_to_be(std: float) -> None:
     width = 2 ** jitter_bits(std)
     assert width <= std / 64 < 2 * width or (width == 1 and std < 128)
@@ -508,7 +508,7 @@ class Fixed(Keystream):
 def test_jitter_is_uniform_around_zero(bits: int) -> None:
     """Its highest bits count, so that all numbers have the same chance."""
     one = 2 ** (32 - bits)
-    noise = secure.WholeNormals(Fixed([-(2**31), -one, -1, 0, one - 1, one % 2**31, 2**31 - 1]))
+    noise = secure_noise.WholeNormals(Fixed([-(2**31), -one, -1, 0, one - 1, one % 2**31, 2**31 - 1]))
     noise.hold(7)
     expected = [-(2 ** (bits - 1)), -1, -1, 0, 0, (one % 2**31) // one, 2 ** (bits - 1) - 1]
     assert noise.draw(2.0 ** (bits + 6)).tolist() == expected
@@ -629,7 +629,7 @@ def everything_in(value: object) -> list[object]:
     """What an object's fields hold, and the fields of those."""
     held = list(vars(value).values()) if hasattr(value, "__dict__") else []
     return held + [
-        deeper for field in held if type(field).__module__ == secure.__name__ for deeper in everything_in(field)
+        deeper for field in held if type(field).__module__ == secure_noise.__name__ for deeper in everything_in(field)
     ]
 
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.canaries import Block, Company, Design
-from wholegrain.audit.playing import NoiseOf, last_of, play
 from wholegrain.audit.scores import NoiseLaw, Sheet, Values
+from wholegrain.audit.simulate import NoiseOf, last_of, play
 from wholegrain.data.sampling import FixedItems
-from wholegrain.gradients.pooling import ClipPer
-from wholegrain.privacy.units import Unit
+from wholegrain.gradients.clipping import ClipPer
+from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.runner import Prepared
 
 SPARE = 2000

@@ -11,23 +11,23 @@ from enum import StrEnum
 from dp_accounting import DpEvent
 
 from wholegrain import _check
-from wholegrain.audit import methods
+from wholegrain.audit import estimators
 from wholegrain.audit.attacks import Outcome, Tick, alone, bears_a_crowd, in_a_crowd, silent
-from wholegrain.audit.inputs import by_input
-from wholegrain.audit.laws import law_of
-from wholegrain.audit.methods import Evidence, Method
+from wholegrain.audit.canary_inputs import by_input
+from wholegrain.audit.estimators import Evidence, Method
+from wholegrain.audit.likelihoods import law_of
 from wholegrain.audit.neighbours import File, Neighbours, file_of, neighbours
-from wholegrain.audit.playing import NoiseOf, noise_like
 from wholegrain.audit.removal import Move, from_the_file, most_telling, moves
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import largest_move, move_among_many
+from wholegrain.audit.simulate import NoiseOf, noise_like
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
-from wholegrain.gradients.pooling import ClipPer
+from wholegrain.gradients.clipping import ClipPer
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.guarantees import missing_bound, obstacles
 from wholegrain.policies.plan import Plan
-from wholegrain.privacy.units import Guarantee, Standing, Unit
+from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.runs.runner import Prepared
 
 
@@ -182,9 +182,9 @@ def audit(
 SERVER, FINAL = "updates", "model"
 ONE_RUN, TRIALS, CURVE = "one run", "trials", "curve"
 METHODS: Mapping[str, Method] = {
-    ONE_RUN: methods.by_one_run,
-    TRIALS: methods.by_trials,
-    CURVE: methods.by_trials_under,
+    ONE_RUN: estimators.by_one_run,
+    TRIALS: estimators.by_trials,
+    CURVE: estimators.by_trials_under,
 }
 ASSUMES: Mapping[str, str] = {
     ONE_RUN: "nothing but the secret coins",

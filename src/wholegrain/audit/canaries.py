@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
+from wholegrain.gradients.clip_units import Buckets
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool, Pooled, pool_gradients
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.units import Buckets
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import split_dataset
 from wholegrain.runs.runner import Prepared
 from wholegrain.runs.spec import RunSpec

@@ -22,10 +22,10 @@ from dp_accounting import (
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from numpy.typing import NDArray
 
-from wholegrain.audit.bounds import Rates
+from wholegrain.audit.confidence_bounds import Rates
 from wholegrain.errors import AccountingError
 from wholegrain.privacy.accountants import PldAccountant
-from wholegrain.privacy.approximation import suitable_grid
+from wholegrain.privacy.first_guess import suitable_grid
 
 # Any δ gives a valid line; these lie close enough that the curve between them hardly shows corners.
 DELTAS = np.concatenate([np.geomspace(1e-9, 1e-2, 22), np.linspace(0.02, 0.98, 33)])

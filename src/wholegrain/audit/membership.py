@@ -19,15 +19,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.bounds import at_least
-from wholegrain.audit.playing import play, unwatched
+from wholegrain.audit.confidence_bounds import at_least
+from wholegrain.audit.simulate import play, unwatched
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.errors import DataError
 from wholegrain.gradients.parameters import Layout, call
-from wholegrain.models.inputs import values
+from wholegrain.models.model_inputs import values
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.units import Guarantee, Unit
+from wholegrain.privacy.definitions import Guarantee, Unit
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import RunSpec
 

@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.inputs import telling_input
+from wholegrain.audit.canary_inputs import telling_input
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.table import as_text, encode, read

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
 from wholegrain.audit.neighbours import File, Neighbours, World, numbers_of
-from wholegrain.audit.playing import NoiseOf, Seen, play
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import scaled_vector
+from wholegrain.audit.simulate import NoiseOf, Seen, play
 from wholegrain.audit.sums import allowed_move, distance, handed_over, within_batch
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
+from wholegrain.gradients.clipping import ClipPer
 from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.pooling import ClipPer
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.runs.runner import Prepared

@@ -17,13 +17,13 @@ from scipy import stats
 from torch import Tensor
 
 from wholegrain.audit.canaries import Design
-from wholegrain.audit.laws import Law, law_of
-from wholegrain.audit.playing import Seen
+from wholegrain.audit.likelihoods import Law, law_of
+from wholegrain.audit.simulate import Seen
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
 from wholegrain.silo.noise import NoiseSource
-from wholegrain.silo.secure import MARGIN, SecureNoise
+from wholegrain.silo.secure_noise import MARGIN, SecureNoise
 
 Values = NDArray[np.float64]
 

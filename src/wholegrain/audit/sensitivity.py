@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.inputs import Portrait, candidates, gradient_of, some_data
+from wholegrain.audit.canary_inputs import Portrait, candidates, gradient_of, some_data
 from wholegrain.audit.sums import allowed_move, distance, handed_over, within_batch
 from wholegrain.data.subjects import SubjectData
+from wholegrain.gradients.clipping import LEAST_NORM, MOST_NORM
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, call
-from wholegrain.gradients.pooling import LEAST_NORM, MOST_NORM
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.runs.runner import Prepared

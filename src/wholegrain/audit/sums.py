@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wholegrain.data.sampling import PoissonItems, PoissonSubjects
 from wholegrain.data.subjects import SubjectData, rank_within
-from wholegrain.gradients.pooling import ClipPer, Pool
+from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseStream

@@ -11,18 +11,18 @@ import typer
 import wholegrain
 from wholegrain import _check
 from wholegrain.cli import (
+    account_commands,
     audit,
     bounds,
     data,
     demo,
+    display,
     federation,
-    ledger,
+    ledger_commands,
     pretrain,
-    pricing,
-    report,
+    report_commands,
     reproduce,
-    runs,
-    show,
+    run_commands,
     silo,
 )
 from wholegrain.errors import WholegrainError
@@ -33,27 +33,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Subject-level differential privacy for cross-silo federated learning.",
 )
-app.command()(runs.run)
-app.command()(runs.resume)
-app.command()(runs.plan)
+app.command()(run_commands.run)
+app.command()(run_commands.resume)
+app.command()(run_commands.plan)
 app.command()(pretrain.pretrain)
-app.command()(pricing.account)
-app.command()(pricing.calibrate)
+app.command()(account_commands.account)
+app.command()(account_commands.calibrate)
 app.command()(bounds.bounds)
 app.command()(demo.demo)
 app.command()(silo.silo)
 app.command("audit")(audit.command)
-app.command()(report.report)
-app.command()(report.watch)
+app.command()(report_commands.report)
+app.command()(report_commands.watch)
 app.command()(reproduce.reproduce)
 app.add_typer(data.app, name="data")
-app.add_typer(ledger.app, name="ledger")
+app.add_typer(ledger_commands.app, name="ledger")
 app.add_typer(federation.app, name="federation")
 
 
 def _version(asked: bool) -> None:
     if asked:
-        show.out.print(f"wholegrain {wholegrain.__version__}")
+        display.out.print(f"wholegrain {wholegrain.__version__}")
         raise typer.Exit
 
 
@@ -66,7 +66,7 @@ def root(
 
 def _notice(message: Warning | str, *where: Any, **more: Any) -> None:
     """A warning as one line; whose code it came from is of no use to whoever typed a command."""
-    show.err.print(f"notice: {message}", markup=False, soft_wrap=True)
+    display.err.print(f"notice: {message}", markup=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -78,13 +78,13 @@ def main() -> None:
         app()
     except WholegrainError as error:
         # A name out of a spec may hold line breaks; whoever reads the error wants one line.
-        show.err.print(f"error: {' '.join(str(error).splitlines())}", markup=False, soft_wrap=True)
+        display.err.print(f"error: {' '.join(str(error).splitlines())}", markup=False, soft_wrap=True)
         sys.exit(2)
     except Exception as error:  # a fault of ours: still one line, with the way to the rest
         if os.environ.get("WHOLEGRAIN_DEBUG"):
             raise
         kind = type(error).__name__
-        show.err.print(
+        display.err.print(
             f"error: {kind}: {_check.reason(error)} (unforeseen; WHOLEGRAIN_DEBUG=1 shows where).",
             markup=False,
             soft_wrap=True,

@@ -11,18 +11,18 @@ from rich.text import Text
 
 from wholegrain.audit.attacks import Tick, bears_a_crowd, silent
 from wholegrain.audit.auditing import ASSUMES, Audit, Settings, Verdict, audit
-from wholegrain.audit.figure import require_figure, write_figure
 from wholegrain.audit.membership import Membership, membership
-from wholegrain.cli import show
-from wholegrain.cli.pricing import Json
-from wholegrain.cli.runs import Changes
+from wholegrain.audit.roc_figure import require_figure, write_figure
+from wholegrain.cli import display
+from wholegrain.cli.account_commands import Json
+from wholegrain.cli.run_commands import Changes
 from wholegrain.errors import SpecError
 from wholegrain.privacy.accountants import accountant
-from wholegrain.privacy.units import Standing, Unit
+from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec, load
-from wholegrain.runs.store import RunFolder
 from wholegrain.runs.summary import finite, guarantee_facts
 
 FAILED = (Verdict.VIOLATION, Verdict.CLAIM_REFUTED)
@@ -67,7 +67,7 @@ def command(
     if figure is not None and seen is not None:
         write_figure(seen, figure)
     if json:
-        show.as_json(facts(found) | ({} if seen is None else {"membership (not private)": membership_facts(seen)}))
+        display.as_json(facts(found) | ({} if seen is None else {"membership (not private)": membership_facts(seen)}))
     else:
         _print(found, seen)
     if found.verdict in FAILED:
@@ -114,26 +114,26 @@ def _spec(target: Path, changes: list[str]) -> RunSpec:
 
 def _print(found: Audit, seen: Membership | None) -> None:
     promised = [found.proved] if found.claimed is None else [found.claimed, found.proved]
-    show.out.print(
+    display.out.print(
         f"[bold]{found.policy}[/bold], unit {found.unit}: {found.runs} runs, {found.canaries} canaries in one"
     )
-    show.out.print(show.guarantees(promised))
+    display.out.print(display.guarantees(promised))
     rows = [
         (each.attack, each.view, each.method, each.trials, _bound(each.epsilon, each.refutes), each.seen)
         for each in sorted(found.findings, key=lambda finding: -finding.epsilon)
     ]
     title = f"Lower bounds on ε ({found.confidence:.0%} confidence for all of them together)"
-    show.out.print(show.table(title, ("attack", "sees", "method", "trials", "ε ≥", "from"), rows))
+    display.out.print(display.table(title, ("attack", "sees", "method", "trials", "ε ≥", "from"), rows))
     for method in dict.fromkeys(each.method for each in found.findings):
-        show.out.print(f" {method}: assumes {ASSUMES[method]}")
-    show.out.print()
+        display.out.print(f" {method}: assumes {ASSUMES[method]}")
+    display.out.print()
     checks = [(each.name, each.seen, "passed" if each.passed else "FAILED") for each in found.checks]
     if checks:
-        show.out.print(show.table("Checks of what the proof rests on", ("what", "seen", ""), checks))
+        display.out.print(display.table("Checks of what the proof rests on", ("what", "seen", ""), checks))
     if seen is not None:
         _print_membership(seen)
     words = Text.assemble("Verdict: ", (str(found.verdict), STYLE[found.verdict]), f". {_reason(found)}")
-    show.out.print(words, soft_wrap=True)
+    display.out.print(words, soft_wrap=True)
 
 
 def _bound(epsilon: float, refutes: bool) -> str:
@@ -141,8 +141,8 @@ def _bound(epsilon: float, refutes: bool) -> str:
 
 
 def _reason(found: Audit) -> str:
-    claimed = "" if found.claimed is None else f"{show.number(found.claimed.epsilon)} was claimed, "
-    proved = "nothing" if found.proved.standing is Standing.NONE else show.number(found.proved.epsilon)
+    claimed = "" if found.claimed is None else f"{display.number(found.claimed.epsilon)} was claimed, "
+    proved = "nothing" if found.proved.standing is Standing.NONE else display.number(found.proved.epsilon)
     failed = f" Not as it was priced: {', '.join(found.failed)}." if found.failed else ""
     return f"The lower bound is {found.epsilon:.2f}; {claimed}{proved} was proved.{failed}"
 
@@ -155,16 +155,16 @@ def _print_membership(seen: Membership) -> None:
         name = f"true positives at {rate.false_positives:.1%} false ones"
         rows.append((name, f"{rate.true_positives:.4f}", f"{rate.low:.4f} – {rate.high:.4f}", note))
     title = f"Who was trained on, of {len(seen.members)} members and {len(seen.others)} others (not private)"
-    show.out.print(show.table(title, ("", "found", f"{seen.confidence:.0%} interval", ""), rows))
+    display.out.print(display.table(title, ("", "found", f"{seen.confidence:.0%} interval", ""), rows))
 
 
 @contextlib.contextmanager
 def _progress(trainings: int, *, quiet: bool) -> Iterator[Tick]:
     """A bar on a terminal, nothing elsewhere."""
-    if quiet or not show.err.is_terminal:
+    if quiet or not display.err.is_terminal:
         yield silent
         return
     columns = (TextColumn("trainings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=show.err, transient=True) as bars:
+    with Progress(*columns, console=display.err, transient=True) as bars:
         task = bars.add_task("audit", total=trainings)
         yield lambda: bars.advance(task)

@@ -5,11 +5,11 @@ from typing import Annotated
 import typer
 
 from wholegrain import _check
-from wholegrain.cli import show
-from wholegrain.cli.pricing import Json
+from wholegrain.cli import display
+from wholegrain.cli.account_commands import Json
 from wholegrain.errors import SpecError
-from wholegrain.privacy import bounds as utility
-from wholegrain.privacy.units import Budget
+from wholegrain.privacy import utility_bounds as utility
+from wholegrain.privacy.definitions import Budget
 
 
 def bounds(
@@ -51,10 +51,10 @@ def bounds(
         for size in _sizes(k)
     ]
     if json:
-        show.as_json({"bounds": rows})
+        display.as_json({"bounds": rows})
         return
-    cells = [[show.number(value) for value in row.values()] for row in rows]
-    show.out.print(show.table("Excess population loss is at most (up to c₂)", list(rows[0]), cells))
+    cells = [[display.number(value) for value in row.values()] for row in rows]
+    display.out.print(display.table("Excess population loss is at most (up to c₂)", list(rows[0]), cells))
 
 
 def _sizes(text: str) -> list[int]:

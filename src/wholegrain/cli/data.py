@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from wholegrain.cli import show
-from wholegrain.cli.pricing import Json
-from wholegrain.cli.runs import Changes
+from wholegrain.cli import display
+from wholegrain.cli.account_commands import Json
+from wholegrain.cli.run_commands import Changes
 from wholegrain.data.sources import SOURCES
 from wholegrain.errors import DataError, SpecError
-from wholegrain.runs import skeleton
-from wholegrain.runs.describe import describe as facts_of
+from wholegrain.runs import spec_template
+from wholegrain.runs.data_description import describe as facts_of
 from wholegrain.runs.spec import BLANK, RunSpec, changed, load
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and what one looks like.")
@@ -27,7 +27,7 @@ def list_sources() -> None:
     """Data sets that a spec can name."""
     rows = [(name, source.summary) for name, source in SOURCES.items()]
     rows.append(("table", "your own CSV or Parquet file, described in data.table"))
-    show.out.print(show.table("Data sources", ("name", "what it is"), rows))
+    display.out.print(display.table("Data sources", ("name", "what it is"), rows))
 
 
 @app.command()
@@ -44,11 +44,11 @@ def init(
     out = out or table.with_suffix(".toml")
     if not out.parent.is_dir():
         raise SpecError(f"There is no folder '{out.parent}' to write '{out.name}' into; make it first.")
-    roles = skeleton.write_skeleton(table, out, skeleton.Roles(subject=subject, target=target, silo=silo))
+    roles = spec_template.write_skeleton(table, out, spec_template.Roles(subject=subject, target=target, silo=silo))
     for key, name in (("subject", roles.subject), ("target", roles.target), ("silo", roles.silo)):
         guessed = "  (a guess by its name)" if name in roles.guessed else ""
-        show.out.print(f"{key:8} {name or '–'}{guessed}", markup=False)
-    show.out.print(
+        display.out.print(f"{key:8} {name or '–'}{guessed}", markup=False)
+    display.out.print(
         f"Written: {out}. Replace every '{BLANK}' from knowledge, not from the data; then: wholegrain plan {out}",
         markup=False,
         soft_wrap=True,
@@ -67,15 +67,15 @@ def describe(
     """
     facts = facts_of(_spec(source, tuple(changes)))
     if json:
-        show.as_json(facts)
+        display.as_json(facts)
         return
-    show.out.print(f"[bold]{facts['name']}[/bold] [red](not private: counted from raw data)[/red]")
+    display.out.print(f"[bold]{facts['name']}[/bold] [red](not private: counted from raw data)[/red]")
     for key in ("items", "subjects", "features", "classes"):
-        show.out.print(f"  {key:9} {facts[key]}")
+        display.out.print(f"  {key:9} {facts[key]}")
     for note in _remarks(facts):
-        show.out.print(f"  {note}", markup=False)
+        display.out.print(f"  {note}", markup=False)
     rows = [(name, silo["items"], silo["subjects"], silo["largest_subject"]) for name, silo in facts["silos"].items()]
-    show.out.print(show.table("Silos", ("silo", "items", "subjects", "most items of a subject"), rows))
+    display.out.print(display.table("Silos", ("silo", "items", "subjects", "most items of a subject"), rows))
     _histogram("Items of a subject", "subjects", facts["items_per_subject"])
     _histogram("Items of a subject within a silo", "subjects", facts["items_per_subject_and_silo"])
     _histogram("Silos of a subject", "subjects", facts["silos_per_subject"])
@@ -87,19 +87,19 @@ def describe(
 def _propose(sizes: Mapping[str, Mapping[str, int]]) -> None:
     if not sizes:
         return
-    show.out.print(
+    display.out.print(
         "For a release, declare about how much is trained on. What follows is counted and rounded, so not private:"
         " choose rounder numbers where you can."
     )
-    show.out.print("[silos.sizes]", markup=False)
+    display.out.print("[silos.sizes]", markup=False)
     for name, size in sizes.items():
-        line = f"{skeleton.key(name)} = {{ items = {size['items']}, subjects = {size['subjects']} }}"
-        show.out.print(line, markup=False, soft_wrap=True)
+        line = f"{spec_template.key(name)} = {{ items = {size['items']}, subjects = {size['subjects']} }}"
+        display.out.print(line, markup=False, soft_wrap=True)
 
 
 def _describe_batches(batches: Mapping[str, Any]) -> None:
     _histogram("Largest group in a batch", "batches", batches["largest_group"])
-    show.out.print(
+    display.out.print(
         f"{batches['drawn_in_each_silo']} batches of {batches['policy']} were drawn in each silo. On average one has"
         f" {batches['mean_items']:.1f} items, and its largest group {batches['mean_largest_group']:.2f}."
     )
@@ -131,4 +131,4 @@ def _histogram(title: str, counting: str, counted: Mapping[int, int]) -> None:
         low, high = max(0, number * width + 1), (number + 1) * width
         count = bins.get(number, 0)
         rows.append((str(low) if low == high else f"{low}–{high}", count, "█" * round(BAR * count / most)))
-    show.out.print(show.table(title, ("", counting, ""), rows))
+    display.out.print(display.table(title, ("", counting, ""), rows))

@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import typer
 
-from wholegrain.cli import show
-from wholegrain.cli.pricing import Json
+from wholegrain.cli import display
+from wholegrain.cli.account_commands import Json
 from wholegrain.cli.progress import watching
 from wholegrain.data.nlswork import nlswork
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.runner import Run, execute, guarded, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.summary import run_facts
@@ -68,14 +68,14 @@ def demo(
         with guarded(prepared, label) as guard, watching(prepared.plan, label, json) as observe:
             runs.append((label, execute(prepared, guard, observe=observe)))
     if json:
-        show.as_json({"runs": [{"label": label, **run_facts(run)} for label, run in runs]})
+        display.as_json({"runs": [{"label": label, **run_facts(run)} for label, run in runs]})
         return
     columns = ("policy", "accuracy", "item ε", "subject ε", "standing", "seconds")
     size = f"12 industries, {dataset.data.subject_count:,} people"
     title = f"nlswork: {size}; budget ε = {EPSILON:g}, δ = {DELTA:g} over all silos"
-    show.out.print(show.table(title, columns, [_row(label, run) for label, run in runs]))
-    show.out.print("Accuracy on people who were not trained on. Noise is seeded: a simulation, not a release.")
-    show.out.print("Settings and bounds were chosen with this survey in view; no ε pays for that choice.")
+    display.out.print(display.table(title, columns, [_row(label, run) for label, run in runs]))
+    display.out.print("Accuracy on people who were not trained on. Noise is seeded: a simulation, not a release.")
+    display.out.print("Settings and bounds were chosen with this survey in view; no ε pays for that choice.")
 
 
 def _row(label: str, run: Run) -> tuple[Any, ...]:
@@ -83,8 +83,8 @@ def _row(label: str, run: Run) -> tuple[Any, ...]:
     return (
         label,
         f"{run.accuracy:.1%}",
-        show.number(item.epsilon),
-        show.number(subject.epsilon),
-        show.standing(subject.standing),
+        display.number(item.epsilon),
+        display.number(subject.epsilon),
+        display.standing(subject.standing),
         f"{run.seconds:.1f}",
     )

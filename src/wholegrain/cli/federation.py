@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from wholegrain.cli import show
-from wholegrain.deploy.founding import Founding, found
+from wholegrain.cli import display
+from wholegrain.deploy.scaffold import Founding, found
 
 app = typer.Typer(no_args_is_help=True, help="Federations of real silos.")
 
@@ -25,6 +25,6 @@ def init(
 ) -> None:
     """Write certificates, a key for each silo, and templates of the server's spec and of every silo.toml."""
     found(Founding(tuple(silos), host, port), folder)
-    show.out.print(f"Server: {folder / 'server'} (fill in spec.toml)", soft_wrap=True)
+    display.out.print(f"Server: {folder / 'server'} (fill in spec.toml)", soft_wrap=True)
     for silo in silos:
-        show.out.print(f"Silo:   {folder / silo} (for its operator alone; fill in silo.toml)", soft_wrap=True)
+        display.out.print(f"Silo:   {folder / silo} (for its operator alone; fill in silo.toml)", soft_wrap=True)

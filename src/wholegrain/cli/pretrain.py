@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from wholegrain.cli import show
-from wholegrain.cli.pricing import Json
+from wholegrain.cli import display
+from wholegrain.cli.account_commands import Json
 from wholegrain.errors import RunError
 from wholegrain.models.backbone import Backbone
 from wholegrain.runs.pretraining import load_pretraining
@@ -27,12 +27,12 @@ def pretrain(
         raise RunError(f"'{out}' already exists; remove it, or name another file with --out.")
     if not out.absolute().parent.is_dir():
         raise RunError(f"There is no folder '{out.parent}' to write the backbone into.")
-    with Progress(console=show.err, disable=quiet or json, transient=True) as progress:
+    with Progress(console=display.err, disable=quiet or json, transient=True) as progress:
         task = progress.add_task("public data")
         backbone = train(asked, lambda done, steps, loss: progress.update(task, completed=done, total=steps))
     backbone.write(out)
     if json:
-        show.as_json({"file": str(out), "digest": backbone.digest, **backbone.facts})
+        display.as_json({"file": str(out), "digest": backbone.digest, **backbone.facts})
     else:
         _report(backbone, out)
 
@@ -47,4 +47,4 @@ def _report(backbone: Backbone, out: Path) -> None:
         ("digest", backbone.digest),
         ("file", out),
     ]
-    show.out.print(show.table("Backbone (no privacy: its data is public)", ("", ""), rows))
+    display.out.print(display.table("Backbone (no privacy: its data is public)", ("", ""), rows))

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from wholegrain.cli import show
+from wholegrain.cli import display
 from wholegrain.policies.plan import Plan
-from wholegrain.runs.progress import Observer, RoundDone, SiloDone
+from wholegrain.runs.observers import Observer, RoundDone, SiloDone
 
 PLAIN_LINES = 10
 
@@ -17,9 +17,9 @@ def watching(plan: Plan, label: str, quiet: bool = False) -> Iterator[Observer]:
     """An observer that shows rounds, silos and ε spent so far."""
     if quiet:
         yield lambda event: None
-    elif show.err.is_terminal:
+    elif display.err.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=show.err, transient=True) as bars:
+        with Progress(*columns, console=display.err, transient=True) as bars:
             yield _Bars(bars, plan, label)
     else:
         yield _Lines(plan, label)
@@ -38,7 +38,7 @@ class _Bars:
             self.bars.advance(self.silos)
         else:
             self.bars.reset(self.silos)
-            spent = f"{self.label}: ε spent {show.number(event.epsilon)}"
+            spent = f"{self.label}: ε spent {display.number(event.epsilon)}"
             self.bars.update(self.rounds, advance=1, description=spent)
 
 
@@ -55,6 +55,7 @@ class _Lines:
         done = event.round + 1
         if done % self.every == 0 or done == self.total:
             scores = ", ".join(f"{name} accuracy {score.accuracy:.4f}" for name, score in event.scores.items())
-            show.err.print(
-                f"{self.label}: round {done}/{self.total}, ε spent {show.number(event.epsilon)}; {scores}", markup=False
+            display.err.print(
+                f"{self.label}: round {done}/{self.total}, ε spent {display.number(event.epsilon)}; {scores}",
+                markup=False,
             )

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from wholegrain import _check
-from wholegrain.cli import show
-from wholegrain.cli.runs import INTERRUPTED
+from wholegrain.cli import display
+from wholegrain.cli.run_commands import INTERRUPTED
 from wholegrain.reproduce.chosen import choose
 from wholegrain.reproduce.claims import Verdict, all_claims
-from wholegrain.reproduce.page import Made
 from wholegrain.reproduce.recipes import Scale
+from wholegrain.reproduce.results_page import Made
 from wholegrain.reproduce.running import Outcome
 from wholegrain.reproduce.whole import PAGE, Order, What, planned
 from wholegrain.reproduce.whole import reproduce as reproduce_all
@@ -55,12 +55,12 @@ def reproduce(
         nonlocal seen
         seen += 1
         error = f": {outcome.error}" if outcome.error else ""
-        show.err.print(f"{seen}/{total} {outcome.trial.label}: {outcome.done}{error}", markup=False, soft_wrap=True)
+        display.err.print(f"{seen}/{total} {outcome.trial.label}: {outcome.done}{error}", markup=False, soft_wrap=True)
 
     try:
         made = reproduce_all(order, tell)
     except KeyboardInterrupt:
-        show.err.print("Stopped. The same command goes on.")
+        display.err.print("Stopped. The same command goes on.")
         raise typer.Exit(INTERRUPTED) from None
     _report(order, made)
     if any(outcome.error for outcome in made.outcomes):
@@ -68,9 +68,11 @@ def reproduce(
 
 
 def _report(order: Order, made: Made) -> None:
-    show.out.print(f"Images: {made.chosen.images.words}. Text: {made.chosen.text.words}.", markup=False, soft_wrap=True)
+    display.out.print(
+        f"Images: {made.chosen.images.words}. Text: {made.chosen.text.words}.", markup=False, soft_wrap=True
+    )
     if order.what is What.CLAIMS:
         found = [claim.over_seeds(made.evidence).verdict for claim in all_claims()]
         counts = ", ".join(f"{found.count(verdict)} {verdict}" for verdict in Verdict)
-        show.out.print(f"{len(found)} claims: {counts}.")
-    show.out.print(f"Page: {order.runs / PAGE}", markup=False, soft_wrap=True)
+        display.out.print(f"{len(found)} claims: {counts}.")
+    display.out.print(f"Page: {order.runs / PAGE}", markup=False, soft_wrap=True)

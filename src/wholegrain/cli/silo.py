@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from wholegrain.cli import show
-from wholegrain.cli.pricing import Json
+from wholegrain.cli import display
+from wholegrain.cli.account_commands import Json
 from wholegrain.errors import SpecError
 
 
@@ -20,8 +20,8 @@ def silo(
     try:
         from wholegrain.deploy.charter import load_charter, require_files
         from wholegrain.deploy.client import hosted
-        from wholegrain.deploy.host import standing_of
-        from wholegrain.deploy.node import run_silo
+        from wholegrain.deploy.silo_service import standing_of
+        from wholegrain.deploy.supernode_worker import run_silo
     except ModuleNotFoundError as error:
         raise SpecError("A silo needs Flower: install wholegrain[flower].") from error
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
@@ -34,10 +34,10 @@ def silo(
     with hosted(charter) as host:
         facts = standing_of(host)
     if json:
-        show.as_json(facts)
+        display.as_json(facts)
     else:
-        show.out.print(
-            show.table(
+        display.out.print(
+            display.table(
                 f"Silo '{charter.silo}'", ("what", "is"), [(name, _plain(value)) for name, value in facts.items()]
             )
         )

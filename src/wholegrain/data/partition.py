@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain._random import Purpose
-from wholegrain.data.coins import Coins
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError, SpecError
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
+from wholegrain.data.data_folder import located
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.leaf import shown
-from wholegrain.data.location import located
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.errors import DataError
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from wholegrain.data import leaf
 from wholegrain.data.characters import VOCABULARY, tokens
+from wholegrain.data.data_folder import located
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.leaf import Items, LeafForm, MisfitError
-from wholegrain.data.location import located
 
 WINDOW = 80
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from wholegrain import _check
-from wholegrain.data.babble import babble
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.femnist import femnist
@@ -15,6 +14,7 @@ from wholegrain.data.mnist import mnist_writers
 from wholegrain.data.nlswork import nlswork
 from wholegrain.data.plays import plays
 from wholegrain.data.shakespeare import shakespeare
+from wholegrain.data.synthetic_speakers import babble
 from wholegrain.errors import SpecError
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wholegrain.data.coins import Coins
+from wholegrain.data.subject_coins import Coins
 from wholegrain.errors import DataError
 
 

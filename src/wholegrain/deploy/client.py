@@ -20,12 +20,12 @@ from flwr.clientapp import ClientApp
 from wholegrain import _check
 from wholegrain._files import open_private
 from wholegrain.deploy.charter import Charter, load_charter
-from wholegrain.deploy.host import Host, facts_of
+from wholegrain.deploy.silo_service import Host, facts_of
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError, WholegrainError
 from wholegrain.privacy.accountants import accountant
 from wholegrain.runs.accounts import release_ledger
-from wholegrain.silo.sources import noise_source
+from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.silo")
 

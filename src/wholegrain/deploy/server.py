@@ -21,13 +21,13 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
-from wholegrain.runs.learners import federation_learner
+from wholegrain.runs.observers import RoundDone, SiloDone
 from wholegrain.runs.planning import plan_federation, settings_of
-from wholegrain.runs.progress import RoundDone, SiloDone
+from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded
 from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec, load
-from wholegrain.runs.store import RunFolder
-from wholegrain.silo.sources import noise_source
+from wholegrain.runs.trained_model import federation_learner
+from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.server")
 

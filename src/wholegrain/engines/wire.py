@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from wholegrain.errors import RefusalError, SpecError
-from wholegrain.policies.catalog import Settings
+from wholegrain.policies.policy_catalog import Settings
 
 TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
 RAW = "wholegrain.float32"

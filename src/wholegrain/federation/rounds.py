@@ -12,7 +12,7 @@ from torch import Tensor
 from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
-from wholegrain.federation.server import PLAIN, Memory, Server
+from wholegrain.federation.server_optimiser import PLAIN, Memory, Server
 from wholegrain.policies.horizon import Horizon
 from wholegrain.privacy.guard import Reservation
 

@@ -22,18 +22,18 @@ from torch import Tensor, nn
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
-from wholegrain.gradients.choice import MOST_TRIED, Chosen, choose
-from wholegrain.gradients.company import LEAST_ROWS, FixedPlaces, rounded
-from wholegrain.gradients.groups import Grouping, add_up, divided, grouping_for, most_units, rounding
+from wholegrain.gradients.backend_selection import MOST_TRIED, Chosen, choose
+from wholegrain.gradients.backends import Program
+from wholegrain.gradients.batch_invariance import LEAST_ROWS, FixedPlaces, rounded
+from wholegrain.gradients.bookkeeping import Lengths, Share
+from wholegrain.gradients.clip_units import Buckets, Part, Run, Units, arranged
+from wholegrain.gradients.clipping import MOST_NORM, Clip, ClipPer, Pool, Pooled, pool_gradients
+from wholegrain.gradients.gradient_norms import lengths, united
 from wholegrain.gradients.layers.base import Cannot
-from wholegrain.gradients.norms import lengths, united
 from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.pooling import MOST_NORM, Clip, ClipPer, Pool, Pooled, pool_gradients
-from wholegrain.gradients.programs import Program
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.rounding import SUM, constant, unit_roundoff
-from wholegrain.gradients.shares import Lengths, Share
-from wholegrain.gradients.units import Buckets, Part, Run, Units, arranged
+from wholegrain.gradients.sum_groups import Grouping, add_up, divided, grouping_for, most_units, rounding
 
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from wholegrain.gradients.bookkeeping import Rows
 from wholegrain.gradients.layers.base import Cannot, Gradients, Layer, Needed, Outward, Owned, Space
 from wholegrain.gradients.parameters import named
-from wholegrain.gradients.shares import Rows
-from wholegrain.gradients.vectorised import quietly
+from wholegrain.gradients.vmap_gradients import quietly
 
 
 class Recording(Protocol):

@@ -6,9 +6,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from wholegrain.gradients.clip_units import Buckets
+from wholegrain.gradients.clipping import Clip, Pooled, pool_gradients
 from wholegrain.gradients.parameters import Layout, call, call_at
-from wholegrain.gradients.pooling import Clip, Pooled, pool_gradients
-from wholegrain.gradients.units import Buckets
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of predictions against targets, for a batch of any size."""

@@ -5,7 +5,7 @@ from math import isqrt
 from torch import nn
 
 from wholegrain.errors import ModelError
-from wholegrain.models.fixed import Upright, Whiten
+from wholegrain.models.fixed_layers import Upright, Whiten
 
 
 def leaf_cnn(features: int, classes: int, channels: int = 32, hidden: int = 2048) -> nn.Module:

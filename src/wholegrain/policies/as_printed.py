@@ -14,8 +14,7 @@ from functools import cache
 from wholegrain import _check
 from wholegrain.data.sampling import FixedItems
 from wholegrain.errors import SpecError
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
-from wholegrain.policies.catalog import Settings
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Plan, with_guarantees
 from wholegrain.policies.policy import (
@@ -27,11 +26,12 @@ from wholegrain.policies.policy import (
     RealisedSubjects,
     SiloFacts,
 )
+from wholegrain.policies.policy_catalog import Settings
 from wholegrain.privacy.accountants import DEFAULT, Accountant, RdpAccountant
 from wholegrain.privacy.calibration import calibrate_noise
+from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
 from wholegrain.privacy.events import gaussian, repeat, sampled_gaussian
-from wholegrain.privacy.groups import item_budget
-from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
+from wholegrain.privacy.group_privacy import item_budget
 
 # The moments accountant is exact enough to compare digits with.
 PRINTED_TOLERANCE = 1e-6

@@ -25,12 +25,12 @@ from dp_accounting import DpEvent, NonPrivateDpEvent
 
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.exposure import Exposure, Releases, Terms, price
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
+from wholegrain.privacy.pricing import Exposure, Releases, Terms, price
 
 Row = tuple[Policy, SiloFacts]
 

@@ -12,14 +12,14 @@ from dp_accounting import DpEvent
 
 from wholegrain import _check
 from wholegrain.errors import AccountingError, BudgetError, SpecError
-from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.guarantees import Row, federation_epsilon, federation_event, missing_bound, obstacles, terms
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import MOST_SPAN, Policy, SiloFacts
+from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.privacy.calibration import MOST_NOISE, first_guess, least_noise, most_rounds
-from wholegrain.privacy.exposure import Terms
-from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
+from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
+from wholegrain.privacy.pricing import Terms
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from wholegrain import _check
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
 from wholegrain.errors import SpecError
-from wholegrain.gradients.pooling import Clip, ClipPer, Pool
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 
 MOST_ITEMS_PER_SUBJECT = 100_000
 MOST_SPAN = 1024

@@ -27,15 +27,15 @@ from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
 from wholegrain.errors import SpecError, WholegrainError
-from wholegrain.gradients.pooling import ClipPer, Pool
-from wholegrain.policies.catalog import Settings, find
+from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.policies.guarantees import Row, federation_event, missing_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
+from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.privacy.calibration import first_guess
+from wholegrain.privacy.definitions import Budget, Unit
 from wholegrain.privacy.events import presence
-from wholegrain.privacy.units import Budget, Unit
 
 ALIGNMENT = 0.3
 """How far a single item's gradient points the way: a cosine, from experience with small models."""

@@ -33,8 +33,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from wholegrain import _check
 from wholegrain.errors import AccountingError
-from wholegrain.privacy.approximation import suitable_grid
 from wholegrain.privacy.filters import Filter
+from wholegrain.privacy.first_guess import suitable_grid
 
 # Raise it with every change to how events are priced, here or in `approximation`.
 PRICING = 2

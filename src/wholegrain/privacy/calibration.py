@@ -12,8 +12,8 @@ from scipy import optimize
 
 from wholegrain.errors import BudgetError
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.approximation import approximate_epsilon
-from wholegrain.privacy.units import Budget
+from wholegrain.privacy.definitions import Budget
+from wholegrain.privacy.first_guess import approximate_epsilon
 
 LEAST_NOISE = 0.1
 MOST_NOISE = 1e7

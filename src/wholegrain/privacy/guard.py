@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from wholegrain.errors import BudgetError, LedgerError
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.book import Book, RunAccount
-from wholegrain.privacy.exposure import Price, Releases
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import BudgetOpened, Released, Reserved, RunOpened
+from wholegrain.privacy.ledger_entries import BudgetOpened, Released, Reserved, RunOpened
+from wholegrain.privacy.ledger_state import Book, RunAccount
+from wholegrain.privacy.pricing import Price, Releases
 from wholegrain.privacy.statement import account_price, run_price
 
 

@@ -25,8 +25,8 @@ from pydantic import ValidationError
 
 from wholegrain._files import open_private, sync_folder
 from wholegrain.errors import LedgerError
-from wholegrain.privacy.book import Book
-from wholegrain.privacy.records import ENTRY, Entry, Opened
+from wholegrain.privacy.ledger_entries import ENTRY, Entry, Opened
+from wholegrain.privacy.ledger_state import Book
 
 APPLICATION = 0x57474C31  # "WGL1", so that no other program's database is taken for a ledger
 PATIENCE = 120.0

@@ -7,11 +7,11 @@ theorem covers which case, and why, stands in `filters`.
 from collections.abc import Iterable
 
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.book import Book, RunAccount
-from wholegrain.privacy.exposure import Price, Spending, events_of, priced
+from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.filters import steps_of
-from wholegrain.privacy.records import BudgetOpened
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.ledger_entries import BudgetOpened
+from wholegrain.privacy.ledger_state import Book, RunAccount
+from wholegrain.privacy.pricing import Price, Spending, events_of, priced
 
 
 def run_price(run: RunAccount, unit: Unit, accountant: Accountant, delta: float) -> Price:

@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from wholegrain.report.reading import Facts, RunRecord
+from wholegrain.report.run_reader import Facts, RunRecord
 
 WIDTH, HEIGHT = "container", 240
 # Okabe and Ito's colours: apart for everybody, and on light and dark ground.

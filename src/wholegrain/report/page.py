@@ -10,8 +10,8 @@ from typing import Any
 import vl_convert
 
 from wholegrain.report.figures import Figure, figures
-from wholegrain.report.reading import RunRecord
-from wholegrain.report.words import conditions, number, promise
+from wholegrain.report.run_reader import RunRecord
+from wholegrain.report.wording import conditions, number, promise
 
 GLOBAL = "window.vegaEmbed = vegaEmbed;"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wholegrain import _check
-from wholegrain.data.location import VARIABLE
+from wholegrain.data.data_folder import VARIABLE
 from wholegrain.errors import DataError, SpecError
 
 IMAGES: Mapping[str, str | None] = {"femnist": "femnist", "mnist_writers": "mnist_by_writer.npz", "glyphs": None}

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from wholegrain.report.reading import Facts, RunRecord, read_run
-from wholegrain.reproduce.groups import GroupSizes, of_run
+from wholegrain.report.run_reader import Facts, RunRecord, read_run
+from wholegrain.reproduce.group_sizes import GroupSizes, of_run
 from wholegrain.reproduce.recipes import Kind
 from wholegrain.reproduce.running import read_seconds, read_worth
 from wholegrain.reproduce.trials import Trial, key

@@ -8,7 +8,7 @@ from typing import Any
 
 from wholegrain import _check
 from wholegrain.policies.as_printed import CLAIMED_UNIT
-from wholegrain.privacy.units import Unit
+from wholegrain.privacy.definitions import Unit
 from wholegrain.reproduce.chosen import Source
 from wholegrain.reproduce.recipes import Kind, Recipe, Scale, Settings, VariantSpec, merged
 from wholegrain.runs.spec import RunSpec

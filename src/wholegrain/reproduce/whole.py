@@ -7,15 +7,15 @@ from pathlib import Path
 
 from wholegrain._files import write_whole
 from wholegrain.errors import RunError
-from wholegrain.report.export import draw
+from wholegrain.report.figure_export import draw
 from wholegrain.report.figures import Figure
-from wholegrain.reproduce import figures
+from wholegrain.reproduce import paper_figures
 from wholegrain.reproduce.chosen import Chosen, Source
 from wholegrain.reproduce.claims import BY_ALPHA, COMPOSITION, IMAGES, TEXT, Claim, all_claims
 from wholegrain.reproduce.evidence import Evidence, gather
-from wholegrain.reproduce.groups import geometry, price_paper
-from wholegrain.reproduce.page import Made, page
+from wholegrain.reproduce.group_sizes import geometry, price_paper
 from wholegrain.reproduce.recipes import Kind, Recipe, Scale, load, load_group_sizes
+from wholegrain.reproduce.results_page import Made, page
 from wholegrain.reproduce.running import Outcome, Told, play_all
 from wholegrain.reproduce.trials import Trial, trials
 
@@ -106,17 +106,17 @@ def write(order: Order, recipes: Sequence[Recipe], found: Sequence[Trial], outco
 def _figures(what: What, made: Made) -> Iterator[Figure]:
     if what in (What.FIG1, What.CLAIMS):
         for recipe in (IMAGES, TEXT):
-            yield from figures.fig1(made.evidence, recipe, made.data(recipe))
+            yield from paper_figures.fig1(made.evidence, recipe, made.data(recipe))
     if what in (What.FIG2, What.CLAIMS):
         yield from _group_figures(made.evidence, made)
     if what in (What.FIG3, What.CLAIMS):
-        yield from figures.fig3(made.evidence, made.data(IMAGES))
+        yield from paper_figures.fig3(made.evidence, made.data(IMAGES))
 
 
 def _group_figures(evidence: Evidence, made: Made) -> Iterator[Figure]:
     title = "Mini-batches by largest subject group"
     if evidence.geometry:
-        yield figures.fig2(evidence.geometry[0], "geometry", f"{title}: FEMNIST's geometry")
+        yield paper_figures.fig2(evidence.geometry[0], "geometry", f"{title}: FEMNIST's geometry")
     for recipe in (IMAGES, TEXT):
         if recipe in evidence.groups:
-            yield figures.fig2(evidence.groups[recipe], recipe, f"{title}: {made.data(recipe)}")
+            yield paper_figures.fig2(evidence.groups[recipe], recipe, f"{title}: {made.data(recipe)}")

@@ -15,9 +15,9 @@ from wholegrain.errors import SpecError
 from wholegrain.policies.guarantees import Row, obstacles, step_event, worst_row
 from wholegrain.policies.plan import Plan
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, PublicDivisor
+from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import repeat
-from wholegrain.privacy.units import Unit
-from wholegrain.runs.describe import count
+from wholegrain.runs.data_description import count
 from wholegrain.runs.runner import Prepared
 from wholegrain.runs.summary import finite
 

@@ -12,14 +12,14 @@ from wholegrain._places import state_folder
 from wholegrain.errors import BudgetError, LedgerError
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import Accountant
-from wholegrain.privacy.book import Book, RunAccount
-from wholegrain.privacy.exposure import Price
+from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.records import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.ledger_state import Book, RunAccount
+from wholegrain.privacy.pricing import Price
 from wholegrain.privacy.statement import account_price, data_price, run_price
-from wholegrain.privacy.units import Guarantee, Standing, Unit
-from wholegrain.runs.registry import Registry, kept
+from wholegrain.runs.ledger_registry import Registry, kept
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
 

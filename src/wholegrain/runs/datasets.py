@@ -18,17 +18,17 @@ from wholegrain import _check
 from wholegrain._random import Purpose
 from wholegrain._secrets import secret_key
 from wholegrain.data import partition, sources
-from wholegrain.data.coins import Coins
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.table import Category, Number, TableLayout, Target, encode, read
 from wholegrain.errors import DataError, SpecError
 from wholegrain.policies.as_printed import CLAIMED_UNIT
-from wholegrain.policies.catalog import find
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.privacy.units import Unit
+from wholegrain.policies.policy_catalog import find
+from wholegrain.privacy.definitions import Unit
+from wholegrain.runs.declared_sizes import Sizes, declared_sizes
 from wholegrain.runs.planning import settings_of
-from wholegrain.runs.sizes import Sizes, declared_sizes
 from wholegrain.runs.spec import FeatureSpec, RunSpec, TableSpec
 from wholegrain.silo.training import Silo
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import Loss
-from wholegrain.models.inputs import values
+from wholegrain.models.model_inputs import values
 
 CHUNK = 512
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.policies.as_printed import Composition, make_printed_plan
-from wholegrain.policies.catalog import Settings, find
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import FixedNoise, SiloFacts
+from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.privacy.accountants import Accountant, accountant
-from wholegrain.privacy.units import Budget, Guarantee, Standing, Unit
-from wholegrain.runs.sizes import require_declared
+from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
+from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec
 
 MOST_LEARNING_RATE = 1e6

@@ -17,15 +17,15 @@ from torch.nn.functional import cross_entropy
 from wholegrain._random import Purpose, generator
 from wholegrain.data import partition
 from wholegrain.data.cache import digest
-from wholegrain.data.coins import Coins
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.gradients.parameters import flatten
-from wholegrain.models import catalog
+from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone
-from wholegrain.models.fixed import Whiten
-from wholegrain.models.inputs import values
+from wholegrain.models.fixed_layers import Whiten
+from wholegrain.models.model_inputs import values
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import score
 from wholegrain.runs.spec import (
@@ -93,7 +93,7 @@ def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: N
     """Train on public data, and describe what came of it."""
     dataset = load_dataset(RunSpec(data=spec.data, seed=spec.seed))
     kept, held_out = partition.by_subject(dataset.data, spec.training.held_out, Coins.seeded(spec.seed), "pretraining")
-    model = catalog.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
+    model = model_catalog.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
     _fit(model, dataset.data.take(kept), spec, observe)
     if not bool(torch.isfinite(flatten(model)).all()):
         raise ModelError("The parameters are not all finite after pretraining; lower training.learning_rate.")

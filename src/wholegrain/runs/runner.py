@@ -22,18 +22,18 @@ from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
-from wholegrain.federation.server import Average, Server, Step
-from wholegrain.gradients.choice import mixes_items
+from wholegrain.federation.server_optimiser import Average, Server, Step
+from wholegrain.gradients.backend_selection import mixes_items
+from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten, load
-from wholegrain.gradients.pooling import Clip
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.models.inputs import values
+from wholegrain.models.model_inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import Accountant, accountant
+from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.units import Guarantee, Standing, Unit
 from wholegrain.runs.accounts import (
     Spent,
     guard_run,
@@ -46,13 +46,13 @@ from wholegrain.runs.accounts import (
 )
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
-from wholegrain.runs.learners import Learner, learner_for, own_learner
+from wholegrain.runs.noise_to_signal import noise_distance
+from wholegrain.runs.observers import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.planning import check_early, plan_for
-from wholegrain.runs.progress import Observed, Observer, RoundDone, ignore
-from wholegrain.runs.signal import noise_distance
 from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.trained_model import Learner, learner_for, own_learner
 from wholegrain.silo.noise import NoiseSource
-from wholegrain.silo.sources import noise_source
+from wholegrain.silo.noise_sources import noise_source
 from wholegrain.silo.training import Silo, Trainer, viewed
 
 log = logging.getLogger("wholegrain.runs")

@@ -8,10 +8,10 @@ from typing import Any
 from wholegrain.federation.messages import SiloFault
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy
-from wholegrain.privacy.units import Guarantee
+from wholegrain.privacy.definitions import Guarantee
 from wholegrain.runs.accounts import Spent
 from wholegrain.runs.evaluation import Score
-from wholegrain.runs.progress import RoundDone
+from wholegrain.runs.observers import RoundDone
 from wholegrain.runs.runner import Run
 
 

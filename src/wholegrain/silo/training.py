@@ -13,12 +13,12 @@ from torch import Tensor
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
+from wholegrain.gradients.clip_units import Buckets, scattered
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.units import Buckets, scattered
-from wholegrain.models.inputs import values
+from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
-from wholegrain.silo.step import release
+from wholegrain.silo.private_step import release
 
 CHUNK = 64
 """Items that a view is computed for at once: always as many, so that an item's features do not depend on the others."""

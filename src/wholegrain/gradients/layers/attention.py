@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from wholegrain.gradients.bookkeeping import Slot
 from wholegrain.gradients.layers.base import Cannot, Owned
 from wholegrain.gradients.layers.linear import LinearLayer
-from wholegrain.gradients.shares import Slot
 
 Apply = Callable[..., Any]
 

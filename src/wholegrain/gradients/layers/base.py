@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.shares import Share, Slot
-from wholegrain.gradients.units import Units
+from wholegrain.gradients.bookkeeping import Share, Slot
+from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.workspace import Workspace
 
 

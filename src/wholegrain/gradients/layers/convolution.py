@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from wholegrain.gradients.bookkeeping import Rows, Slot
+from wholegrain.gradients.clip_units import Run, Units
 from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space, product
 from wholegrain.gradients.rounding import squared_norms
-from wholegrain.gradients.shares import Rows, Slot
-from wholegrain.gradients.units import Run, Units
 
 # Values of patches gathered at a time: 2 MB of float32, so that the product finds them in the cache.
 PATCHES = 1 << 19

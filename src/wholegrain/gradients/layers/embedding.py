@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wholegrain.gradients.bookkeeping import Lengths, Rows, Slot, chunks, unless_lost
+from wholegrain.gradients.clip_units import Part, Run, Units
 from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
 from wholegrain.gradients.rounding import LEAST, accumulated, squared_norms
-from wholegrain.gradients.shares import Lengths, Rows, Slot, chunks, unless_lost
-from wholegrain.gradients.units import Part, Run, Units
 
 # Up to so many values, the gradients of all units are scattered into tables of their own.
 SMALL_TABLE = 1 << 14

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from wholegrain.gradients.bookkeeping import Share, Slot
+from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space, by_item, product
-from wholegrain.gradients.outer import Outer
-from wholegrain.gradients.shares import Share, Slot
 
 
 class LinearLayer:

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wholegrain.gradients.bookkeeping import Rows, Share
 from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
-from wholegrain.gradients.shares import Rows, Share
 
 
 class LayerNormLayer:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wholegrain.gradients.bookkeeping import Share
+from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space, aligned, product
-from wholegrain.gradients.outer import Outer
-from wholegrain.gradients.shares import Share
 
 Apply = Callable[..., Any]
 

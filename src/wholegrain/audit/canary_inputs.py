@@ -1,0 +1,158 @@
+"""Canaries whose gradients are the model's own: an input made up for long gradients in every layer, with a label that
+does not fit.
+
+They go all the way through the run's own gradients, so that they find what a made-up gradient cannot: a layer that is
+not clipped. The attacker knows the parameters of every round, computes the canary's gradient there, and looks for it in
+the update, in all parameters and in each one by itself; or only looks at the last model's loss on it. All silos move
+these parameters, so that a run has one canary, and is one trial.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from wholegrain._random import Purpose, generator
+from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
+from wholegrain.audit.canaries import BASE, Block, Company, Design
+from wholegrain.audit.scores import NoiseLaw, Values, known_law
+from wholegrain.audit.simulate import NoiseOf, Seen, last_of, play
+from wholegrain.data.subjects import SubjectData
+from wholegrain.gradients.clipping import ClipPer
+from wholegrain.gradients.parameters import Layout, call
+from wholegrain.gradients.reference import batch_gradient
+from wholegrain.models.model_inputs import values
+from wholegrain.privacy.definitions import Unit
+from wholegrain.runs.runner import Prepared
+from wholegrain.silo.training import Silo
+
+SCALES = (1.0, 3.0, 10.0, 100.0)
+CANDIDATES = 6
+NOTHING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Portrait:
+    """An input as data sets store it, and a label."""
+
+    stored: NDArray[np.generic]
+    label: int
+
+    @property
+    def inputs(self) -> Tensor:
+        """As the model takes it, alone in a batch."""
+        return values(torch.from_numpy(self.stored[None]))
+
+    @property
+    def targets(self) -> Tensor:
+        """Its label, alone in a batch."""
+        return torch.tensor([self.label])
+
+
+def by_input(prepared: Prepared, noise: NoiseOf, unit: Unit, runs: int, seed: int, tick: Tick = silent) -> Outcome:
+    """`runs` trainings with such a canary in the first home or not, and hardly anything else."""
+    design = Design(prepared=prepared, unit=unit, block=Block(1, 0), company=Company.ONE)
+    coins, start = secret_coins(seed, "input", runs), prepared.first
+    portrait = telling_input(prepared, start, seed)
+    without, within = (dressed(design.silos(np.array([present])), portrait) for present in (False, True))
+    rows = []
+    for run, present in enumerate(coins):
+        actual = replace(prepared, silos=within if present else without, noise=noise(runs + run))
+        projections = Projections(design, portrait)
+        last = last_of(play(actual, start, projections))
+        outputs = call(prepared.model, projections.layout, last, portrait.inputs)
+        rows.append((projections.best, -float(cross_entropy(outputs, portrait.targets))))
+        tick()
+    level, final = np.array(rows).T
+    return Outcome(coins, {"level": level, "final": final}, NoiseLaw())
+
+
+class Projections:
+    """A watcher that looks for the canary's gradient in every update, in all parameters and in each by itself."""
+
+    def __init__(self, design: Design, portrait: Portrait) -> None:
+        self._design, self._portrait, self._steps = design, portrait, design.prepared.plan.horizon.steps
+        self.layout = Layout.of(design.prepared.model)
+        self._sums = np.zeros(1 + len(self.layout.names))
+        self._round, self._directions = -1, torch.zeros(0)
+
+    def __call__(self, seen: Seen) -> None:
+        """Take in one update."""
+        policy, silo = seen.row
+        if silo.name not in self._design.homes[0]:
+            return
+        if seen.round != self._round:
+            self._round = seen.round
+            self._directions = gradient_of(self._design.prepared, self.layout, seen.start, self._portrait)
+        found = self._found(seen.in_clip_norms(seen.moved))
+        law = None if policy.clip.per is ClipPer.BATCH else known_law(policy, silo, self._design.unit, self._steps)
+        self._sums += found if law is None else law.log_ratio(found)
+
+    @property
+    def best(self) -> float:
+        """The best score over all parameters and each by itself."""
+        return float(self._sums.max())
+
+    def _found(self, moved: Tensor) -> Values:
+        """How far the update goes along the gradient, in clip norms: of all parameters, then of each."""
+        gradients, moves = self.layout.views(self._directions), self.layout.views(moved)
+        lengths = np.array([float(gradient.norm()) for gradient in gradients.values()])
+        products = np.array([float((moves[name] * gradient).sum()) for name, gradient in gradients.items()])
+        each = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+        whole = float(np.linalg.norm(lengths))
+        return np.append(products.sum() / whole if whole else 0.0, each)
+
+
+def gradient_of(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
+    """The portrait's gradient of the whole model at these parameters; what is not finite counts as zero."""
+    gradient = batch_gradient(prepared.model, cross_entropy, layout, vector, portrait.inputs, portrait.targets)
+    return gradient.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def telling_input(prepared: Prepared, vector: Tensor, seed: int) -> Portrait:
+    """The candidate whose gradients are the longest before training, in all parameters alike."""
+    layout = Layout.of(prepared.model)
+
+    def length(portrait: Portrait) -> float:
+        parts = layout.views(gradient_of(prepared, layout, vector, portrait)).values()
+        return sum(math.log(max(float(part.norm()), NOTHING)) for part in parts)
+
+    return max(candidates(prepared, vector, seed), key=length)
+
+
+def candidates(prepared: Prepared, vector: Tensor, seed: int) -> list[Portrait]:
+    """Inputs whose values come from different real ones, some of them larger, each with its least likely label."""
+    draws = generator(seed, Purpose.SYNTHETIC, "audit: input")
+    real = some_data(prepared).inputs
+    layout, found = Layout.of(prepared.model), []
+    for scale in SCALES if np.issubdtype(real.dtype, np.floating) else SCALES[:1]:
+        for _ in range(CANDIDATES):
+            mixed = draws.permuted(real[draws.integers(len(real), size=16)], axis=0)[0]
+            mixed = (mixed * scale).astype(real.dtype) if scale != 1 else mixed
+            portrait = Portrait(mixed, 0)
+            with torch.no_grad():
+                label = int(call(prepared.model, layout, vector, portrait.inputs).argmin(1))
+            found.append(Portrait(mixed, label))
+    return found
+
+
+def some_data(prepared: Prepared) -> SubjectData:
+    """The data of the silo that has most."""
+    return max((silo.data for silo in prepared.silos.values()), key=lambda data: data.items)
+
+
+def dressed(silos: Mapping[str, Silo], portrait: Portrait) -> Mapping[str, Silo]:
+    """The silos with the canary's rows replaced by the portrait; what was dropped stays dropped."""
+    result = {}
+    for name, silo in silos.items():
+        data = silo.data
+        ours = data.targets >= BASE
+        inputs, targets = data.inputs.copy(), data.targets.copy()
+        inputs[ours], targets[ours] = portrait.stored, portrait.label
+        result[name] = replace(silo, data=replace(data, inputs=inputs, targets=targets))
+    return result

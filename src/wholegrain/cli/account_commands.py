@@ -1,0 +1,202 @@
+"""`account` and `calibrate`: what a step costs, and how much noise a budget needs, without any data."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from wholegrain import _check
+from wholegrain.cli import display
+from wholegrain.errors import AccountingError, SpecError
+from wholegrain.policies import as_printed
+from wholegrain.policies.guarantees import Row, federation_epsilon, missing_bound, obstacles
+from wholegrain.policies.horizon import Horizon
+from wholegrain.policies.plan import Federation, Goal, make_plan
+from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.accountants import accountant as accountant_named
+from wholegrain.privacy.definitions import Budget, Standing, Unit
+from wholegrain.runs.summary import finite
+
+PolicyName = Annotated[str, typer.Option("--policy", help="A policy of the catalogue.")]
+Rate = Annotated[float, typer.Option(help="Sampling probability of an item (subject_dp: of a subject).")]
+Bound = Annotated[int | None, typer.Option("--items-per-subject", help="K: most items of one subject in a silo.")]
+Steps = Annotated[int, typer.Option(help="Noisy steps that each silo releases.")]
+Silos = Annotated[int, typer.Option(help="M: silos that may hold one subject.")]
+Cap = Annotated[int | None, typer.Option(help="Z: most items of one subject in a batch (local_group_dp).")]
+Delta = Annotated[float, typer.Option(help="δ.")]
+AccountantName = Annotated[str, typer.Option("--accountant", help="pld or rdp.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """The public facts of like silos: what both commands are asked about."""
+
+    policy: str
+    rate: float
+    bound: int | None
+    steps: int
+    silos: int
+    cap: int | None
+    delta: float
+
+    def __post_init__(self) -> None:
+        find(self.policy)
+        _check.rate("--rate", self.rate)
+        _check.count("--steps", self.steps)
+        _check.count("--silos", self.silos)
+        _check.fraction("--delta", self.delta)
+        if self.bound is not None:
+            _check.count("--items-per-subject", self.bound)
+
+    @property
+    def federation(self) -> Federation:
+        """M like silos; their size plays no part where items are Poisson-sampled."""
+        names = [f"silo-{number}" for number in range(self.silos)]
+        bound = self.bound
+        facts = (
+            SiloFacts(name=n, items=10**6, subjects=10**6, items_per_subject=bound, drops_surplus=False) for n in names
+        )
+        return Federation(silos=tuple(facts))
+
+    @property
+    def settings(self) -> Settings:
+        """The rows' settings; a clip norm plays no part in ε."""
+        return Settings(rate=self.rate, group_cap=self.cap)
+
+    @property
+    def horizon(self) -> Horizon:
+        """All steps in one round: rounds play no part in ε."""
+        return Horizon(silos=tuple(s.name for s in self.federation.silos), rounds=1, steps=self.steps)
+
+    def rows(self, noise: float) -> tuple[Row, ...]:
+        """The catalogue's rows with this noise."""
+        row = find(self.policy).row
+        return tuple((row(self.settings, silo).with_noise(noise), silo) for silo in self.federation.silos)
+
+    def epsilon(self, noise: float, unit: Unit, pricing: Accountant) -> float | None:
+        """ε for a unit; None where the policy promises it nothing."""
+        rows = self.rows(noise)
+        if obstacles(rows[0][0], unit):
+            return None
+        if missing_bound(rows, unit):
+            why = "without --items-per-subject (items_per_subject, K) nothing can be promised to a subject"
+            raise AccountingError(f"{self.policy}: {why}.")
+        releases = self.horizon.releases()
+        return federation_epsilon(list(rows), releases, unit, self.silos, pricing, self.delta)
+
+
+def account(
+    policy: PolicyName,
+    rate: Rate,
+    noise: Annotated[float, typer.Option(help="Noise multiplier σ.")],
+    steps: Steps,
+    items_per_subject: Bound = None,
+    silos: Silos = 1,
+    cap: Cap = None,
+    delta: Delta = 1e-5,
+    accountant: AccountantName = "pld",
+    json: Json = False,
+) -> None:
+    """What so many steps with so much noise cost a subject, and an item beside it."""
+    _check.non_negative("--noise", noise)
+    question = Question(
+        policy=policy, rate=rate, bound=items_per_subject, steps=steps, silos=silos, cap=cap, delta=delta
+    )
+    answer(costs(question, noise, accountant_named(accountant)), json)
+
+
+def calibrate(
+    policy: PolicyName,
+    rate: Rate,
+    epsilon: Annotated[float, typer.Option(help="ε to be met.")],
+    steps: Steps,
+    items_per_subject: Bound = None,
+    silos: Silos = 1,
+    cap: Cap = None,
+    delta: Delta = 1e-5,
+    accountant: AccountantName = "pld",
+    unit: Annotated[Unit, typer.Option(help="Whom the budget protects.")] = Unit.SUBJECT,
+    printed: Annotated[bool, typer.Option("--as-printed", help="The paper's own calibration.")] = False,
+    json: Json = False,
+) -> None:
+    """The least noise that meets a budget over all silos that may hold a subject."""
+    budget = Budget(epsilon, delta)
+    question = Question(
+        policy=policy, rate=rate, bound=items_per_subject, steps=steps, silos=silos, cap=cap, delta=delta
+    )
+    if printed:
+        answer(printed_noise(question, budget), json)
+        return
+    if policy == "fedavg":
+        raise SpecError("fedavg has no noise to calibrate: it promises nothing.")
+    pricing = accountant_named(accountant)
+    goal = Goal(epsilon=epsilon, delta=delta, unit=unit, accountant=pricing)
+    plan = make_plan(policy, question.settings, question.federation, question.horizon, goal)
+    noise = getattr(plan.rows[0][0].noise, "multiplier", 0.0)
+    answer({"noise_multiplier": noise, **costs(question, noise, pricing)}, json)
+
+
+def costs(question: Question, noise: float, pricing: Accountant) -> dict[str, Any]:
+    """ε for each unit that the policy promises something to."""
+    subject = question.epsilon(noise, Unit.SUBJECT, pricing)
+    proved = subject is not None and finite(subject) is not None
+    facts: dict[str, Any] = {
+        "policy": question.policy,
+        "epsilon": finite(subject) if subject is not None else None,
+        "delta": question.delta,
+        "unit": str(Unit.SUBJECT),
+        "standing": str(Standing.PROVED if proved else Standing.NONE),
+        "accountant": pricing.name,
+    }
+    for unit in (Unit.ITEM, Unit.SILO):
+        other = question.epsilon(noise, unit, pricing)
+        facts[f"{unit}_epsilon"] = finite(other) if other is not None else None
+    return facts
+
+
+def printed_noise(question: Question, budget: Budget) -> dict[str, Any]:
+    """σ by the paper's own arithmetic; several silos by its second way, lots × silos."""
+    lots = question.steps * (1 if question.policy == "local_item_dp" else question.silos)
+    facts: dict[str, Any] = {
+        "policy": question.policy,
+        "noise_multiplier": _printed(question, budget, lots),
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "unit": str(as_printed.CLAIMED_UNIT[question.policy]),
+        "standing": str(Standing.CLAIMED),
+        "accountant": "rdp",
+    }
+    if question.policy == "user_ldp":
+        needed = as_printed.user_ldp_condition(budget)
+        facts |= {"condition": needed, "condition_met": facts["noise_multiplier"] > needed}
+    return facts
+
+
+def _printed(question: Question, budget: Budget, lots: int) -> float:
+    if question.policy == "local_item_dp":
+        return as_printed.item_noise(budget, question.rate, lots)
+    if question.policy == "local_group_dp":
+        size = _check.count("--cap (the group size Z)", question.cap or 0)
+        return as_printed.group_noise(budget, question.rate, lots, size)
+    if question.policy == "higradavg_dp":
+        largest = _check.count("--items-per-subject (the paper's k)", question.bound or 0)
+        return as_printed.higradavg_noise(budget, question.rate, lots, largest)
+    if question.policy == "user_ldp":
+        return as_printed.user_noise(budget, lots)
+    raise SpecError(f"The paper prints no noise for '{question.policy}'.")
+
+
+def answer(facts: dict[str, Any], json: bool) -> None:
+    """The facts as JSON or as two columns."""
+    if json:
+        display.as_json(facts)
+        return
+    for key, value in facts.items():
+        display.out.print(f"{key.replace('_', ' '):18}", "–" if value is None else _text(value))
+
+
+def _text(value: Any) -> str:
+    return display.number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,190 @@
+"""`run`, `resume` and `plan`: a spec in, a run or its price out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wholegrain.cli import display
+from wholegrain.cli.account_commands import Json
+from wholegrain.cli.interrupt import stoppable
+from wholegrain.cli.progress import watching
+from wholegrain.errors import SpecError
+from wholegrain.federation.rounds import State
+from wholegrain.policies.search import leaders
+from wholegrain.privacy.accountants import accountant
+from wholegrain.report.tradeoff import draw_tradeoff
+from wholegrain.runs.engine_choice import EngineChoice, engine_for, serve_silos
+from wholegrain.runs.observers import RoundDone, both
+from wholegrain.runs.optimise_spec import optimise as find_best
+from wholegrain.runs.planning import plan_federation
+from wholegrain.runs.run_folder import RunFolder, require_free
+from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
+from wholegrain.runs.spec import RunSpec, load
+from wholegrain.runs.summary import account_facts, plan_facts, run_facts
+from wholegrain.runs.tensorboard import event_files
+from wholegrain.runs.trained_model import federation_learner
+
+SpecPath = Annotated[Path, typer.Argument(help="A spec in TOML, or the spec.json of an earlier run.")]
+Changes = Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value. May be repeated.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+EngineName = Annotated[str, typer.Option("--engine", help="Where silos train: inprocess or distributed.")]
+Events = Annotated[Path | None, typer.Option("--tensorboard", help="Write event files into this folder.")]
+Processes = Annotated[int | None, typer.Option(help="Processes on this machine, for --engine distributed.")]
+
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C has ended."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What goes to the terminal, and whether event files are written."""
+
+    quiet: bool
+    json: bool
+    events: Path | None
+
+
+def run(
+    spec: SpecPath,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; a new one under runs/ by default.")] = None,
+    changes: Changes = [],  # noqa: B006 (typer reads the default and never changes it)
+    engine: EngineName = "inprocess",
+    processes: Processes = None,
+    tensorboard: Events = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train as the spec says, and keep a record."""
+    choice = EngineChoice(engine, processes)
+    prepared = _prepare(spec, changes)
+    if choice.serves:
+        serve_silos(prepared)
+        return
+    folder = RunFolder.create(out or _free_folder(spec), prepared)
+    with folder.held():
+        _play(prepared, folder, None, choice, Output(quiet, json, tensorboard))
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that did not come to its end.")],
+    engine: EngineName = "inprocess",
+    processes: Processes = None,
+    tensorboard: Events = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Go on with a run that was stopped, from its last whole checkpoint."""
+    choice, found = EngineChoice(engine, processes), RunFolder.open(folder)
+    if choice.serves:
+        serve_silos(prepare(found.spec))
+        return
+    with found.held():
+        if found.finished:
+            display.err.print(f"The run in '{folder}' is at its end; there is nothing to resume.", soft_wrap=True)
+            return
+        prepared = prepare(found.spec)
+        _play(prepared, found, found.start(prepared), choice, Output(quiet, json, tensorboard))
+
+
+def plan(
+    spec: SpecPath,
+    changes: Changes = [],  # noqa: B006
+    optimise: Annotated[
+        bool, typer.Option("--optimise", help="Choose settings from public facts; read no data.")
+    ] = False,
+    picture: Annotated[Path | None, typer.Option(help="With --optimise: the trade-off as SVG, in this file.")] = None,
+    json: Json = False,
+) -> None:
+    """What a run would cost, before any training: noise, sampling, ε per unit, standing, rounds allowed."""
+    asked = load(spec, tuple(changes))
+    if optimise:
+        _optimise(asked, picture, json)
+        return
+    if picture is not None:
+        raise SpecError("--picture shows what --optimise weighs; add it.")
+    if asked.federation:
+        found = plan_federation(asked, asked.federation, accountant(asked.privacy.accountant))
+        public = federation_learner(asked, asked.federation).public
+    else:
+        prepared = prepare(asked)
+        found, public = prepared.plan, prepared.public
+    if json:
+        display.as_json({**plan_facts(found), **({"public": public} if public else {})})
+    else:
+        display.plan(found)
+        display.start(public)
+
+
+def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
+    """Weigh what can be priced, and show the choice with its exact plan."""
+    choice = find_best(spec)
+    if picture is not None:
+        draw_tradeoff(choice.weighed, picture)
+    if json:
+        display.as_json({"changes": choice.changes, "signal_to_noise": choice.chosen.ratio, **plan_facts(choice.plan)})
+        return
+    rows = [
+        (each.policy, f"{each.settings.rate:g}", each.steps, f"{each.noise_multiplier:.4g}", f"{each.ratio:.3g}")
+        for each in leaders(choice.weighed)
+    ]
+    title = f"Predicted from public facts, for {choice.parameters:,} parameters"
+    display.out.print(display.table(title, ("policy", "rate", "steps", "noise multiplier", "signal to noise"), rows))
+    display.plan(choice.plan)
+    display.out.print("To have it:", " ".join(f"--set {change}" for change in choice.changes), markup=False)
+
+
+def _prepare(path: Path, changes: list[str]) -> Prepared:
+    return prepare(load(path, tuple(changes)))
+
+
+def _play(prepared: Prepared, folder: RunFolder, start: Start | None, choice: EngineChoice, output: Output) -> None:
+    """Train from `start` to the end, with everything on record, and report."""
+    try:
+        finished = _execute(prepared, folder, start, choice, output)
+    except KeyboardInterrupt:
+        display.err.print(f"Stopped. To go on: wholegrain resume {folder.path}", markup=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    folder.finish(finished)
+    if output.json:
+        display.as_json(run_facts(finished) | {"folder": str(folder.path)})
+    else:
+        _report(finished, folder)
+
+
+def _execute(prepared: Prepared, folder: RunFolder, start: Start | None, choice: EngineChoice, output: Output) -> Run:
+    def record(done: RoundDone, state: State) -> None:
+        folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
+
+    with (
+        guarded(prepared, folder.run, folder.path, create=False) as guard,
+        engine_for(prepared, choice) as engine,
+        event_files(output.events) as write,
+        watching(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
+        stoppable(both(write, watch)) as observe,
+    ):
+        return execute(prepared, guard, engine=engine, start=start, record=record, observe=observe)
+
+
+def _free_folder(spec: Path) -> Path:
+    """runs/NAME-1, or the next number that is free."""
+    number = 1
+    while (folder := Path("runs") / f"{spec.stem}-{number}").exists():
+        number += 1
+    require_free(folder)
+    return folder
+
+
+def _report(finished: Run, folder: RunFolder) -> None:
+    rows = [(name, f"{score.accuracy:.4f}", f"{score.loss:.4f}") for name, score in finished.scores.items()]
+    display.out.print(display.table("Scores (not private)", ("items of", "accuracy", "loss"), rows))
+    display.out.print(display.spent(finished.guarantees, finished.plan.guarantees))
+    if finished.account.shared:
+        display.out.print(display.account(account_facts(finished.account)), soft_wrap=True)
+    played, planned = len(finished.rounds), finished.plan.horizon.rounds
+    count = f"{played} rounds" if played == planned else f"{played} of {planned} rounds (the budget is spent)"
+    failed = sum(done.failed for done in finished.rounds)
+    lost = f", {failed} of which failed" if failed else ""
+    display.out.print(f"Noise: {finished.noise}. {count}{lost} in {finished.seconds:.1f} s.")
+    display.out.print(f"Record: {folder.path}")

@@ -1,0 +1,84 @@
+"""The models that a silo agrees to train: its own files and its own code alone; of the server's nothing but names.
+
+A task names a model, its options and, where it starts from public parameters, the backbone's digest and what is trained
+from there. All of that must be what the charter says, or the task is refused.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch.nn.functional import cross_entropy
+
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import SubjectData
+from wholegrain.deploy.charter import Charter
+from wholegrain.engines.wire import NO_START, ModelTask, SiloTask, start_of
+from wholegrain.errors import RefusalError, SpecError, WholegrainError
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.runs.spec import ModelSpec
+from wholegrain.runs.trained_model import Learner, learner_for
+from wholegrain.silo.training import Silo
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Agreed:
+    """A model of the charter, ready to train, and the silo as the part that is trained sees it."""
+
+    model: ModelSpec
+    learner: Learner
+    gradients: BookKeeping
+    silo: Silo
+    """With its view, if part of the model is frozen; what that makes of the items is computed once."""
+    held_out: SubjectData | None
+
+    @property
+    def task(self) -> ModelTask:
+        """What a task must say of the model, to the letter."""
+        return ModelTask(model=self.model.name, options=self.model.options, start=start_of(self.learner.public))
+
+    @cached_property
+    def scored(self) -> SubjectData | None:
+        """The items that are held out, as the trained part sees them."""
+        return None if self.held_out is None else self.learner.seen(self.held_out)
+
+    def __str__(self) -> str:
+        start = self.task.start
+        return f"{self.model.name} from {start}" if start else self.model.name
+
+
+def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData | None) -> tuple[Agreed, ...]:
+    """Build every model of the charter; one that cannot be built, or started from its file, is refused."""
+    memory = int(charter.compute.memory_gib * 2**30)
+    return tuple(
+        Agreed(
+            model=model,
+            learner=learner,
+            gradients=BookKeeping(learner.trained, cross_entropy, memory=memory),
+            silo=learner.silos({charter.silo: silo})[charter.silo],
+            held_out=held_out,
+        )
+        for model, learner in zip(charter.allow.models, _learners(charter, dataset), strict=True)
+    )
+
+
+def _learners(charter: Charter, dataset: Dataset) -> Iterator[Learner]:
+    for number, model in enumerate(charter.allow.models):
+        try:
+            yield learner_for(model, dataset.features, dataset.classes, charter.seed)
+        except WholegrainError as error:
+            raise SpecError(f"In the charter, allow.models.{number}: {error}") from error
+
+
+def find_agreed(agreed: Sequence[Agreed], task: SiloTask) -> Agreed:
+    """The model that the task asks for, from the start that it asks for; nothing is built for it."""
+    named = [each for each in agreed if (each.task.model, each.task.options) == (task.model, task.options)]
+    if not named:
+        raise RefusalError("allow.models", f"the model '{task.model}' with these options is not agreed to")
+    for each in named:
+        if each.task.start == task.start:
+            return each
+    offers = " or ".join(str(each.task.start or NO_START) for each in named)
+    raise RefusalError(
+        "allow.models", f"the model '{task.model}' is agreed to from {offers}, not from {task.start or NO_START}"
+    )

@@ -1,0 +1,220 @@
+"""A silo that does not trust its server.
+
+Every task is checked against the charter, priced against all that was ever released from the data, and paid for in the
+silo's own ledger before a single item is touched. What does not pass is refused with the rule that forbids it, and the
+ledger does not move. What leaves the silo is the noisy update, and scores only where the charter allows them.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from wholegrain import _check
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import SubjectData
+from wholegrain.deploy.charter import Charter
+from wholegrain.deploy.model_agreement import Agreed, agree, find_agreed
+from wholegrain.engines.wire import SiloTask
+from wholegrain.errors import BudgetError, RefusalError, WholegrainError
+from wholegrain.federation.rounds import digest
+from wholegrain.gradients.parameters import Layout
+from wholegrain.policies.guarantees import terms
+from wholegrain.policies.policy import Policy
+from wholegrain.policies.policy_catalog import CATALOG, find
+from wholegrain.privacy.accountants import Accountant
+from wholegrain.privacy.definitions import Unit
+from wholegrain.privacy.guard import Guard
+from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.statement import account_price, data_price
+from wholegrain.runs.datasets import coins_for, load_dataset, split_dataset
+from wholegrain.runs.evaluation import score
+from wholegrain.runs.runner import require_fit
+from wholegrain.silo.noise import NoiseSource
+from wholegrain.silo.training import Silo, Trainer
+
+
+@dataclass(frozen=True, eq=False)
+class Host:
+    """One silo: its charter, its data, its ledger, and the machinery of gradients, kept warm between tasks."""
+
+    charter: Charter
+    dataset: Dataset
+    silo: Silo
+    held_out: SubjectData | None
+    agreed: Sequence[Agreed]
+    ledger: Ledger
+    accountant: Accountant
+    fresh_noise: Callable[[], NoiseSource]
+    """A source for every task: secure noise then has an identity for every release, and each of them is paid for."""
+
+    @staticmethod
+    def open(
+        charter: Charter, ledger: Ledger, accountant: Accountant, fresh_noise: Callable[[], NoiseSource]
+    ) -> "Host":
+        """Read the data and hold it to K; whatever is wrong with it is said now, not in a round."""
+        for policy in charter.allow.policies:
+            _check.known("policy", policy, CATALOG)
+        spec = charter.as_run()
+        dataset = load_dataset(spec)
+        dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
+        account = charter.ledger.data or dataset.name
+        parts = split_dataset(dataset, spec, coins_for(spec, f"{account} in the silo {charter.silo}"))
+        silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
+        agreed = agree(charter, dataset, silo, held_out)
+        return Host(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise)
+
+    def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
+        """The update that the task asks for, or a refusal.
+
+        Guarantee: what is returned is paid for in the ledger, within the charter's ε and δ, before any item is read.
+        Only the very same numbers are given twice for one price: the same task with the same seeded noise.
+        """
+        agreed = find_agreed(self.agreed, task)
+        policy = self._policy_for(task)
+        self._require_parameters(vector, agreed)
+        self._require_fit(agreed, policy)
+        noise = self.fresh_noise()
+        guard = self._guard(task, policy, noise)
+        try:
+            reservation = guard.reserve(task.round, {self.charter.silo: task.steps}, digest(vector))
+        except BudgetError as error:
+            raise RefusalError("limit.epsilon", str(error)) from error
+        trainer = Trainer(clipped_sum=agreed.gradients, noise=noise, learning_rate=task.learning_rate)
+        update = trainer.train(agreed.silo, policy, vector, task.round, task.steps)
+        guard.confirm(reservation, [self.charter.silo])
+        return update
+
+    def scores(self, task: SiloTask, vector: Tensor) -> Mapping[str, float]:
+        """Scores on subjects that are never trained on, as far as the charter lets them out. They are not private."""
+        allowed = self.charter.allow.scores
+        agreed = find_agreed(self.agreed, task)
+        if not allowed or agreed.scored is None:
+            raise RefusalError("allow.scores", "no score may leave this silo")
+        self._require_parameters(vector, agreed)
+        found = score(agreed.learner.trained, cross_entropy, vector, agreed.scored)
+        return {name: getattr(found, name) for name in allowed}
+
+    def require_budget(self) -> BudgetOpened:
+        """The budget of the charter, which must be the one that the ledger holds, if it holds one of that name."""
+        limit, ledger = self.charter.limit, self.charter.ledger
+        account = Account(data=self.charter.data_name, budget=ledger.budget)
+        budget = BudgetOpened(account=account, unit=Unit(limit.unit), epsilon=limit.epsilon, delta=limit.delta)
+        if (self.ledger.book.budgets.get(account) or budget) != budget:
+            raise RefusalError(
+                "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
+            )
+        return budget
+
+    def _policy_for(self, task: SiloTask) -> Policy:
+        """The row that the task asks for, over this silo's own facts."""
+        limit = self.charter.limit
+        if task.policy not in self.charter.allow.policies:
+            raise RefusalError("allow.policies", f"the policy '{task.policy}' is not agreed to")
+        if task.noise_multiplier < limit.smallest_noise:
+            raise RefusalError("limit.smallest_noise", f"a noise multiplier of {task.noise_multiplier:g} is too small")
+        if task.settings.clip_norm > limit.largest_clip:
+            raise RefusalError("limit.largest_clip", f"a clip norm of {task.settings.clip_norm:g} is too large")
+        if task.steps > limit.most_steps:
+            raise RefusalError("limit.most_steps", f"{task.steps} steps in a round are too many")
+        try:
+            row = find(task.policy).row(task.settings, self.silo.facts)
+        except WholegrainError as error:
+            raise RefusalError("message", str(error)) from error
+        if row.noise is not None:
+            raise RefusalError("allow.policies", f"the policy '{task.policy}' adds no noise")
+        return row.with_noise(task.noise_multiplier)
+
+    def _require_parameters(self, vector: Tensor, agreed: Agreed) -> None:
+        size, features, classes = Layout.of(agreed.learner.model).size, self.dataset.features, self.dataset.classes
+        if tuple(vector.shape) != (size,):
+            raise RefusalError(
+                "parameters",
+                f"there are {vector.numel()} parameters, and the model has {size}, for {features} features and"
+                f" {classes} classes in this silo",
+            )
+        if not bool(torch.isfinite(vector).all()):
+            raise RefusalError("parameters", "the parameters are not all finite")
+
+    def _require_fit(self, agreed: Agreed, policy: Policy) -> None:
+        learner = agreed.learner
+        try:
+            require_fit(learner.model, agreed.gradients, policy.clip, self.dataset, learner.frozen)
+        except WholegrainError as error:
+            raise RefusalError("allow.models", str(error)) from error
+
+    def _guard(self, task: SiloTask, policy: Policy, noise: NoiseSource) -> Guard:
+        """The guard of a run as this silo sees it.
+
+        All that an update depends on but round, parameters and noise is in the run's name: whatever is asked otherwise
+        under the same name is another run, and pays for itself.
+        """
+        budget = self.require_budget()
+        account = budget.account
+        agreed = TermsRecord.of(terms([(policy, self.silo.facts)], span=1))
+        asked_for = "\n".join(each.model_dump_json(exclude={"round"}) for each in (account, agreed, task))
+        name = f"{task.run}/{hashlib.sha256(asked_for.encode()).hexdigest()[:16]}"
+        opening = RunOpened(
+            run=name, account=account, spec=task.spec, policy=task.policy, noise=noise.name, terms=agreed
+        )
+        asked = {self.charter.silo: task.steps}
+        stream = noise.identity if noise.repeats else None
+        try:
+            return Guard.open(self.ledger, opening, budget, asked, stream, self.accountant)
+        except BudgetError as error:
+            raise RefusalError("limit.epsilon", str(error)) from error
+
+
+def facts_of(host: Host) -> dict[str, Any]:
+    """What the silo says when it is asked: its name, public facts that a plan is made from, and what it agrees to.
+
+    Guarantee: sizes are those that the charter declares; nothing here was counted.
+    """
+    facts = host.silo.facts
+    return {
+        "silo": facts.name,
+        "items": facts.items,
+        "subjects": facts.subjects,
+        "items_per_subject": facts.items_per_subject,
+        "features": host.dataset.features,
+        "classes": host.dataset.classes,
+        "models": [each.task.model_dump(mode="json") for each in host.agreed],
+    }
+
+
+def standing_of(host: Host) -> dict[str, Any]:
+    """Where the silo stands, for its operator.
+
+    Private: what is counted in the data, to be compared with the declared sizes; it is marked, and stays here.
+    """
+    limit, ledger = host.charter.limit, host.charter.ledger
+    opened = host.require_budget()
+    spent = account_price(opened, host.ledger.book.runs_of(opened.account), host.accountant)
+    whole = data_price(host.ledger.book, opened.account.data, opened.unit, host.accountant, opened.delta)
+    facts = host.silo.facts
+    return {
+        "features": host.dataset.features,
+        "classes": host.dataset.classes,
+        "items": facts.items,
+        "subjects": facts.subjects,
+        "counted (not private)": f"{host.silo.data.items} items of {host.silo.data.subject_count} subjects",
+        "items_per_subject": facts.items_per_subject,
+        "unit": limit.unit,
+        "epsilon": limit.epsilon,
+        "delta": limit.delta,
+        "epsilon_spent": spent.epsilon,
+        "accountant": spent.way,
+        "data": opened.account.data,
+        "epsilon_spent_of_the_data": whole.epsilon,
+        "smallest_noise": limit.smallest_noise,
+        "policies": ", ".join(host.charter.allow.policies),
+        "models": "; ".join(map(str, host.agreed)),
+        "noise": host.fresh_noise().name,
+        "ledger": ledger.path,
+    }

@@ -1,0 +1,268 @@
+"""The share of a matrix product: what most parameters of most models are."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from wholegrain.gradients.bookkeeping import Lengths, Rows, Slot, chunks, unless_lost
+from wholegrain.gradients.clip_units import Part, Run, Units
+from wholegrain.gradients.rounding import LEAST, MOST, accumulated, raised_product, raised_squares, squared_norms
+
+ALL = slice(None)
+# Values up to which each item's gradient is simply formed, where they are pooled by subject.
+SMALL = 1 << 12
+# Values that a product of two positions adds up at once: fewer roundings in a row than with all of them.
+WIDTH = 128
+
+
+@dataclass(eq=False)
+class Outer:
+    """Σ over positions of g ⊗ a, for one g and one or more a: a matrix product applied at each position of an item.
+
+    `outward` [item, position, out] is the gradient of the output. Each factor is a weight's slot and its input
+    [item, position, in]; `positions_first` swaps the first two dimensions of all of them. Each bias sees the input 1.
+    """
+
+    outward: Tensor
+    factors: tuple[tuple[Slot, Tensor], ...]
+    biases: tuple[Slot, ...]
+    positions_first: bool = False
+    _kept: dict[int, list[Tensor]] = field(default_factory=dict)
+    _rows: Rows | None = None
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Weights, then biases."""
+        return (*(slot for slot, _ in self.factors), *self.biases)
+
+    @property
+    def _items(self) -> int:
+        return self.outward.shape[1 if self.positions_first else 0]
+
+    @property
+    def _positions(self) -> int:
+        return self.outward.shape[0 if self.positions_first else 1] if self.outward.dim() == 3 else 1
+
+    def lengths(self, units: Units) -> Lengths:
+        """By the cheapest way for each run of units. Which one it is depends on shapes and on the unit's own size."""
+        if self._pools(units):
+            self._rows = Rows(list(self._pooled(units)))
+            return self._rows.lengths(units)
+        if len(units.runs) == 1:
+            return self._lengths_of(units.runs[0])
+        found = [self._lengths_of(run) for run in units.runs]
+        squared = torch.cat([each.squared for each in found])
+        if all(each.apart is None for each in found):
+            return Lengths(squared)
+        return Lengths(squared, torch.cat([each.squared if each.apart is None else each.apart for each in found]))
+
+    def apart(self, units: Units) -> Tensor:
+        """A part for each position."""
+        return units.pool(self._parts().sum(1)).square()
+
+    def terms(self, units: Units, size: int) -> int:
+        """A product for each position; one where each unit's gradient is formed."""
+        positions = size * self._positions
+        return 1 if self._pools(units) or self._forms(positions) else positions
+
+    def formed(self, run: Run) -> Iterator[Tensor]:
+        """What was pooled, or kept of a run."""
+        if self._rows is not None:
+            yield from self._rows.formed(run)
+        for kept in self._kept.get(run.units.start, []):
+            yield torch.cat([kept.new_zeros(run.units.start, kept.shape[1]), kept])
+
+    def _pools(self, units: Units) -> bool:
+        """Whether small gradients of items are formed, and pooled by subject."""
+        return units.sizes is not None and sum(self._sizes()) <= SMALL
+
+    def _forms(self, positions: int) -> bool:
+        """Whether each unit's gradient is formed: it then takes no more memory than the factors do."""
+        width, inner = self.outward.shape[-1], sum(inward.shape[-1] for _, inward in self.factors)
+        return positions > 1 and positions * (width + inner) > width * inner
+
+    def rows(self) -> Iterator[Tensor]:
+        """Both factors."""
+        yield self._by_item(self.outward)
+        yield from (self._by_item(inward) for _, inward in self.factors)
+
+    def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
+        """Formed by a product for each unit."""
+        outward = self._of(self.outward, run)[chosen]
+        for slot, inward in self.factors:
+            yield slot, torch.bmm(outward.transpose(1, 2), self._of(inward, run)[chosen])
+        for slot in self.biases:
+            yield slot, outward.sum(1)
+
+    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+        """One matrix product for each weight; of units whose gradients were kept, one with a vector."""
+        if self._rows is not None:
+            self._rows.add(units, part, weights, views)
+        elif not self._kept:
+            per_item = units.spread(weights)
+            if part is units.whole:
+                self._add_items(ALL, per_item, views)
+            else:
+                self._add_items(part.items, per_item[part.items], views)
+        else:
+            per_item = units.spread(weights)
+            for run in units.runs:
+                self._add_of_run(run, part, weights, per_item, views)
+
+    def _add_of_run(self, run: Run, part: Part, weights: Tensor, per_item: Tensor, views: Mapping[str, Tensor]) -> None:
+        """Those units of a part that are in this run."""
+        start, stop = max(run.units.start, part.units.start), min(run.units.stop, part.units.stop)
+        if start >= stop:
+            return
+        if run.units.start not in self._kept:
+            first = run.items.start + (start - run.units.start) * run.size
+            items = slice(first, first + (stop - start) * run.size)
+            self._add_items(items, per_item[items], views)
+            return
+        for slot, formed in zip(self.slots, self._kept[run.units.start], strict=True):
+            view, chosen = slot.of(views), formed[start - run.units.start : stop - run.units.start]
+            view.add_((weights[start:stop] @ chosen).view(view.shape))
+
+    def _add_items(self, items: slice, per_item: Tensor, views: Mapping[str, Tensor]) -> None:
+        per_row = self._per_row(per_item)
+        outward = self._matrix(self.outward, items)
+        weighted: Tensor | None = None
+        for slot, rows in self.factors:
+            inward, view = self._matrix(rows, items), slot.of(views)
+            if inward.shape[1] < outward.shape[1]:
+                view.addmm_(outward.t(), inward * per_row[:, None])
+            else:
+                weighted = outward * per_row[:, None] if weighted is None else weighted
+                view.addmm_(weighted.t(), inward)
+        for slot in self.biases:
+            slot.of(views).addmv_(outward.t(), per_row)
+
+    def _pooled(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
+        if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
+            outward = self._matrix(self.outward, ALL)
+            for slot, rows in self.factors:
+                formed = outward[:, :, None] * self._matrix(rows, ALL)[:, None]
+                yield slot, units.pool(formed)
+            pooled = units.pool(outward) if self.biases else outward
+        else:
+            outward = self._by_item(self.outward)
+            for slot, rows in self.factors:
+                yield slot, units.pool(torch.bmm(outward.transpose(1, 2), self._by_item(rows)))
+            pooled = units.pool(outward.sum(1))
+        for slot in self.biases:
+            yield slot, pooled
+
+    def _by_item(self, rows: Tensor) -> Tensor:
+        """[item, position, value]."""
+        return rows.transpose(0, 1) if self.positions_first else rows
+
+    def _matrix(self, rows: Tensor, items: slice) -> Tensor:
+        """Rows of these items [item × position, value], in the storage's own order."""
+        if items == ALL and rows.dim() == 2:
+            return rows
+        chosen = rows[:, items] if self.positions_first else rows[items]
+        return chosen.reshape(-1, rows.shape[-1])
+
+    def _per_row(self, per_item: Tensor) -> Tensor:
+        if self._positions == 1:
+            return per_item
+        return per_item.repeat(self._positions) if self.positions_first else per_item.repeat_interleave(self._positions)
+
+    def _of(self, rows: Tensor, run: Run) -> Tensor:
+        """The run's rows as [unit, position of any item, value]."""
+        if self.positions_first:
+            rows = rows.transpose(0, 1)
+        return rows[run.items].reshape(run.count, run.size * self._positions, rows.shape[-1])
+
+    def _lengths_of(self, run: Run) -> Lengths:
+        positions = run.size * self._positions
+        if positions == 1:
+            return Lengths(self._of_one_position(run))
+        return self._by_forming(run) if self._forms(positions) else self._by_products_of_positions(run, positions)
+
+    def _of_one_position(self, run: Run) -> Tensor:
+        """‖g ⊗ a‖² = ‖g‖²·‖a‖², and a bias sees a 1 [Goodfellow 2015]."""
+        items = ALL if run.count == self._items else run.items
+        outward = self._matrix(self.outward, items)
+        if not self.factors:
+            return squared_norms(outward).mul_(len(self.biases))
+        seen: Tensor | None = None
+        for _, inward in self.factors:
+            rows = raised_squares(self._matrix(inward, items), len(self.biases) if seen is None else 0.0)
+            seen = rows if seen is None else seen.add_(rows)
+        assert seen is not None
+        return raised_product(raised_squares(outward), seen)
+
+    def _by_products_of_positions(self, run: Run, positions: int) -> Lengths:
+        """‖Σ_t g_t ⊗ a_t‖² = Σ_{t,s} (g_t·g_s)(a_t·a_s): nothing as large as the weight is formed [Li et al. 2022].
+
+        Products are added up in double precision: positions that pull against each other leave a small difference.
+        """
+        outward = self._of(self.outward, run)
+        inwards = [self._of(inward, run) for _, inward in self.factors]
+        squares, apart = outward.new_empty(run.count), outward.new_empty(run.count)
+        widest = max(rows.shape[-1] for rows in (outward, *inwards))
+        for chosen in chunks(run.count, positions * positions):
+            pairs, seen = _products(outward[chosen]), _products(inwards[0][chosen])
+            for inward in inwards[1:]:
+                seen.add_(_products(inward[chosen]))
+            seen.add_(len(self.biases))
+            lengths = _unless_beyond(_diagonal(pairs, widest), _diagonal(seen, widest))
+            apart[chosen] = lengths.sum(1).square_()
+            squares[chosen] = seen.mul_(pairs).sum((1, 2), dtype=torch.float64).to(squares.dtype)
+        off = accumulated(min(widest, WIDTH) + widest // WIDTH + len(inwards) + 2, squares.dtype)
+        return unless_lost(squares, apart, 2 * off, accumulated(positions + 2, squares.dtype))
+
+    def _by_forming(self, run: Run) -> Lengths:
+        """Each unit's gradient is formed, squared, and kept: the sum adds up what was measured."""
+        outward = self._of(self.outward, run)
+        bias = outward.sum(1)
+        squares = squared_norms(bias).mul_(len(self.biases))
+        kept = [bias.new_empty(run.count, size) for size in self._sizes()]
+        for chosen in chunks(run.count, max(1, sum(self._sizes()))):
+            for out, (_, rows) in zip(kept, self.factors, strict=True):
+                inward = self._of(rows, run)[chosen]
+                formed = out[chosen].view(-1, bias.shape[1], inward.shape[2])
+                torch.bmm(outward[chosen].transpose(1, 2), inward, out=formed)
+                squares[chosen] += squared_norms(out[chosen])
+        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
+        return Lengths(squares)
+
+    def _parts(self) -> Tensor:
+        """How long each position's product is [item, position]."""
+
+        def rows(factor: Tensor) -> Tensor:
+            items = self._by_item(factor)
+            return items if items.dim() == 3 else items[:, None]
+
+        square = squared_norms(rows(self.outward))
+        if not self.factors:
+            return square.mul_(len(self.biases)).sqrt_()
+        squares = [squared_norms(rows(inward)) for _, inward in self.factors]
+        seen = sum(squares[1:], squares[0]) + len(self.biases)
+        return _unless_beyond(square.sqrt_(), seen.sqrt_())
+
+    def _sizes(self) -> list[int]:
+        return [self.outward.shape[-1] * inward.shape[-1] for _, inward in self.factors]
+
+
+def _unless_beyond(one: Tensor, other: Tensor) -> Tensor:
+    """The product of two lengths, or NaN where either is so long that weighted values could underflow."""
+    beyond = torch.maximum(one, other) > MOST
+    return one.mul_(other).masked_fill_(beyond, float("nan"))
+
+
+def _diagonal(pairs: Tensor, width: int) -> Tensor:
+    """Lengths of the positions themselves, from above."""
+    return (pairs.diagonal(dim1=1, dim2=2) + LEAST * width).sqrt_()
+
+
+def _products(rows: Tensor) -> Tensor:
+    """Products of all positions with all [unit, position, position]."""
+    first, *rest = torch.split(rows, WIDTH, 2)
+    total = torch.bmm(first, first.transpose(1, 2))
+    for part in rest:
+        total.baddbmm_(part, part.transpose(1, 2))
+    return total

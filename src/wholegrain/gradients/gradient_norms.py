@@ -1,0 +1,118 @@
+"""Norms of whole gradients, from the shares of all layers: what several of them touch is summed first."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from wholegrain.gradients.bookkeeping import CHUNK, Lengths, Share, Slot, chunks, unless_lost
+from wholegrain.gradients.clip_units import Run, Units
+from wholegrain.gradients.ghost_norms import Outer
+from wholegrain.gradients.rounding import accumulated, squared_norms
+
+
+def lengths(shares: Sequence[Share], units: Units) -> Lengths:
+    """Of each unit's whole gradient."""
+    groups = _apart(shares)
+    assert groups, "a model without trainable parameters is refused before"
+    found = [group[0].lengths(units) if len(group) == 1 else _of_tangled(group, units) for group in groups]
+    return found[0] if len(found) == 1 else _added(found)
+
+
+def _added(found: Sequence[Lengths]) -> Lengths:
+    squared = sum((each.squared for each in found[1:]), found[0].squared)
+    if all(each.apart is None for each in found):
+        return Lengths(squared)
+    parts = [each.squared if each.apart is None else each.apart for each in found]
+    return Lengths(squared, sum(parts[1:], parts[0]))
+
+
+def united(shares: Sequence[Share]) -> list[Share]:
+    """The same shares, with all uses of one layer as a single share: norms and sums must come from the same products.
+
+    Uses that pull against each other leave a small difference of large numbers; rounded in one way for the norm and in
+    another for the sum, it would let a contribution through that is longer than the clip norm.
+    """
+    groups = _apart(shares)
+    merged = [None if len(group) == 1 else _as_one_use(group) for group in groups]
+    return [share for group, one in zip(groups, merged, strict=True) for share in ([one] if one else group)]
+
+
+def _apart(shares: Sequence[Share]) -> list[list[Share]]:
+    """Shares in groups that have no parameter in common; slots of one parameter count as one."""
+    touched = [slot.name for share in shares for slot in share.slots]
+    if len(set(touched)) == len(touched):
+        return [[share] for share in shares]
+    groups: list[tuple[set[str], list[Share]]] = []
+    for share in shares:
+        names, members = {slot.name for slot in share.slots}, [share]
+        for other in [group for group in groups if group[0] & names and _overlap(group[1], share)]:
+            groups.remove(other)
+            names, members = names | other[0], other[1] + members
+        groups.append((names, members))
+    return [members for _, members in groups]
+
+
+def _overlap(group: Sequence[Share], share: Share) -> bool:
+    """Whether a parameter is touched twice; different rows of one are different parameters."""
+    return any(_meet(one, other) for member in group for one in member.slots for other in share.slots)
+
+
+def _meet(one: Slot, other: Slot) -> bool:
+    if one.name != other.name:
+        return False
+    if one.rows is None or other.rows is None:
+        return True
+    return one.rows[0] < other.rows[1] and other.rows[0] < one.rows[1]
+
+
+def _of_tangled(group: Sequence[Share], units: Units) -> Lengths:
+    """Several uses of one parameter: their gradients are summed first, and later added up share by share."""
+    squared = torch.cat([_formed_together(group, units, run) for run in units.runs])
+    roots = [share.apart(units).sqrt_() for share in group]
+    most = max(share.terms(units, run.size) for share in group for run in units.runs)
+    off = accumulated(most + len(group), squared.dtype)
+    return unless_lost(squared, sum(roots[1:], roots[0]).square_(), 2 * off, off)
+
+
+def _as_one_use(group: Sequence[Share]) -> Outer | None:
+    """A layer that is used k times is a layer used once, with k times the positions."""
+    if not all(isinstance(share, Outer) and share.slots == group[0].slots for share in group):
+        return None
+    uses = [share for share in group if isinstance(share, Outer) and not share.positions_first]
+    if len(uses) != len(group):
+        return None
+    slots = [slot for slot, _ in uses[0].factors]
+    inward = [torch.cat([_with_positions(use.factors[k][1]) for use in uses], 1) for k in range(len(slots))]
+    outward = torch.cat([_with_positions(use.outward) for use in uses], 1)
+    return Outer(outward, tuple(zip(slots, inward, strict=True)), uses[0].biases)
+
+
+def _with_positions(rows: Tensor) -> Tensor:
+    return rows if rows.dim() == 3 else rows[:, None]
+
+
+def _formed_together(group: Sequence[Share], units: Units, run: Run) -> Tensor:
+    """Squared norms of the units of one run, with every gradient of the group formed, some units at a time."""
+    parts = []
+    for chosen in chunks(run.count, CHUNK // 4):
+        sums: dict[str, Tensor] = {}
+        for share in group:
+            for slot, formed in share.gradients(units, run, chosen):
+                sums[slot.name] = _with_rows(sums.get(slot.name), slot, formed)
+        squares = [squared_norms(rows.reshape(rows.shape[0], -1)) for rows in sums.values()]
+        parts.append(sum(squares[1:], squares[0]))
+    return torch.cat(parts)
+
+
+def _with_rows(total: Tensor | None, slot: Slot, formed: Tensor) -> Tensor:
+    """Gradients [unit, row, ...] of a parameter, as far as they are known, with those of some rows added."""
+    if formed.dim() == 1:
+        return formed if total is None else total + formed
+    total = formed[:, :0] if total is None else total
+    first = slot.rows[0] if slot.rows else 0
+    missing = first + formed.shape[1] - total.shape[1]
+    if missing > 0:
+        total = torch.cat([total, total.new_zeros(len(total), missing, *total.shape[2:])], 1)
+    total[:, first : first + formed.shape[1]] += formed
+    return total

@@ -1,0 +1,165 @@
+"""The algorithms, five lines each: rows over the one step.
+
+A new algorithm is a new row here. If its combination of sampling, clip and pool has a proved event, `guarantees` finds
+it; if not, a plan refuses it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from wholegrain import _check
+from wholegrain._imports import own
+from wholegrain.data.sampling import PoissonItems, PoissonSubjects
+from wholegrain.errors import SpecError, WholegrainError
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
+from wholegrain.privacy.events import presence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the rows are made from: public choices, the same for all silos.
+
+    Either `rate` (the same sampling probability everywhere) or `batch_size` (an expected size, from which each silo's
+    rate follows by its public size).
+    """
+
+    rate: float | None = None
+    batch_size: int | None = None
+    clip_norm: float = 1.0
+    group_cap: int | None = None
+    items_per_step: int | None = None
+    by_span: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.rate is None) == (self.batch_size is None):
+            raise SpecError("A policy takes either rate or batch_size, one of the two.")
+        if self.rate is not None:
+            _check.rate("rate", self.rate)
+        if self.batch_size is not None:
+            _check.count("batch_size", self.batch_size)
+        if self.group_cap is not None:
+            _check.count("group_cap", self.group_cap)
+        if self.items_per_step is not None:
+            _check.count("items_per_step", self.items_per_step)
+
+    def rate_over(self, size: int) -> float:
+        """The sampling probability in a silo with `size` things to sample from."""
+        return self.rate if self.rate is not None else min(1.0, (self.batch_size or 1) / size)
+
+
+def fedavg(settings: Settings, silo: SiloFacts) -> Policy:
+    """No clip, no noise, no guarantee."""
+    rate = settings.rate_over(silo.items)
+    return Policy(
+        name="fedavg",
+        sampling=PoissonItems(rate),
+        clip=Clip(ClipPer.NONE, Pool.SUM, settings.clip_norm),
+        noise=FixedNoise(0.0),
+        divisor=PublicDivisor(rate * silo.items),
+    )
+
+
+def local_item_dp(settings: Settings, silo: SiloFacts) -> Policy:
+    """DP-SGD in each silo: each item clipped by itself."""
+    rate = settings.rate_over(silo.items)
+    return Policy(
+        name="local_item_dp",
+        sampling=PoissonItems(rate),
+        clip=Clip(ClipPer.ITEM, Pool.SUM, settings.clip_norm),
+        divisor=PublicDivisor(rate * silo.items),
+    )
+
+
+def local_group_dp(settings: Settings, silo: SiloFacts) -> Policy:
+    """At most a public number of one subject's items in a batch, each clipped by itself."""
+    if settings.group_cap is None:
+        raise SpecError("local_group_dp needs group_cap: the most items of one subject in a batch.")
+    rate = settings.rate_over(silo.items)
+    return Policy(
+        name="local_group_dp",
+        sampling=PoissonItems(rate, most_per_subject=settings.group_cap),
+        clip=Clip(ClipPer.ITEM, Pool.SUM, settings.clip_norm),
+        divisor=PublicDivisor(rate * silo.items),
+    )
+
+
+def higradavg_dp(settings: Settings, silo: SiloFacts) -> Policy:
+    """Items clipped, then averaged within each subject; divided by the subjects that public sizes let expect."""
+    rate = settings.rate_over(silo.items)
+    typical = max(1, round(silo.items / silo.subjects))
+    return Policy(
+        name="higradavg_dp",
+        sampling=PoissonItems(rate),
+        clip=Clip(ClipPer.ITEM, Pool.MEAN, settings.clip_norm),
+        divisor=PublicDivisor(presence(rate, typical) * silo.subjects),
+    )
+
+
+def user_ldp(settings: Settings, silo: SiloFacts) -> Policy:
+    """The whole batch's mean gradient clipped: hides everything that a silo has."""
+    return Policy(
+        name="user_ldp",
+        sampling=PoissonItems(settings.rate_over(silo.items)),
+        clip=Clip(ClipPer.BATCH, Pool.MEAN, settings.clip_norm),
+        divisor=PublicDivisor(1.0),
+    )
+
+
+def subject_dp(settings: Settings, silo: SiloFacts) -> Policy:
+    """Subjects sampled, each one's mean gradient clipped as one; by span, to C/√m where the subject is in m silos."""
+    if settings.by_span and not silo.knows_spans:
+        raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
+    rate = settings.rate_over(silo.subjects)
+    return Policy(
+        name="subject_dp",
+        sampling=PoissonSubjects(rate, items=settings.items_per_step),
+        clip=Clip(ClipPer.SUBJECT, Pool.MEAN, settings.clip_norm),
+        divisor=PublicDivisor(rate * silo.subjects),
+        by_span=settings.by_span,
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row's maker and what it protects, in words."""
+
+    row: Callable[[Settings, SiloFacts], Policy]
+    protects: str
+
+
+CATALOG: Mapping[str, Entry] = {
+    "fedavg": Entry(fedavg, "nobody"),
+    "local_item_dp": Entry(local_item_dp, "one record; a person only as far as K and M reach"),
+    "local_group_dp": Entry(local_group_dp, "a person, by bounding their records in a batch"),
+    "higradavg_dp": Entry(higradavg_dp, "a person, by averaging their clipped gradients"),
+    "user_ldp": Entry(user_ldp, "a whole silo, and so each person in it"),
+    "subject_dp": Entry(subject_dp, "a person, by clipping their mean gradient"),
+}
+
+
+def find(name: str) -> Entry:
+    """The entry with this name, or the user's own row `module:function`.
+
+    An unknown name is refused with the closest one suggested. Whose row it is makes no difference to what is proved of
+    it: `guarantees` looks at its structure alone.
+    """
+    if ":" not in name:
+        return CATALOG[_check.known("policy", name, CATALOG)]
+    row = own("policy", name)
+    return Entry(partial(_checked, name, row), " ".join((row.__doc__ or "what its plan says").split()).rstrip("."))
+
+
+def _checked(name: str, row: Callable[[Settings, SiloFacts], Policy], settings: Settings, silo: SiloFacts) -> Policy:
+    try:
+        made = row(settings, silo)
+    except WholegrainError:
+        raise
+    except Exception as error:  # the row is the user's own code
+        raise SpecError(
+            f"The policy '{name}' cannot be made for silo '{silo.name}': {_check.reason(error)}."
+        ) from error
+    if not isinstance(made, Policy):
+        raise SpecError(f"The policy '{name}' gave {type(made).__name__}, not a Policy.")
+    return made

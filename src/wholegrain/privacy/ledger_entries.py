@@ -1,0 +1,228 @@
+"""What a ledger holds, as JSON: one frozen record per entry. A meaning, once written, never changes.
+
+Records are read strictly: an unknown kind, an unknown key, or a number that is none makes an entry unreadable, because
+a price must not rest on a guess.
+"""
+
+from typing import Annotated, Literal, Self
+
+from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+from wholegrain.errors import AccountingError
+from wholegrain.privacy.definitions import Budget, Unit
+from wholegrain.privacy.pricing import Exposure, Terms
+
+Positive = Annotated[float, Field(gt=0)]
+Chance = Annotated[float, Field(ge=0, le=1)]
+
+
+class Record(BaseModel):
+    """A frozen value that refuses what it does not know."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Nothing(Record):
+    """A step that reveals nothing of the unit."""
+
+    kind: Literal["nothing"] = "nothing"
+
+    def event(self) -> DpEvent:
+        """As the accountants know it."""
+        return NoOpDpEvent()
+
+
+class Everything(Record):
+    """A step that protects nothing."""
+
+    kind: Literal["everything"] = "everything"
+
+    def event(self) -> DpEvent:
+        """As the accountants know it."""
+        return NonPrivateDpEvent()
+
+
+class Gaussian(Record):
+    """A Gaussian release; with a rate below one, the unit takes part with that probability only."""
+
+    kind: Literal["gaussian"] = "gaussian"
+    noise: Positive
+    rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def event(self) -> DpEvent:
+        """As the accountants know it."""
+        alone = GaussianDpEvent(self.noise)
+        return alone if self.rate == 1 else PoissonSampledDpEvent(self.rate, alone)
+
+
+class Mixture(Record):
+    """A Gaussian release that moves by one of several lengths, each with its chance."""
+
+    kind: Literal["mixture"] = "mixture"
+    noise: Positive
+    moves: tuple[Annotated[float, Field(ge=0)], ...]
+    chances: tuple[Chance, ...]
+
+    @model_validator(mode="after")
+    def _is_a_law(self) -> Self:
+        if len(self.moves) != len(self.chances) or abs(sum(self.chances) - 1) > 1e-9:
+            raise ValueError("moves and chances are no law")
+        return self
+
+    def event(self) -> DpEvent:
+        """As the accountants know it."""
+        return MixtureOfGaussiansDpEvent(self.noise, self.moves, self.chances)
+
+
+StepRecord = Annotated[Nothing | Everything | Gaussian | Mixture, Field(discriminator="kind")]
+
+
+def step_record(event: DpEvent) -> Nothing | Everything | Gaussian | Mixture:
+    """One step's event as a record.
+
+    >>> step_record(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)))
+    Gaussian(kind='gaussian', noise=2.0, rate=0.1)
+    """
+    match event:
+        case NoOpDpEvent():
+            return Nothing()
+        case NonPrivateDpEvent():
+            return Everything()
+        case GaussianDpEvent(noise_multiplier=noise):
+            return Gaussian(noise=noise)
+        case PoissonSampledDpEvent(sampling_probability=rate, event=GaussianDpEvent(noise_multiplier=noise)):
+            return Gaussian(noise=noise, rate=rate)
+        case MixtureOfGaussiansDpEvent(standard_deviation=noise, sensitivities=moves, sampling_probs=chances):
+            return Mixture(noise=noise, moves=tuple(moves), chances=tuple(chances))
+    raise AccountingError(f"A step's event of the kind {type(event).__name__} cannot be written down.")
+
+
+class ExposureRecord(Record):
+    """What one step of each silo reveals about a unit. Silos with the same step share one."""
+
+    reach: Annotated[int, Field(ge=1)]
+    kinds: tuple[StepRecord, ...]
+    silos: dict[str, Annotated[int, Field(ge=0)]]
+    worst: StepRecord | None = None
+
+    @staticmethod
+    def of(exposure: Exposure) -> "ExposureRecord":
+        """The exposure, written down."""
+        kinds = tuple(dict.fromkeys(step_record(event) for event in exposure.steps.values()))
+        silos = {silo: kinds.index(step_record(event)) for silo, event in exposure.steps.items()}
+        worst = None if exposure.worst is None else step_record(exposure.worst)
+        return ExposureRecord(reach=exposure.reach, kinds=kinds, silos=silos, worst=worst)
+
+    def exposure(self) -> Exposure:
+        """The exposure that was written down."""
+        steps = {silo: self.kinds[kind].event() for silo, kind in self.silos.items()}
+        return Exposure(self.reach, steps, self.worst and self.worst.event())
+
+    @model_validator(mode="after")
+    def _points_at_kinds(self) -> Self:
+        if any(kind >= len(self.kinds) for kind in self.silos.values()):
+            raise ValueError("a silo's step is not among the kinds")
+        return self
+
+
+class TermsRecord(Record):
+    """On what terms a run's releases are priced."""
+
+    exposures: dict[Unit, ExposureRecord]
+    through_subject: ExposureRecord | None = None
+
+    @staticmethod
+    def of(terms: Terms) -> "TermsRecord":
+        """The terms, written down."""
+        through = terms.through_subject
+        exposures = {unit: ExposureRecord.of(exposure) for unit, exposure in terms.exposures.items()}
+        return TermsRecord(exposures=exposures, through_subject=ExposureRecord.of(through) if through else None)
+
+    def terms(self) -> Terms:
+        """The terms that were written down."""
+        through = self.through_subject
+        exposures = {unit: record.exposure() for unit, record in self.exposures.items()}
+        return Terms(exposures, through.exposure() if through else None)
+
+
+class Account(Record):
+    """Whose budget is spent: that of a data set, under a name which its owner gave."""
+
+    data: str
+    budget: str = "main"
+
+    def __str__(self) -> str:
+        return f"'{self.budget}' of the data '{self.data}'"
+
+
+class Opened(Record):
+    """The first entry: a ledger with an identity of its own."""
+
+    kind: Literal["ledger"] = "ledger"
+    format: Literal[1] = 1
+    identity: str
+
+
+class BudgetOpened(Record):
+    """An account and what may be spent from it in all; without ε it only counts.
+
+    An account for one run is priced as that run is. One for several, which are chosen one after the other, is priced by
+    a filter, from its first run on: which of the two it is must be said before anything is released.
+    """
+
+    kind: Literal["budget"] = "budget"
+    account: Account
+    unit: Unit
+    epsilon: Positive | None
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    runs: Literal["one", "several"] = "several"
+
+    @property
+    def budget(self) -> Budget | None:
+        """What may be spent, if there is a limit."""
+        return None if self.epsilon is None else Budget(self.epsilon, self.delta)
+
+
+class RunOpened(Record):
+    """A run that will spend from an account, on these terms."""
+
+    kind: Literal["run"] = "run"
+    run: str
+    account: Account
+    spec: str
+    policy: str
+    noise: str
+    terms: TermsRecord
+
+
+class Reserved(Record):
+    """`steps` noisy releases by one silo in one round, paid for before they are made.
+
+    `stream` and `start` tell releases apart: the same stream of noise from the same parameters is the same release,
+    however often it is computed.
+    """
+
+    kind: Literal["reserved"] = "reserved"
+    run: str
+    round: Annotated[int, Field(ge=0)]
+    silo: str
+    steps: Annotated[int, Field(ge=1)]
+    stream: str
+    start: str
+
+
+class Released(Record):
+    """What was reserved has left the silo. It costs nothing more; a reservation without it may have been in vain."""
+
+    kind: Literal["released"] = "released"
+    run: str
+    round: Annotated[int, Field(ge=0)]
+    silo: str
+    stream: str
+    start: str
+
+
+Entry = Opened | BudgetOpened | RunOpened | Reserved | Released
+ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])

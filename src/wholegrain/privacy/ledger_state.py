@@ -1,0 +1,130 @@
+"""What a ledger's entries add up to: accounts, runs, and what each run has released."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from wholegrain.errors import LedgerError
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened, Entry, Opened, Released, Reserved, RunOpened
+from wholegrain.privacy.pricing import Releases, Spending, Terms
+
+Key = tuple[str, int, str, str, str]
+"""What tells one release from all others: run, round, silo, stream of noise, and the parameters it started from."""
+
+
+@dataclass(frozen=True)
+class RunAccount:
+    """A run's opening, its terms, and steps reserved and released by each silo.
+
+    `replayed` counts reservations of a silo for a round that it was already paid for: with secure noise, what is played
+    again after a fault is a new release.
+    """
+
+    opening: RunOpened
+    terms: Terms
+    reserved: Releases = field(default_factory=Counter)
+    released: Releases = field(default_factory=Counter)
+    replayed: int = 0
+
+    @property
+    def has_spent(self) -> bool:
+        """Whether anything was ever reserved."""
+        return any(self.reserved.values())
+
+    @property
+    def spending(self) -> Spending:
+        """What it has reserved, on its terms."""
+        return self.terms, self.reserved
+
+    def after(self, steps: Releases, replayed: int = 0) -> "RunAccount":
+        """The run when it has reserved these steps, too."""
+        return replace(self, reserved=Counter(self.reserved) + Counter(steps), replayed=self.replayed + replayed)
+
+
+@dataclass
+class Book:
+    """The sum of all entries so far.
+
+    Guarantee: whatever was reserved counts as spent, released or not; one release counts once, however often it was
+    computed.
+    """
+
+    identity: str | None = None
+    budgets: dict[Account, BudgetOpened] = field(default_factory=dict)
+    runs: dict[str, RunAccount] = field(default_factory=dict)
+    _reserved: dict[Key, int] = field(default_factory=dict)
+    _released: set[Key] = field(default_factory=set)
+    _played: set[tuple[str, int, str]] = field(default_factory=set)
+
+    def add(self, entry: Entry) -> None:
+        """Count one entry; one that contradicts the entries before it is refused."""
+        match entry:
+            case Opened():
+                _require(self.identity is None, "the ledger is opened twice")
+                self.identity = entry.identity
+            case BudgetOpened():
+                _require(entry.account not in self.budgets, f"the budget {entry.account} is opened twice")
+                self.budgets[entry.account] = entry
+            case RunOpened():
+                _require(entry.account in self.budgets, f"the run '{entry.run}' spends from no budget")
+                _require(entry.run not in self.runs, f"the run '{entry.run}' is opened twice")
+                self.runs[entry.run] = RunAccount(entry, entry.terms.terms())
+            case Reserved():
+                self._add_reserved(entry)
+            case Released():
+                self._add_released(entry)
+
+    def holds(self, release: Reserved) -> bool:
+        """Whether this very release is already paid for."""
+        return self._reserved.get(_key(release)) == release.steps
+
+    def was_released(self, release: Reserved) -> bool:
+        """Whether this release is known to have left the silo."""
+        return _key(release) in self._released
+
+    def runs_of(self, account: Account, more: Iterable[Reserved] = ()) -> list[RunAccount]:
+        """The runs that spend from an account, in the order in which they were opened, and these releases on top."""
+        runs = {run.opening.run: run for run in self.runs.values() if run.opening.account == account}
+        for release in more:
+            run = runs[release.run]
+            runs[release.run] = run.after({release.silo: release.steps}, _place(release) in self._played)
+        return list(runs.values())
+
+    def runs_on(self, data: str) -> list[RunAccount]:
+        """The runs that spend from any budget that was ever opened on the data of this name."""
+        return [run for run in self.runs.values() if run.opening.account.data == data]
+
+    def spent(self, account: Account, more: Iterable[Reserved] = ()) -> list[Spending]:
+        """All that was ever reserved from an account, run by run, and these releases on top."""
+        return [run.spending for run in self.runs_of(account, more)]
+
+    def _add_reserved(self, entry: Reserved) -> None:
+        _require(entry.run in self.runs, f"the run '{entry.run}' was never opened")
+        run = self.runs[entry.run]
+        known = all(entry.silo in exposure.steps for exposure in run.terms.exposures.values())
+        _require(known, f"the terms of the run '{entry.run}' do not name the silo '{entry.silo}'")
+        _require(_key(entry) not in self._reserved, f"round {entry.round} of '{entry.silo}' is paid for twice")
+        self._reserved[_key(entry)] = entry.steps
+        self.runs[entry.run] = run.after({entry.silo: entry.steps}, _place(entry) in self._played)
+        self._played.add(_place(entry))
+
+    def _add_released(self, entry: Released) -> None:
+        steps = self._reserved.get(_key(entry), 0)
+        _require(steps > 0, f"round {entry.round} of '{entry.silo}' is released and was never paid for")
+        _require(_key(entry) not in self._released, f"round {entry.round} of '{entry.silo}' is released twice")
+        run = self.runs[entry.run]
+        self._released.add(_key(entry))
+        self.runs[entry.run] = replace(run, released=Counter(run.released) + Counter({entry.silo: steps}))
+
+
+def _key(entry: Reserved | Released) -> Key:
+    return entry.run, entry.round, entry.silo, entry.stream, entry.start
+
+
+def _place(entry: Reserved) -> tuple[str, int, str]:
+    return entry.run, entry.round, entry.silo
+
+
+def _require(true: bool, otherwise: str) -> None:
+    if not true:
+        raise LedgerError(otherwise)

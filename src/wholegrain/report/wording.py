@@ -1,0 +1,146 @@
+"""The guarantee in words that somebody who answers for it can sign. Every sentence follows from the record."""
+
+import math
+from collections.abc import Iterator
+
+from wholegrain.report.run_reader import Facts, RunRecord
+
+WHO = {
+    "subject": "any one person, with all of that person's records in every silo,",
+    "item": "any one record",
+    "silo": "any one silo, with all its records,",
+}
+
+TRUST = (
+    "each silo is trusted with its own data, and to add its noise before anything leaves it; whoever sees the updates,"
+    " the server too, need not be trusted"
+)
+TRAINED = {"all": "all of it", "head": "its last layer", "low_rank": "low-rank updates and its last layer"}
+OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
+NOT_COVERED = (
+    "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
+    " how the settings of this run were chosen; what is true of a person because it is true of people like them; what"
+    " other runs on the same data released, unless one account pays for all"
+)
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; no bound is ∞."""
+    return "∞" if value is None or math.isinf(value) else f"{value:.4g}"
+
+
+def promise(run: RunRecord) -> str:
+    """The promise itself, or that there is none."""
+    found = run.promised
+    who = WHO[found["unit"]]
+    if found["standing"] != "PROVED":
+        return f"Nothing is promised to {who.rstrip(',')}: {found['because']}."
+    hides = "would hide" if run.simulation else "hides"
+    times = f"{_plain(math.exp(found['epsilon']))} times (e to the power of ε = {number(found['epsilon'])})"
+    return (
+        f"{_caveat(run)}Everything that this run releases – every silo's update of every round, and the final model –"
+        f" {hides} whether {who} took part at all. Whatever anybody concludes from it, that conclusion is at most"
+        f" {times} as likely as it would be without them, plus at most δ = {found['delta']:g}, and the same the other"
+        " way round."
+    )
+
+
+def _caveat(run: RunRecord) -> str:
+    """What whoever signs must read first."""
+    simulated = (
+        "This run is a simulation and protects nobody: whoever knows its seed can take the noise away again. What"
+        " follows is what the same run would promise with secure noise. "
+    )
+    unfinished = (
+        f"This run is not at its end; this is what it has spent so far, and ε = {number(run.planned['epsilon'])} is"
+        f" planned for all {run.plan['rounds']} rounds. "
+    )
+    return (simulated if run.simulation else "") + ("" if run.finished else unfinished)
+
+
+def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """On what the promise rests, one line each."""
+    found, plan = run.promised, run.plan
+    yield "Unit", found["unit"]
+    yield "Neighbouring", found["neighbouring"]
+    yield "ε, δ", f"{number(found['epsilon'])}, {found['delta']:g}; planned: ε = {number(run.planned['epsilon'])}"
+    yield from _account(run)
+    yield "Standing", f"{found['standing']} – {_standing(found)}"
+    yield "Because", found["because"]
+    yield "Accountant", f"{found['accountant']} (an upper bound)"
+    yield "Noise", _noise(run)
+    yield "Trust", TRUST
+    yield "Assumes", _assumptions(run)
+    yield "Public", public_words(run)
+    yield "Not covered", NOT_COVERED
+    who = f"{plan['cohort']} of {len(plan['silos'])} silos"
+    yield "Training", f"{plan['rounds']} rounds of {plan['steps_per_round']} steps in {who}"
+
+
+def _account(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """What others have spent of the same data, where there are any."""
+    account = run.account
+    if account is None or (account["runs"] < 2 and account["budgets_of_the_data"] < 2):
+        return
+    limit = "" if account["epsilon"] is None else f" of {account['epsilon']:g}"
+    yield (
+        "Account",
+        f"'{account['budget']}' of the data '{account['data']}': ε = {number(account['spent'])}{limit} spent"
+        f" (by {account['accountant']}; runs: {account['runs']})",
+    )
+    yield (
+        "Data",
+        f"ε = {number(account['spent_of_the_data'])} over all budgets that were ever opened on it"
+        f" (by {account['accountant_of_the_data']}; budgets: {account['budgets_of_the_data']})",
+    )
+
+
+def _standing(found: Facts) -> str:
+    return {
+        "PROVED": "a bound on every attack, whatever the attacker knows, that follows from how noise is added",
+        "CLAIMED": "the paper says so",
+        "NONE": "nothing can be proved",
+    }[found["standing"]]
+
+
+def _noise(run: RunRecord) -> str:
+    if run.simulation:
+        return "seeded: a simulation; whoever knows the seed can take the noise away again, so this run protects nobody"
+    if run.spec.federation is not None:
+        return "secure, as each silo's own charter and ledger say: the server cannot see what noise a silo has added"
+    return "secure: from the operating system's generator, on a public grid"
+
+
+def _assumptions(run: RunRecord) -> str:
+    bounds = {silo["items_per_subject"] for silo in run.plan["silos"]}
+    most = (
+        "no public bound on a person's records" if None in bounds else f"at most {_range(bounds)} records of a person"
+    )
+    reach = f"a person in at most {run.plan['span']} silos"
+    if run.spec.policy.by_span:
+        reach = "each silo knows in how many silos each of its people is, and tells nobody"
+    counted = run.promised.get("counted_sizes", True)
+    sizes = "were read off the data, as only a simulation may" if counted else "are what their owners declare"
+    return f"{most} in a silo; {reach}; the same person has the same id in a silo's records; sizes of silos {sizes}"
+
+
+def public_words(run: RunRecord) -> str:
+    """What the run started from, of which the promise says nothing because it was public."""
+    public = run.public
+    if not public:
+        return "the settings, and first parameters drawn from the seed alone"
+    made, share = public["backbone"], f"{public['trained_parameters']:,} of {public['parameters']:,} parameters"
+    return (
+        f"the settings, and first parameters (backbone {public['digest'][:16]}) trained on '{made['data']}', which"
+        f" whoever made it vouches for as public: {made['public']}. Trained here: {TRAINED[public['train']]}, {share}."
+        f"{OWN_COPY if run.spec.federation else ''} The promise does not cover the people in that data, if any"
+    )
+
+
+def _range(values: set[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.1f}" if value < 1000 else f"{value:.2g}"

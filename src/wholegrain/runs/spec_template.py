@@ -1,0 +1,224 @@
+"""A spec for a table of one's own, with blanks where knowledge is needed.
+
+Nothing here looks at rows: a bound or a category that was read off the data would enter the model without noise.
+"""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wholegrain import _check
+from wholegrain.data.table_columns import Column, Kind, columns
+from wholegrain.errors import SpecError
+from wholegrain.runs.spec import BLANK
+
+PEOPLE = (
+    "subject", "patient", "person", "people", "participant", "respondent", "individual", "customer", "client", "user",
+    "member", "employee", "worker", "student", "pupil", "author", "writer", "speaker", "household",
+)  # fmt: skip
+OUTCOMES = ("target", "label", "class", "outcome", "response", "y")
+PLACES = (
+    "silo", "site", "clinic", "hospital", "centre", "center", "bank", "branch", "school", "company", "institution",
+    "organisation", "organization", "industry",
+)  # fmt: skip
+RECORDS = ("record", "row", "item", "visit", "event", "index", "line", "order", "transaction")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Which column is the subject, which the target and which the silo; `guessed` are those nobody named."""
+
+    subject: str | None = None
+    target: str | None = None
+    silo: str | None = None
+    guessed: frozenset[str] = frozenset()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns that have a role."""
+        return tuple(name for name in (self.subject, self.target, self.silo) if name is not None)
+
+
+def write_skeleton(table: Path, out: Path, asked: Roles) -> Roles:
+    """Write an unfinished spec for this table, unless something is there; returns the roles, guesses included."""
+    found = columns(table)
+    roles = assign(found, asked)
+    text = skeleton(_relative(table, out.parent), found, roles)
+    if out.suffix != ".toml":
+        raise SpecError(f"A spec is a .toml file, and '{out}' is not named so.")
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise SpecError(f"'{out}' already exists; remove it, or name another file with --out.") from error
+    except OSError as error:
+        raise SpecError(f"The spec '{out}' cannot be written: {_check.reason(error)}.") from error
+    return roles
+
+
+def assign(found: Sequence[Column], asked: Roles) -> Roles:
+    """The roles that were asked for, checked, and guesses by name alone for the others.
+
+    >>> assign([Column("patient_id", Kind.NAME), Column("label", Kind.WHOLE)], Roles()).subject
+    'patient_id'
+    """
+    names = [column.name for column in found]
+    for name in asked.named:
+        _check.known("column", name, names)
+    if len(set(asked.named)) < len(asked.named):
+        raise SpecError("Subject, silo and target are three different columns of a table.")
+    free = [name for name in names if name not in asked.named]
+    subject = asked.subject or _guess_subject(free)
+    target = asked.target or _guess([name for name in free if name != subject], OUTCOMES)
+    silo = asked.silo or _guess([name for name in free if name not in (subject, target)], PLACES)
+    guessed = frozenset({subject, target, silo} - {None, *asked.named})
+    return Roles(subject=subject, target=target, silo=silo, guessed=frozenset(name for name in guessed if name))
+
+
+def skeleton(path: str, found: Sequence[Column], roles: Roles) -> str:
+    """The text of the spec; `path` is the table as the spec's folder sees it."""
+    target = next((column for column in found if column.name == roles.target), None)
+    features = [_feature(column) for column in found if column.name not in roles.named]
+    return HEAD.format(blank=_text(BLANK)) + "\n".join(
+        [
+            "[data.table]",
+            f"path = {_text(path)}  # from this file's folder",
+            _role("subject", roles.subject, roles, "whom a row is about: the one who is protected"),
+            *_silo_line(roles),
+            _target(target, roles),
+            "",
+            "[data.table.features]",
+            *features,
+            *_silos(roles),
+            REST,
+        ]
+    )
+
+
+def _guess_subject(names: Sequence[str]) -> str | None:
+    """A word for a person; else a name that ends in id and is not one of a record."""
+    ids = [name for name in names if re.search(r"(^|[_\W])id(code)?$|[a-z]I[dD]$", name)]
+    people = [name for name in names if _words(name) & set(PEOPLE)]
+    both = [name for name in people if name in ids]
+    others = [name for name in ids if not _words(name) & {*RECORDS, *PLACES}]
+    return next(iter([*both, *people, *others]), None)
+
+
+def _guess(names: Sequence[str], words: Sequence[str]) -> str | None:
+    return next((name for word in words for name in names if word in _words(name)), None)
+
+
+def _words(name: str) -> set[str]:
+    """Lower-case words of a column's name, however they are joined.
+
+    >>> sorted(_words("PatientID")), sorted(_words("clinic code"))
+    (['id', 'patient'], ['clinic', 'code'])
+    """
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+    return {word.lower() for word in re.split(r"[_\W]+", parted) if word}
+
+
+def _role(key: str, name: str | None, roles: Roles, meaning: str) -> str:
+    if name is None:
+        return f"{key} = {_text(BLANK)}  # {meaning}; remove that column from the features below"
+    return f"{key} = {_text(name)}  # {_guessed(name, roles)}{meaning}"
+
+
+def _silo_line(roles: Roles) -> list[str]:
+    if roles.silo is None:
+        return ['# silo = "…"  # the column that says who holds a row, if there is one; then leave out the partition']
+    return [_role("silo", roles.silo, roles, "who holds a row")]
+
+
+def _target(column: Column | None, roles: Roles) -> str:
+    if column is None:
+        declared = f"column = {_text(BLANK)}, classes = [{_text(BLANK)}]"
+        return f"target = {{ {declared} }}  # what to predict; remove that column from the features below"
+    if column.kind is Kind.NUMBER:
+        declared, meaning = f"threshold = {_text(BLANK)}", "predict whether it is above a public threshold"
+    else:
+        declared, meaning = f"classes = [{_text(BLANK)}]", "all classes there can be; for a number, threshold = …"
+    return f"target = {{ column = {_text(column.name)}, {declared} }}  # {_guessed(column.name, roles)}{meaning}"
+
+
+def _feature(column: Column) -> str:
+    if column.kind is Kind.OTHER:
+        return f"# {key(column.name)} is {column.kind}: make it one of them, or leave it out"
+    if column.kind is Kind.NAME:
+        return f"{key(column.name)} = {{ categories = [{_text(BLANK)}] }}"
+    return f"{key(column.name)} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
+
+
+def _silos(roles: Roles) -> list[str]:
+    lines = ["", "[silos]"]
+    if roles.silo is None:
+        lines += ['partition = "uniform"  # rows are spread over silos at random', f"count = {_text(BLANK)}"]
+    silo = '"*"  ' if roles.silo is None else "north"
+    return [*lines, *SILOS, f"# {silo} = {{ items = 4000, subjects = 900 }}{'' if roles.silo is None else EACH}"]
+
+
+def _guessed(name: str, roles: Roles) -> str:
+    return "guess, by the column's name; " if name in roles.guessed else ""
+
+
+def key(name: str) -> str:
+    """A TOML key, quoted where it must be."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _text(value: str) -> str:
+    """A TOML string: JSON's escapes are all known to TOML, which forbids one more character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _relative(table: Path, folder: Path) -> str:
+    try:
+        return Path(os.path.relpath(table, folder)).as_posix()
+    except ValueError:  # another drive
+        return table.absolute().as_posix()
+
+
+HEAD = """\
+# A spec to complete: replace every {blank}. Until then, it is refused.
+#
+# Bounds, categories and classes must come from what is known without this table: from units, a code book, a form.
+# Whatever is read off the rows would enter the model without noise, and no ε pays for it.
+#
+#   a number:    age = {{ low = 0, high = 110 }}               beyond its bounds, a value counts as the bound
+#   a name:      sex = {{ categories = ["f", "m"] }}           any other value is refused
+#   may be absent: add missing = 40 (number: what stands in for it) or missing = true (name)
+#   not wanted:  delete the line. Numbers that are codes take categories: {{ categories = [1, 2, 3] }}
+
+"""
+SILOS = (
+    "# items_per_subject = 10  # K: the most rows of one subject in one silo; every policy but subject_dp needs it",
+    "# span = 2                # M: the most silos that hold one subject; all of them if left out",
+    "",
+    '# A release (privacy.noise = "secure") needs public sizes, declared by the owner of the data instead of counted:',
+    "# about what a silo trains on, in round numbers. `wholegrain data describe` proposes some.",
+    "# [silos.sizes]",
+)
+EACH = "  # a line for each silo"
+REST = """
+[model]
+name = "logistic"
+
+[policy]
+name = "subject_dp"
+rate = 1.0  # every subject in every step
+
+[privacy]
+epsilon = 4.0  # yours to choose; for all silos and rounds together
+delta = 1e-5   # well below one in the number of subjects
+
+[rounds]
+count = 15
+learning_rate = 1.0
+averaging = "subjects"
+
+[evaluation]
+test = 0.2  # share of subjects that are only scored
+"""

@@ -1,0 +1,87 @@
+"""The model that a run trains: built, started from public parameters, and divided into frozen and trained."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import SpecError
+from wholegrain.gradients.parameters import Layout
+from wholegrain.models import model_catalog
+from wholegrain.models.backbone import read_backbone
+from wholegrain.models.trainable_part import divided, train_head, train_low_rank
+from wholegrain.runs.spec import FederationSpec, ModelSpec, RunSpec
+from wholegrain.silo.training import Silo, viewed
+
+MOST_FEATURES = 10**7
+"""Of an item that nobody has shown; more is a slip of whoever wrote the spec."""
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A model, its frozen beginning (None where there is none), the rest, and what of it was public before the run.
+
+    The rest's trainable parameters are the model's, in the same order: one vector serves both.
+    """
+
+    model: nn.Module
+    frozen: nn.Module | None
+    trained: nn.Module
+    public: Mapping[str, Any]
+
+    def silos(self, silos: Mapping[str, Silo]) -> dict[str, Silo]:
+        """Silos whose items are shown to the trained part as the frozen one sees them.
+
+        Training, deployment and audit all take their silos from here.
+        """
+        return {name: replace(silo, view=self.frozen) for name, silo in silos.items()}
+
+    def seen(self, data: SubjectData) -> SubjectData:
+        """Items as the trained part sees them."""
+        if self.frozen is None:
+            return data
+        inputs = viewed(torch.from_numpy(data.inputs), self.frozen).numpy()
+        return SubjectData(np.ascontiguousarray(inputs), data.targets, data.subjects)
+
+
+def learner_for(spec: ModelSpec, features: int, classes: int, seed: int) -> Learner:
+    """The learner that a spec asks for."""
+    model = model_catalog.build(spec.name, features, classes, seed, spec.options)
+    if spec.start is None:
+        if spec.train != "all":
+            raise SpecError(f"model.train = '{spec.train}' needs model.start: without it, what is frozen is random.")
+        return Learner(model, None, model, {})
+    backbone = read_backbone(Path(spec.start))
+    backbone.load_into(model, spec.name)
+    if spec.train == "head":
+        train_head(model)
+    elif spec.train == "low_rank":
+        train_low_rank(model, spec.rank, seed)
+    public = {
+        "digest": backbone.digest,
+        "train": spec.train,
+        "rank": spec.rank if spec.train == "low_rank" else None,
+        "trained_parameters": Layout.of(model).size,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "backbone": dict(backbone.facts),
+    }
+    return Learner(model, *divided(model), public)
+
+
+def federation_learner(spec: RunSpec, federation: FederationSpec) -> Learner:
+    """The learner of a server, which knows the shape of an input and holds none."""
+    features = math.prod(federation.shape)
+    if features > MOST_FEATURES:
+        raise SpecError(f"federation.shape says {features:,} numbers for an item; {MOST_FEATURES:,} are the most.")
+    return learner_for(spec.model, features, federation.classes, spec.seed)
+
+
+def own_learner(model: nn.Module) -> Learner:
+    """The caller's own module, trained as it is."""
+    return Learner(model_catalog.checked(model), *divided(model), {})

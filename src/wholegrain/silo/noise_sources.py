@@ -1,0 +1,11 @@
+"""Sources of noise by name."""
+
+from wholegrain import _check
+from wholegrain.silo.noise import NoiseSource, SeededNoise
+from wholegrain.silo.secure_noise import SecureNoise
+
+
+def noise_source(name: str, seed: int) -> NoiseSource:
+    """`secure` for a release; `seeded` for a simulation that can be repeated."""
+    _check.known("noise", name, ("secure", "seeded"))
+    return SecureNoise() if name == "secure" else SeededNoise(seed)

@@ -1,0 +1,171 @@
+"""Models by name: drawn from the seed alone, and refused where an item's influence cannot be told."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from wholegrain.errors import ModelError, SpecError
+from wholegrain.gradients.parameters import flatten
+from wholegrain.models.model_catalog import MODELS, build, checked
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A caller's own module with factories."""
+    module = ModuleType("own_models")
+    module.linear = lambda features, classes, scale=1.0: nn.Linear(features, classes)
+    module.not_a_model = lambda features, classes: "a string"
+    module.norm = lambda features, classes: nn.Sequential(nn.BatchNorm1d(features), nn.Linear(features, classes))
+    module.constant = 3
+    monkeypatch.setitem(sys.modules, "own_models", module)
+    return module
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_seed_decides_the_parameters(name: str) -> None:
+    first, again, other = (flatten(build(name, features=16, classes=3, seed=seed)) for seed in (4, 4, 5))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_building_neither_reads_nor_disturbs_the_global_generators(name: str) -> None:
+    built = []
+    for seed in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
+            built.append(flatten(build(name, features=16, classes=3, seed=0)))
+            assert torch.equal(torch.random.get_rng_state(), before)
+            assert (np.random.get_state()[1] == numpy_before).all()
+    assert torch.equal(*built)
+
+
+@pytest.mark.parametrize("shape", [(16,), (1, 4, 4)], ids=["a row", "an image"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("stacked_lstm", "bigram")])
+def test_models_score_each_class(name: str, shape: tuple[int, ...]) -> None:
+    model = build(name, features=16, classes=4, seed=0)
+    assert model(torch.zeros(5, *shape)).shape == (5, 4)
+
+
+@pytest.mark.parametrize("name", ["stacked_lstm", "bigram"])
+def test_text_models_score_each_class_after_windows_of_any_length(name: str) -> None:
+    model = build(name, features=80, classes=4, seed=0)
+    for length in (1, 7, 80):
+        assert model(torch.zeros(5, length, dtype=torch.int64)).shape == (5, 4)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("leaf_cnn", 6_603_710), ("small_cnn", 23_614)])
+def test_image_models_have_as_many_parameters_as_they_say(name: str, parameters: int) -> None:
+    assert len(flatten(build(name, features=784, classes=62, seed=0))) == parameters
+
+
+@pytest.mark.parametrize("features", [15, 25])
+def test_image_models_refuse_what_is_no_square_image(features: int) -> None:
+    with pytest.raises(SpecError, match="square images"):
+        build("leaf_cnn", features=features, classes=2, seed=0)
+
+
+@pytest.mark.parametrize(("hidden", "linear"), [((), 1), ((7,), 2), ((7, 6, 5), 4)])
+def test_mlp_has_the_widths_that_were_asked_for(hidden: tuple[int, ...], linear: int) -> None:
+    model = build("mlp", features=3, classes=2, seed=0, options={"hidden": hidden})
+    layers = [module for module in model if isinstance(module, nn.Linear)]
+    assert len(layers) == linear
+    assert [layer.out_features for layer in layers] == [*hidden, 2]
+
+
+@pytest.mark.parametrize(("name", "suggested"), [("logistics", "logistic"), ("mpl", "mlp")])
+def test_an_unknown_name_is_refused_with_the_closest_one(name: str, suggested: str) -> None:
+    with pytest.raises(SpecError, match=f"'{name}'.*did you mean '{suggested}'"):
+        build(name, 3, 2, seed=0)
+
+
+def test_a_name_that_is_close_to_nothing_lists_what_there_is() -> None:
+    with pytest.raises(SpecError, match="known: logistic, mlp"):
+        build("transformer", 3, 2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("logistic", {"hidden": [3]}),
+        ("mlp", {"hiden": [3]}),
+        ("mlp", {"hidden": 3}),
+        ("mlp", {"hidden": ["wide"]}),
+        ("mlp", {"hidden": [-1]}),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused_by_name(name: str, options: dict) -> None:
+    with pytest.raises(SpecError, match=f"'{name}'"):
+        build(name, 3, 2, 0, options)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_callers_own_factory() -> None:
+    model = build("own_models:linear", features=3, classes=2, seed=0, options={"scale": 2.0})
+    assert isinstance(model, nn.Linear)
+    assert torch.equal(flatten(model), flatten(build("own_models:linear", 3, 2, seed=0)))
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere_at_all:linear", "cannot be imported"),
+        ("own_models:missing", "cannot be imported"),
+        (":linear", "cannot be imported"),
+        ("own_models:", "cannot be imported"),
+        ("own_models:constant", "not callable"),
+    ],
+)
+def test_a_factory_that_is_not_there_is_refused_by_name(name: str, reason: str) -> None:
+    with pytest.raises(SpecError, match=f"'{name}'.*{reason}"):
+        build(name, 3, 2, seed=0)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_factory_of_something_else_is_refused() -> None:
+    with pytest.raises(ModelError, match="returned str"):
+        build("own_models:not_a_model", 3, 2, seed=0)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_factorys_model_is_checked_too() -> None:
+    with pytest.raises(ModelError, match=r"'0' \(BatchNorm1d\)"):
+        build("own_models:norm", 3, 2, seed=0)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.BatchNorm3d(3), nn.SyncBatchNorm(3)],
+    ids=lambda m: type(m).__name__,
+)
+def test_layers_that_mix_items_are_refused_wherever_they_are(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Tanh(), layer))
+    with pytest.raises(ModelError, match=rf"'1\.1' \({type(layer).__name__}\).*GroupNorm"):
+        checked(model)
+
+
+@pytest.mark.parametrize("layer", [nn.GroupNorm(1, 3), nn.LayerNorm(3)], ids=lambda m: type(m).__name__)
+def test_layers_within_an_item_are_welcome(layer: nn.Module) -> None:
+    assert checked(layer) is layer
+
+
+def test_a_model_without_trainable_parameters_is_refused() -> None:
+    frozen = nn.Linear(3, 2)
+    for parameter in frozen.parameters():
+        parameter.requires_grad_(False)
+    for model in (frozen, nn.Tanh()):
+        with pytest.raises(ModelError, match="no trainable parameters"):
+            checked(model)
+
+
+def test_running_statistics_are_refused_and_instance_norm_without_them_is_not() -> None:
+    checked(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True)))
+    with pytest.raises(ModelError, match="InstanceNorm2d"):
+        checked(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)))

@@ -1,0 +1,66 @@
+"""What is frozen stays as it was, and what is trained begins where the public model ended."""
+
+import pytest
+import torch
+from torch import nn
+
+from wholegrain.errors import ModelError
+from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.models.model_catalog import build
+from wholegrain.models.trainable_part import divided, train_head, train_low_rank
+
+SHAPES = [("upright_cnn", 64), ("mlp", 64)]
+
+
+def images(features: int) -> torch.Tensor:
+    return torch.rand(3, features, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("name", "features"), SHAPES)
+def test_the_head_is_the_last_layer(name: str, features: int) -> None:
+    model = train_head(build(name, features=features, classes=5, seed=0))
+    last = list(model)[-1]
+    assert Layout.of(model).size == last.in_features * 5 + 5
+    assert torch.equal(flatten(model), torch.cat([last.weight.reshape(-1), last.bias]))
+
+
+@pytest.mark.parametrize(("name", "features"), SHAPES)
+def test_low_rank_updates_begin_at_nothing_and_come_from_the_seed(name: str, features: int) -> None:
+    plain = build(name, features=features, classes=5, seed=0)
+    x = images(features)
+    expected = plain(x)
+    made = [train_low_rank(build(name, features=features, classes=5, seed=0), 2, seed) for seed in (1, 1, 2)]
+    for model in made:
+        assert torch.equal(model(x), expected)
+    first, again, other = map(flatten, made)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_low_rank_updates_are_few_and_spare_the_layers_they_stand_beside() -> None:
+    model = train_low_rank(build("upright_cnn", features=784, classes=10, seed=0), 2, 0)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert sum(sizes.values()) == 2 * (25 + 24) + 2 * (24 * 9 + 48) + 2 * (2352 + 64) + 650
+    assert not any(".base." in name for name in sizes)
+
+
+@pytest.mark.parametrize(("name", "features"), SHAPES)
+def test_the_frozen_beginning_and_the_rest_are_the_model(name: str, features: int) -> None:
+    model = train_head(build(name, features=features, classes=5, seed=0))
+    frozen, rest = divided(model)
+    x = images(features)
+    assert frozen is not None
+    assert torch.equal(rest(frozen(x)), model(x))
+    assert torch.equal(flatten(rest), flatten(model))
+
+
+def test_where_nothing_is_frozen_nothing_is_divided() -> None:
+    for model in (build("mlp", 4, 2, 0), build("logistic", 4, 2, 0), train_head(build("stacked_lstm", 8, 4, 0))):
+        assert divided(model) == (None, model)
+
+
+def test_one_layer_cannot_be_divided() -> None:
+    with pytest.raises(ModelError, match="nothing to freeze"):
+        train_head(build("logistic", features=4, classes=2, seed=0))
+    with pytest.raises(ModelError, match="low-rank"):
+        train_low_rank(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)), 2, 0)

@@ -1,0 +1,155 @@
+"""What entries add up to: reserved is spent, the same release counts once, and a contradiction is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accounts import ACCOUNT, COUNTING, DELTA, budget, equal_terms, opening, released, reserved
+from wholegrain.errors import LedgerError
+from wholegrain.privacy.definitions import Unit
+from wholegrain.privacy.ledger_entries import Account, Opened
+from wholegrain.privacy.ledger_state import Book
+from wholegrain.privacy.pricing import price
+
+
+def book_of(*entries) -> Book:
+    book = Book()
+    for entry in entries:
+        book.add(entry)
+    return book
+
+
+def begun(*entries) -> Book:
+    """An account, a run on it, and these entries."""
+    return book_of(Opened(identity="00"), budget(10.0), opening(), *entries)
+
+
+def cost(book: Book, more=(), account: Account = ACCOUNT) -> float:
+    return price(book.spent(account, more), Unit.SUBJECT, COUNTING, DELTA)
+
+
+# What counts.
+
+
+def test_what_is_reserved_is_spent_whether_it_was_released_or_not():
+    vain, made = reserved(0, "north", 3), reserved(0, "south", 2)
+    book = begun(vain, made, released(made))
+    assert cost(book) == 3 + 2
+    run = book.runs["first"]
+    assert (run.reserved, run.released) == ({"north": 3, "south": 2}, {"south": 2})
+    assert (book.was_released(vain), book.was_released(made)) == (False, True)
+
+
+def test_rounds_of_a_silo_add_up():
+    book = begun(*(reserved(number, "north", 2) for number in range(5)))
+    assert book.runs["first"].reserved == {"north": 10}
+    assert book.runs["first"].released == {}
+    assert cost(book) == 10
+
+
+SAME = reserved(3, "north", 2)
+OTHERS = {
+    "round": reserved(4, "north", 2),
+    "silo": reserved(3, "south", 2),
+    "stream": reserved(3, "north", 2, stream="another"),
+    "start": reserved(3, "north", 2, start="another"),
+    "steps": reserved(3, "north", 1),
+    "run": reserved(3, "north", 2, run="second"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
+def test_a_release_is_told_from_others_by_everything_that_decides_it(other):
+    book = begun(SAME, released(SAME))
+    assert book.holds(SAME)
+    assert not book.holds(other)
+
+
+@pytest.mark.parametrize("what", ["round", "silo", "stream", "start"])
+def test_other_releases_cost_more(what):
+    assert cost(begun(SAME, OTHERS[what])) == 4
+
+
+def test_what_is_asked_is_priced_on_top_and_not_kept():
+    book = begun(reserved(0, "north", 3))
+    assert cost(book, [reserved(1, "north", 2), reserved(1, "south", 4)]) == 9
+    assert cost(book, [reserved(1, "north", 2), reserved(2, "north", 2)]) == 7
+    assert cost(book) == 3
+    assert book.runs["first"].reserved == {"north": 3}
+
+
+def test_runs_of_one_account_are_spent_together_and_in_order():
+    book = begun(opening("second"), reserved(0, run="second", steps=5), reserved(0, steps=1))
+    assert [dict(steps) for _, steps in book.spent(ACCOUNT)] == [{"north": 1}, {"north": 5}]
+    assert [run.opening.run for run in book.runs_of(ACCOUNT)] == ["first", "second"]
+    assert cost(book) == 6
+
+
+@pytest.mark.parametrize("other", [Account(data="clinics", budget="trial"), Account(data="schools")], ids=str)
+def test_accounts_are_apart(other):
+    book = begun(budget(1.0, other), opening("second", other), reserved(0, run="second", steps=5), reserved(0, steps=1))
+    assert (cost(book), cost(book, account=other)) == (1, 5)
+    assert book.budgets[other].epsilon == 1.0
+
+
+def test_an_account_that_nobody_spent_from_costs_nothing():
+    assert Book().spent(ACCOUNT) == []
+    assert begun().spent(ACCOUNT) == [(opening().terms.terms(), {})]
+
+
+def test_a_run_is_priced_on_the_terms_that_it_was_opened_with():
+    once = opening("second", terms=equal_terms(reach=1))
+    everywhere = [reserved(0, silo, 2, run=run) for run in ("first", "second") for silo in ("north", "south", "west")]
+    book = begun(once, *everywhere)
+    assert cost(book) == 3 * 2 + 2
+
+
+# Contradictions.
+
+
+CONTRADICTIONS = {
+    "opened twice": ([Opened(identity="01")], "the ledger is opened twice"),
+    "budget twice": ([budget(99.0)], "the budget 'main' of the data 'clinics' is opened twice"),
+    "run twice": ([opening()], "the run 'first' is opened twice"),
+    "run twice, otherwise": ([opening(spec="another")], "the run 'first' is opened twice"),
+    "no budget": ([opening("second", Account(data="schools"))], "the run 'second' spends from no budget"),
+    "no run": ([reserved(run="second")], "the run 'second' was never opened"),
+    "no such silo": ([reserved(silo="atlantis")], "do not name the silo 'atlantis'"),
+    "paid twice": ([reserved(), reserved()], "round 0 of 'north' is paid for twice"),
+    "paid twice, otherwise": ([reserved(), reserved(steps=9)], "round 0 of 'north' is paid for twice"),
+    "never paid": ([released(reserved())], "round 0 of 'north' is released and was never paid for"),
+    "other release": (
+        [reserved(), released(reserved(start="another"))],
+        "round 0 of 'north' is released and was never paid for",
+    ),
+    "released of no run": ([released(reserved(run="second"))], "released and was never paid for"),
+    "released twice": (
+        [reserved(), released(reserved()), released(reserved())],
+        "round 0 of 'north' is released twice",
+    ),
+}
+
+
+@pytest.mark.parametrize(("entries", "message"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+def test_an_entry_that_contradicts_those_before_it_is_refused(entries, message):
+    *fine, last = entries
+    book = begun(*fine)
+    before = cost(book), dict(book.runs), dict(book.budgets), book.identity
+    with pytest.raises(LedgerError, match=message):
+        book.add(last)
+    assert (cost(book), dict(book.runs), dict(book.budgets), book.identity) == before
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["north", "south"]), st.booleans()), unique=True))
+def test_released_never_exceeds_reserved(steps):
+    seen, book = set(), begun()
+    for round, silo, made in steps:
+        if (round, silo) in seen:
+            continue
+        seen.add((round, silo))
+        book.add(reserved(round, silo))
+        if made:
+            book.add(released(reserved(round, silo)))
+    run = book.runs["first"]
+    assert all(run.released[silo] <= run.reserved[silo] for silo in ("north", "south"))
+    assert sum(run.reserved.values()) == cost(book) == 2 * len(seen)
