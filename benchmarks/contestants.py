@@ -90,8 +90,8 @@ class Private:
 
     def step(self) -> None:
         """One private step."""
-        update = release(self.gradient().to(self.vector.dtype), self.batch, self.policy, self.noise)
-        self.vector.sub_(update, alpha=LEARNING_RATE)
+        update = release(self.gradient(), self.batch, self.policy, self.noise)
+        self.vector.sub_(update.to(self.vector.dtype), alpha=LEARNING_RATE)
 
 
 def in_pieces(model: nn.Module) -> ClippedSum:

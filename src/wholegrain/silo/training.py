@@ -113,8 +113,9 @@ class Trainer:
         for _ in range(steps):
             batch = policy.sampling.draw(silo.data.roster, draws)
             total = self._pooled(silo, batch, policy, vector, public)
-            # One format, whichever way the sum came about: what is rounded later must not tell which it was.
-            total = total.to(vector.dtype if self.noise.repeats else torch.float64)
+            if not self.noise.repeats:
+                # One format, whichever way the sum came about: what is rounded later must not tell which it was.
+                total = total.double()
             vector.sub_(release(total, batch, policy, noise).to(vector.dtype), alpha=self.learning_rate)
         return vector
 
