@@ -38,6 +38,13 @@ def fraction(name: str, value: float) -> float:
     return value
 
 
+def share_below_one(name: str, value: float) -> float:
+    """A number from zero up to, but not, one."""
+    if not (_finite(value) and 0 <= value < 1):
+        raise SpecError(f"{name} must be at least 0 and below 1, not {value}.")
+    return value
+
+
 def count(name: str, value: int) -> int:
     """A whole number of at least one."""
     if not (_finite(value) and value == int(value) and 1 <= value <= MOST_COUNT):

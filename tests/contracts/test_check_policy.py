@@ -16,12 +16,13 @@ from wholegrain.data.sampling import Batch, PoissonItems, PoissonSubjects
 from wholegrain.data.subjects import Roster, SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients import vmap_gradients
+from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import obstacles, step_event
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
-from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.policies.policy_catalog import CATALOG, Settings, find
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.silo.training import Silo, Trainer
@@ -45,6 +46,13 @@ def row(name: str) -> Policy:
     """The row with noise, unless it is one that has its own."""
     bare = find(name).row(SETTINGS, FACTS)
     return bare if bare.noise is not None else bare.with_noise(SIGMA)
+
+
+def noise_of(name: str) -> float:
+    """The row's own noise multiplier, or the one that it was given."""
+    noise = row(name).noise
+    assert isinstance(noise, FixedNoise)
+    return noise.multiplier
 
 
 def batches(policy: Policy, count: int = 200) -> Iterator[Batch]:
@@ -102,10 +110,10 @@ def test_batches_respect_the_caps_of_the_row(name: str) -> None:
 def test_the_expected_batch_is_what_the_divisor_takes_it_for(name: str) -> None:
     """The divisor is about the number of contributions, so that a learning rate means the same for every row."""
     policy = row(name)
-    if name == "user_ldp":
+    if policy.clip.per is ClipPer.BATCH:
         assert policy.divisor.value == 1
         return
-    per_subject = name in ("higradavg_dp", "subject_dp")
+    per_subject = policy.clip.pool is Pool.MEAN
     contributions = [batch.subjects if per_subject else len(batch.items) for batch in batches(policy, 1000)]
     # A group cap lets fewer items in than the public divisor counts, and HiGradAvgDP knows typical sizes only.
     assert 0.5 < np.mean(contributions) / policy.divisor.value < 1.2
@@ -118,7 +126,7 @@ def test_noise_and_divisor_are_the_same_for_every_batch(name: str) -> None:
     assert len({len(batch.items) for batch in drawn}) > 3
     assert len({policy.noise_multiplier_for(batch) for batch in drawn}) == 1
     assert len({policy.divisor.divisor_for(batch) for batch in drawn}) == 1
-    assert policy.noise_multiplier_for(EMPTY) == (0.0 if name == "fedavg" else SIGMA)
+    assert policy.noise_multiplier_for(EMPTY) == noise_of(name)
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,7 @@ def test_an_empty_batch_still_adds_noise(name: str) -> None:
     )
     start = flatten(model)
     moved = trainer.train(Silo(FACTS, data()), replace(policy, sampling=Nobody()), start, round=0, steps=1)
-    std = 0.0 if name == "fedavg" else SIGMA * CLIP_NORM
+    std = noise_of(name) * CLIP_NORM
     expected = start - 0.5 * std * torch.arange(1, len(start) + 1, dtype=start.dtype) / policy.divisor.value
     torch.testing.assert_close(moved, expected, rtol=1e-12, atol=1e-12)
 
@@ -177,7 +185,7 @@ def plan(name: str, bound: int | None = 6) -> Plan:
 @every_row
 def test_a_row_is_proved_for_a_subject_or_says_why_not(name: str) -> None:
     guarantee = plan(name).guarantee(Unit.SUBJECT)
-    if name == "fedavg":
+    if row(name).clip.per is ClipPer.NONE:
         assert guarantee.standing is Standing.NONE
         assert guarantee.epsilon == math.inf
         assert "not clipped" in guarantee.because
@@ -200,11 +208,11 @@ def test_without_a_bound_on_a_subjects_items_only_subject_sampling_is_proved(nam
 @every_row
 def test_only_a_clip_of_the_whole_batch_protects_a_silo(name: str) -> None:
     standing = plan(name).guarantee(Unit.SILO).standing
-    assert standing is (Standing.PROVED if name == "user_ldp" else Standing.NONE)
+    assert standing is (Standing.PROVED if row(name).clip.per is ClipPer.BATCH else Standing.NONE)
 
 
 @pytest.mark.parametrize("unit", [Unit.ITEM, Unit.SUBJECT])
-@pytest.mark.parametrize("name", [name for name in CATALOG if name != "fedavg"])
+@pytest.mark.parametrize("name", [name for name in CATALOG if noise_of(name)])
 def test_a_rows_event_depends_on_its_structure_and_not_on_its_name(name: str, unit: Unit) -> None:
     renamed = replace(row(name), name="another")
     assert step_event(renamed, FACTS, unit) == step_event(row(name), FACTS, unit)
@@ -218,6 +226,18 @@ def test_settings_name_a_rate_or_an_expected_batch(name: str) -> None:
     assert by_size.sampling.rate == pytest.approx(3 / things)
     whole = find(name).row(replace(SETTINGS, rate=None, batch_size=1000), FACTS)
     assert whole.sampling.rate == 1
+
+
+OTHERWISE = {"group_cap": CAP + 1, "items_per_step": CAP + 1, "by_span": True}
+"""Optional settings, each with another value."""
+
+
+@every_row
+@pytest.mark.parametrize("setting", OTHERWISE)
+def test_a_row_reads_the_optional_settings_that_its_entry_names_and_no_others(name: str, setting: str) -> None:
+    facts = replace(FACTS, knows_spans=True)
+    other = replace(SETTINGS, **{setting: OTHERWISE[setting]})
+    assert (find(name).row(SETTINGS, facts) != find(name).row(other, facts)) == (setting in find(name).reads)
 
 
 def test_local_group_dp_needs_its_cap() -> None:

@@ -137,13 +137,18 @@ def nlswork(folder: Path) -> Load:
     return load
 
 
-def synthetic(source: str, people: str, **options: Any) -> Callable[[Path], Load]:
+def synthetic(name: str) -> Callable[[Path], Load]:
     """A source that makes its subjects up: the last leaves by there being one fewer, any other from what was made."""
+    source = SOURCES[name]
+    assert source.subjects, f"{name} makes no subjects up: LOADERS must say how to load it without one of them"
 
     def loader(folder: Path) -> Load:
+        if source.package:
+            pytest.importorskip(source.package, reason=f"{name} needs {source.package}: install wholegrain[data]")
+
         def load(spec: RunSpec, gone: int | None) -> Dataset:
             count = PEOPLE - 1 if gone == PEOPLE - 1 else PEOPLE
-            made = load_dataset(with_source(spec, source, **options, **{people: count}))
+            made = load_dataset(with_source(spec, name, **source.small, **{source.subjects: count}))
             return made if gone is None or count < PEOPLE else without(made, gone)
 
         return load
@@ -168,10 +173,8 @@ LOADERS: Mapping[str, Callable[[Path], Load]] = {
     "plays": plays,
     "mnist_writers": mnist,
     "nlswork": nlswork,
-    "clinics": synthetic("clinics", "patients", clinics=4, visits=8, features=3),
-    "glyphs": synthetic("glyphs", "writers", items=7, classes=5),
-    "babble": synthetic("babble", "speakers", characters=40, window=10, stride=4),
 }
+"""How to load what is read from files; the other sources say by their rows how they make subjects up."""
 
 
 @dataclass(frozen=True)
@@ -220,18 +223,13 @@ def belonging_to(found: Belongings, codes: set[int]) -> Belongings:
     return {key: items for key, items in found.items() if key[0] in codes}
 
 
-@pytest.fixture(scope="module", params=LOADERS)
+@pytest.fixture(scope="module", params=dict.fromkeys([*LOADERS, *SOURCES]))
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Dataset]:
     """The data as a whole, and without one or the other subject."""
-    if request.param == "glyphs":
-        pytest.importorskip("matplotlib", reason="glyphs draws typefaces of matplotlib: install wholegrain[data]")
-    load, spec = LOADERS[request.param](tmp_path_factory.mktemp(request.param)), SETTINGS[0].spec()
+    loader = LOADERS.get(request.param) or synthetic(request.param)
+    load, spec = loader(tmp_path_factory.mktemp(request.param)), SETTINGS[0].spec()
     everybody: dict[str | None, Dataset] = {None: load(spec, None)}
     return everybody | {who: load(spec, person) for who, person in GONE.items()}
-
-
-def test_every_source_is_here() -> None:
-    assert set(LOADERS) == {"table", *SOURCES}
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

@@ -22,7 +22,7 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import BudgetError, LedgerError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
-from wholegrain.federation.server_optimiser import Average, Server, Step
+from wholegrain.federation.server_optimiser import Average, Momentum, Server
 from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
@@ -455,7 +455,7 @@ class Huge:
 
 
 def test_a_round_that_fails_leaves_what_the_server_remembers_and_one_that_overflows_fails() -> None:
-    server = Server(step=Step.MOMENTUM, learning_rate=10.0, average=Average.EXPONENTIAL)
+    server = Server(optimiser=Momentum(), learning_rate=10.0, average=Average.EXPONENTIAL)
     averaged = Averaged(PLAIN.weights, server=server)
     playing = list(rounds(State(0, torch.zeros(2)), HORIZON, Huge(), open_guard(terms=TERMS), averaged))
     assert [record.failed for record in playing] == [False, True, True, False]

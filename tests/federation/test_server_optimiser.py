@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wholegrain.federation.server_optimiser import NOTHING, PLAIN, Average, Memory, Server, Step
+from wholegrain.federation.server_optimiser import NOTHING, PLAIN, Adam, Average, Memory, Momentum, Server
 
 ROUNDS = 8
 
@@ -46,9 +46,9 @@ def test_by_default_the_mean_is_taken_to_the_last_bit() -> None:
 
 
 def test_momentum_and_adam_are_torchs() -> None:
-    momentum = Server(step=Step.MOMENTUM, learning_rate=0.3, momentum=0.8)
+    momentum = Server(optimiser=Momentum(0.8), learning_rate=0.3)
     assert_close(played(momentum)[0], by_torch(torch.optim.SGD, lr=0.3, momentum=0.8))
-    adam = Server(step=Step.ADAM, learning_rate=0.1)
+    adam = Server(optimiser=Adam(), learning_rate=0.1)
     assert_close(played(adam)[0], by_torch(torch.optim.Adam, lr=0.1, betas=(0.9, 0.99)))
 
 
@@ -63,7 +63,7 @@ def test_schedules_go_from_the_learning_rate_to_nothing(schedule: str, paces: li
 
 
 def test_where_the_past_decides_no_share_of_noise_is_named() -> None:
-    assert Server(step=Step.ADAM).noise_share(0, 2) is None
+    assert Server(optimiser=Adam()).noise_share(0, 2) is None
 
 
 @pytest.mark.parametrize("tail", [0.25, 0.5, 1.0, 0.01])

@@ -46,13 +46,13 @@ def test_building_neither_reads_nor_disturbs_the_global_generators(name: str) ->
 
 
 @pytest.mark.parametrize("shape", [(16,), (1, 4, 4)], ids=["a row", "an image"])
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("stacked_lstm", "bigram")])
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if not entry.reads_characters])
 def test_models_score_each_class(name: str, shape: tuple[int, ...]) -> None:
     model = build(name, features=16, classes=4, seed=0)
     assert model(torch.zeros(5, *shape)).shape == (5, 4)
 
 
-@pytest.mark.parametrize("name", ["stacked_lstm", "bigram"])
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.reads_characters])
 def test_text_models_score_each_class_after_windows_of_any_length(name: str) -> None:
     model = build(name, features=80, classes=4, seed=0)
     for length in (1, 7, 80):

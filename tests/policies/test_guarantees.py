@@ -46,7 +46,7 @@ def facts(name="silo", items=1000, subjects=400, bound=K, drops=False):
 
 
 def catalogued(name, silo, rate=Q, noise=SIGMA):
-    settings = Settings(rate=rate, group_cap=Z if name == "local_group_dp" else None)
+    settings = Settings(rate=rate, group_cap=Z)
     return find(name).row(settings, silo).with_noise(noise)
 
 
@@ -379,7 +379,7 @@ STEPS = {"north": 20, "south": 10, "west": 30}
 
 
 def rows_of(name, silos=SILOS, batch=100, noise=(SIGMA, SIGMA, SIGMA)):
-    settings = Settings(batch_size=batch, group_cap=2 if name == "local_group_dp" else None)
+    settings = Settings(batch_size=batch, group_cap=2)
     return [(find(name).row(settings, silo).with_noise(n), silo) for silo, n in zip(silos, noise, strict=True)]
 
 

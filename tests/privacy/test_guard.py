@@ -6,11 +6,12 @@ import pytest
 from dp_accounting import DpEvent, NonPrivateDpEvent
 
 from accounts import ACCOUNT, COUNTING, budget, confirmed, equal_terms, open_guard, opening, spent
+from policy_rows import private_policies
 from wholegrain.errors import BudgetError, LedgerError, WholegrainError
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings
+from wholegrain.policies.policy_catalog import Settings
 from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import gaussian, repeat
@@ -391,7 +392,7 @@ def play(guard, plan):
 
 
 @pytest.mark.parametrize("cohort", [None, 2])
-@pytest.mark.parametrize("policy", [name for name in CATALOG if name != "fedavg"])
+@pytest.mark.parametrize("policy", private_policies())
 def test_the_guard_reports_what_the_plan_says_of_the_same_releases(policy, cohort):
     plan = plan_of(policy, cohort=cohort, rounds=4, span=3)
     reported = play(guard_of(plan), plan)

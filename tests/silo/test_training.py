@@ -136,8 +136,7 @@ def test_each_step_asks_once_for_noise_from_the_one_stream_of_its_silo_and_round
     row = CATALOG[name].row(SETTINGS, silo().facts)
     row = row if row.noise else row.with_noise(0.7)
     trainer(noise=source).train(silo(), row, VECTOR, round=3, steps=5)
-    multiplier = 0.0 if name == "fedavg" else 0.7
-    assert source.asked == {(3, "north"): [(multiplier, 0.5)] * 5}
+    assert source.asked == {(3, "north"): [(row.noise.multiplier, 0.5)] * 5}
 
 
 def test_more_steps_begin_as_fewer_do() -> None:

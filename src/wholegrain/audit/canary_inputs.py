@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
@@ -66,7 +65,7 @@ def by_input(prepared: Prepared, noise: NoiseOf, unit: Unit, runs: int, seed: in
         projections = Projections(design, portrait)
         last = last_of(play(actual, start, projections))
         outputs = call(prepared.model, projections.layout, last, portrait.inputs)
-        rows.append((projections.best, -float(cross_entropy(outputs, portrait.targets))))
+        rows.append((projections.best, -float(prepared.loss(outputs, portrait.targets))))
         tick()
     level, final = np.array(rows).T
     return Outcome(coins, {"level": level, "final": final}, NoiseLaw())
@@ -110,7 +109,7 @@ class Projections:
 
 def gradient_of(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
     """The portrait's gradient of the whole model at these parameters; what is not finite counts as zero."""
-    gradient = batch_gradient(prepared.model, cross_entropy, layout, vector, portrait.inputs, portrait.targets)
+    gradient = batch_gradient(prepared.model, prepared.loss, layout, vector, portrait.inputs, portrait.targets)
     return gradient.nan_to_num_(0.0, 0.0, 0.0)
 
 

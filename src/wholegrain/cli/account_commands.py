@@ -130,8 +130,8 @@ def calibrate(
     if printed:
         answer(printed_noise(question, budget), json)
         return
-    if policy == "fedavg":
-        raise SpecError("fedavg has no noise to calibrate: it promises nothing.")
+    if find(policy).row(question.settings, question.federation.silos[0]).noise is not None:
+        raise SpecError(f"{policy} has no noise to calibrate: it promises nothing.")
     pricing = accountant_named(accountant)
     goal = Goal(epsilon=epsilon, delta=delta, unit=unit, accountant=pricing)
     plan = make_plan(policy, question.settings, question.federation, question.horizon, goal)
@@ -159,7 +159,7 @@ def costs(question: Question, noise: float, pricing: Accountant) -> dict[str, An
 
 def printed_noise(question: Question, budget: Budget) -> dict[str, Any]:
     """σ by the paper's own arithmetic; several silos by its second way, lots × silos."""
-    lots = question.steps * (1 if question.policy == "local_item_dp" else question.silos)
+    lots = question.steps * (1 if as_printed.CLAIMED_UNIT.get(question.policy) is Unit.ITEM else question.silos)
     facts: dict[str, Any] = {
         "policy": question.policy,
         "noise_multiplier": _printed(question, budget, lots),

@@ -177,8 +177,12 @@ def _free_folder(spec: Path) -> Path:
 
 
 def _report(finished: Run, folder: RunFolder) -> None:
-    rows = [(name, f"{score.accuracy:.4f}", f"{score.loss:.4f}") for name, score in finished.scores.items()]
-    display.out.print(display.table("Scores (not private)", ("items of", "accuracy", "loss"), rows))
+    further = dict.fromkeys(name for score in finished.scores.values() for name in score.further)
+    rows = [
+        (name, f"{score.accuracy:.4f}", f"{score.loss:.4f}", *(f"{score.further[each]:.4f}" for each in further))
+        for name, score in finished.scores.items()
+    ]
+    display.out.print(display.table("Scores (not private)", ("items of", "accuracy", "loss", *further), rows))
     display.out.print(display.spent(finished.guarantees, finished.plan.guarantees))
     if finished.account.shared:
         display.out.print(display.account(account_facts(finished.account)), soft_wrap=True)

@@ -1,21 +1,21 @@
 """The models that a silo agrees to train: its own files and its own code alone; of the server's nothing but names.
 
-A task names a model, its options and, where it starts from public parameters, the backbone's digest and what is trained
-from there. All of that must be what the charter says, or the task is refused.
+A task names a model, its options, its loss and, where it starts from public parameters, the backbone's digest and what
+is trained from there. All of that must be what the charter says, or the task is refused.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from torch.nn.functional import cross_entropy
-
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.deploy.charter import Charter
-from wholegrain.engines.wire import NO_START, ModelTask, SiloTask, start_of
+from wholegrain.engines.wire import NO_START, USUAL_LOSS, ModelTask, SiloTask, start_of
 from wholegrain.errors import RefusalError, SpecError, WholegrainError
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.losses import find_loss
+from wholegrain.gradients.reference import Loss
 from wholegrain.runs.spec import ModelSpec
 from wholegrain.runs.trained_model import Learner, learner_for
 from wholegrain.silo.training import Silo
@@ -27,6 +27,7 @@ class Agreed:
 
     model: ModelSpec
     learner: Learner
+    loss: Loss
     gradients: BookKeeping
     silo: Silo
     """With its view, if part of the model is frozen; what that makes of the items is computed once."""
@@ -35,7 +36,12 @@ class Agreed:
     @property
     def task(self) -> ModelTask:
         """What a task must say of the model, to the letter."""
-        return ModelTask(model=self.model.name, options=self.model.options, start=start_of(self.learner.public))
+        return ModelTask(
+            model=self.model.name,
+            options=self.model.options,
+            start=start_of(self.learner.public),
+            loss=self.model.loss,
+        )
 
     @cached_property
     def scored(self) -> SubjectData | None:
@@ -54,27 +60,30 @@ def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData 
         Agreed(
             model=model,
             learner=learner,
-            gradients=BookKeeping(learner.trained, cross_entropy, memory=memory),
+            loss=loss,
+            gradients=BookKeeping(learner.trained, loss, memory=memory),
             silo=learner.silos({charter.silo: silo})[charter.silo],
             held_out=held_out,
         )
-        for model, learner in zip(charter.allow.models, _learners(charter, dataset), strict=True)
+        for model, (learner, loss) in zip(charter.allow.models, _learners(charter, dataset), strict=True)
     )
 
 
-def _learners(charter: Charter, dataset: Dataset) -> Iterator[Learner]:
+def _learners(charter: Charter, dataset: Dataset) -> Iterator[tuple[Learner, Loss]]:
     for number, model in enumerate(charter.allow.models):
         try:
-            yield learner_for(model, dataset.features, dataset.classes, charter.seed)
+            yield learner_for(model, dataset.features, dataset.classes, charter.seed), find_loss(model.loss)
         except WholegrainError as error:
             raise SpecError(f"In the charter, allow.models.{number}: {error}") from error
 
 
 def find_agreed(agreed: Sequence[Agreed], task: SiloTask) -> Agreed:
     """The model that the task asks for, from the start that it asks for; nothing is built for it."""
-    named = [each for each in agreed if (each.task.model, each.task.options) == (task.model, task.options)]
+    asked = (task.model, task.options, task.loss)
+    named = [each for each in agreed if (each.task.model, each.task.options, each.task.loss) == asked]
     if not named:
-        raise RefusalError("allow.models", f"the model '{task.model}' with these options is not agreed to")
+        loss = "" if task.loss == USUAL_LOSS else f" and the loss '{task.loss}'"
+        raise RefusalError("allow.models", f"the model '{task.model}' with these options{loss} is not agreed to")
     for each in named:
         if each.task.start == task.start:
             return each

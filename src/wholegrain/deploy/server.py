@@ -11,18 +11,18 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from torch.nn.functional import cross_entropy
 
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.wire import SiloTask, start_of
 from wholegrain.errors import RunError, SpecError, WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.runs.observers import RoundDone, SiloDone
-from wholegrain.runs.planning import plan_federation, settings_of
+from wholegrain.runs.planning import plan_federation, server_of, settings_of
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded
 from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec, load
@@ -68,7 +68,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
     federation = _federation(spec)
     pricing = pricing or accountant(spec.privacy.accountant)
     plan = plan_federation(spec, federation, pricing)
-    learner = federation_learner(spec, federation)
+    learner, loss = federation_learner(spec, federation), find_loss(spec.model.loss)
     return Prepared(
         spec=spec,
         data="federation",
@@ -77,8 +77,10 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         scored={},
         learner=learner,
         first=flatten(learner.model),
-        clipped_sum=BookKeeping(learner.trained, cross_entropy),
+        loss=loss,
+        clipped_sum=BookKeeping(learner.trained, loss),
         noise=noise_source(spec.privacy.noise, spec.seed),
+        server=server_of(spec),
     )
 
 
@@ -98,6 +100,7 @@ def task_for(prepared: Prepared, policy: Policy, run: str) -> SiloTask:
         model=spec.model.name,
         options=spec.model.options,
         start=start_of(prepared.public),
+        loss=spec.model.loss,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
@@ -98,7 +97,7 @@ class Host:
         if not allowed or agreed.scored is None:
             raise RefusalError("allow.scores", "no score may leave this silo")
         self._require_parameters(vector, agreed)
-        found = score(agreed.learner.trained, cross_entropy, vector, agreed.scored)
+        found = score(agreed.learner.trained, agreed.loss, vector, agreed.scored)
         return {name: getattr(found, name) for name in allowed}
 
     def require_budget(self) -> BudgetOpened:

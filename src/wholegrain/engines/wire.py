@@ -22,6 +22,7 @@ RAW = "wholegrain.float32"
 """Flower's name for how an array is packed: ours is raw float32, little-endian."""
 
 NO_START = "no backbone"
+USUAL_LOSS = "cross_entropy"
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -48,11 +49,12 @@ class StartTask(_Form):
 
 
 class ModelTask(_Form):
-    """Which model is trained, from which start."""
+    """Which model is trained, from which start, on which loss (not said where it is the usual one)."""
 
     model: Name
     options: dict[str, Any] = {}
     start: StartTask | None = None
+    loss: Annotated[Name, Field(exclude_if=lambda loss: loss == USUAL_LOSS)] = USUAL_LOSS
 
     def __str__(self) -> str:
         return f"the model '{self.model}' from {self.start or NO_START}"

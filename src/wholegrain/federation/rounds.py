@@ -112,7 +112,7 @@ def _asked_for(answers: Iterator[SiloUpdate | SiloFault], cohort: tuple[str, ...
 
 def digest(vector: Tensor) -> str:
     """What tells parameters from others, to the last bit."""
-    return hashlib.blake2b(vector.contiguous().view(torch.uint8).numpy().data, digest_size=16).hexdigest()
+    return hashlib.blake2b(vector.contiguous().reshape(-1).view(torch.uint8).numpy().data, digest_size=16).hexdigest()
 
 
 def _gave_up(round: int, faults: tuple[SiloFault, ...]) -> str:

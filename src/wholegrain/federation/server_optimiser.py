@@ -1,33 +1,170 @@
 """What the server makes of a round's mean. Silos have added their noise by then: nothing here costs privacy.
 
-What the server remembers from round to round is part of a run's state, so that a run goes on to the same bits.
+An optimiser is a row of `OPTIMISERS`, or the user's own subclass of `ServerOptimiser`. What the server remembers from
+round to round is part of a run's state, so that a run goes on to the same bits.
 """
 
+import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from wholegrain import _check
+from wholegrain._registry import Registry
+from wholegrain.errors import SpecError
+
 Memory = Mapping[str, Tensor]
 NOTHING: Memory = MappingProxyType({})
+RESERVED = ("average", "averages")
+"""Names in the memory that are the server's own; an optimiser's state has others."""
 
-# Adam's second moment, and what keeps its step finite.
-SECOND, TINY = 0.99, 1e-8
+
+class ServerOptimiser(ABC):
+    """How the parameters follow a round's mean (the "server optimizer" of Reddi et al. 2021): a frozen value.
+
+    Its options are its fields. What it remembers from round to round is what `step` returns, never an attribute: a run
+    that is resumed gives it back to the bit.
+    """
+
+    @abstractmethod
+    def step(self, vector: Tensor, mean: Tensor, state: Memory, pace: float) -> tuple[Tensor, Memory]:
+        """The parameters after a round, and the state to remember, as tensors by name.
+
+        `vector` holds the parameters before the round and `mean` what silos made of them on average: `mean - vector` is
+        the update, and minus that the gradient. `state` is empty in the first round; `pace` is the learning rate.
+        """
+
+    @property
+    def gain(self) -> float | None:
+        """How far an update moves the parameters in all rounds together, per learning rate; None where it depends."""
+        return None
+
+    def noise_share(self, pace: float) -> float | None:
+        """What a round's noise is multiplied by on its way into the parameters; None where the past decides that."""
+        return None
 
 
-class Step(StrEnum):
-    """How the parameters follow the mean."""
+@dataclass(frozen=True)
+class Plain(ServerOptimiser):
+    """The parameters become the mean, or go a part of the way (FedAvg, McMahan et al. 2017)."""
 
-    PLAIN = "plain"
-    """They become the mean, or go a part of the way."""
-    MOMENTUM = "momentum"
-    """They keep some of their speed."""
-    ADAM = "adam"
-    """Each at a pace of its own, by how steadily it was asked to move."""
+    gain = 1.0
+
+    def step(self, vector: Tensor, mean: Tensor, state: Memory, pace: float) -> tuple[Tensor, Memory]:
+        """See `ServerOptimiser`."""
+        return (mean if pace == 1 else torch.lerp(vector, mean, pace)), NOTHING
+
+    def noise_share(self, pace: float) -> float | None:
+        """As much of the noise as of the mean."""
+        return pace
+
+
+@dataclass(frozen=True)
+class Momentum(ServerOptimiser):
+    """The parameters keep some of their speed (FedAvgM, Hsu et al. 2019)."""
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check.share_below_one("server.momentum", self.momentum)
+
+    def step(self, vector: Tensor, mean: Tensor, state: Memory, pace: float) -> tuple[Tensor, Memory]:
+        """See `ServerOptimiser`."""
+        speed = state.get("speed", torch.zeros_like(vector)) * self.momentum + (mean - vector)
+        return vector + speed * pace, {"speed": speed}
+
+    @property
+    def gain(self) -> float:
+        """Of a geometric series."""
+        return 1 / (1 - self.momentum)
+
+
+@dataclass(frozen=True)
+class Adam(ServerOptimiser):
+    """Adam, as torch has it, on the updates of rounds (FedAdam, Reddi et al. 2021)."""
+
+    momentum: float = 0.9
+    second: float = 0.99
+    """The decay of the second moment."""
+    tiny: float = 1e-8
+    """What keeps a step finite."""
+
+    def __post_init__(self) -> None:
+        _check.share_below_one("server.momentum", self.momentum)
+        _check.share_below_one("server.options.second", self.second)
+        _check.positive("server.options.tiny", self.tiny)
+
+    def step(self, vector: Tensor, mean: Tensor, state: Memory, pace: float) -> tuple[Tensor, Memory]:
+        """See `ServerOptimiser`."""
+        update = mean - vector
+        count = state.get("count", torch.zeros(1, dtype=torch.int64)) + 1
+        speed = torch.lerp(update, state.get("speed", torch.zeros_like(vector)), self.momentum)
+        squares = torch.lerp(update * update, state.get("squares", torch.zeros_like(vector)), self.second)
+        steady, scale = speed / (1 - self.momentum ** int(count)), squares / (1 - self.second ** int(count))
+        return vector + pace * steady / (scale.sqrt() + self.tiny), {"speed": speed, "squares": squares, "count": count}
+
+
+OPTIMISERS: Registry[Callable[..., Any]] = Registry(
+    "server optimiser",
+    "server.step",
+    {"plain": Plain, "momentum": Momentum, "adam": Adam},
+    lambda name, factory: factory,
+)
+
+
+def make_optimiser(name: str, options: Mapping[str, Any], momentum: float) -> ServerOptimiser:
+    """The named optimiser, or the user's own `module:name`, with these options.
+
+    `momentum` is for whichever has that option.
+    """
+    factory = OPTIMISERS.find(name)
+    has_momentum = "momentum" in inspect.signature(factory).parameters
+    given = {"momentum": momentum, **options} if has_momentum else options
+    optimiser = OPTIMISERS.make(name, factory, given, ServerOptimiser)  # type: ignore[type-abstract]
+    _require_pure(name, optimiser)
+    return optimiser
+
+
+def _require_pure(name: str, optimiser: ServerOptimiser) -> None:
+    """Play two rounds twice: what could not be resumed to the bit is refused before a round is paid for."""
+    try:
+        first, again = _trial(optimiser), _trial(optimiser)
+        if not all(map(torch.equal, first, again)):
+            raise ValueError("it does not repeat itself; what it remembers belongs into the state that `step` returns")
+    except Exception as error:  # an optimiser may be the user's own code
+        raise SpecError(f"The server optimiser '{name}' cannot be used: {_check.reason(error)}.") from error
+
+
+def _trial(optimiser: ServerOptimiser) -> list[Tensor]:
+    """All that two rounds give, of which the second starts from what the first remembers."""
+    vector, state, found = torch.tensor([0.0, 1.0, -2.0]), NOTHING, list[Tensor]()
+    for _ in range(2):
+        given = [vector, vector + torch.tensor([0.5, 0.0, -0.25]), *state.values()]
+        before = [tensor.clone() for tensor in given]
+        moved, state = optimiser.step(given[0], given[1], state, 0.5)
+        if not all(map(torch.equal, given, before)):
+            raise ValueError("it changes in place what it was given")
+        _require_form(moved, state, like=vector)
+        vector = moved
+        found += [vector, *(state[key] for key in sorted(state))]
+    return found
+
+
+def _require_form(vector: Tensor, state: Memory, like: Tensor) -> None:
+    if not isinstance(vector, Tensor) or vector.shape != like.shape or vector.dtype is not like.dtype:
+        raise ValueError("it must give parameters of the shape and type that it was given")
+    if not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
+        raise ValueError("it must remember tensors by name, and nothing else")
+    taken = sorted(set(RESERVED) & set(state))
+    if taken:
+        raise ValueError(f"its state has the name '{taken[0]}', which is the server's own")
 
 
 class Average(StrEnum):
@@ -56,10 +193,9 @@ class Server:
     Guarantee: a function of what the silos released, of public settings and of its own past: post-processing.
     """
 
-    step: Step = Step.PLAIN
+    optimiser: ServerOptimiser = Plain()
     learning_rate: float = 1.0
     schedule: str = "constant"
-    momentum: float = 0.9
     average: Average = Average.NONE
     tail: float = 0.5
     decay: float = 0.9
@@ -70,31 +206,17 @@ class Server:
 
     def noise_share(self, round: int, rounds: int) -> float | None:
         """What a round's noise is multiplied by on its way into the parameters; None where the past decides that."""
-        return self.pace(round, rounds) if self.step is Step.PLAIN else None
+        return self.optimiser.noise_share(self.pace(round, rounds))
 
     def move(self, vector: Tensor, mean: Tensor, memory: Memory, round: int, rounds: int) -> tuple[Tensor, Memory]:
         """Parameters after the round, and what to remember."""
-        moved, kept = self._moved(vector, mean, memory, self.pace(round, rounds))
+        state = {name: value for name, value in memory.items() if name not in RESERVED}
+        moved, kept = self.optimiser.step(vector, mean, state, self.pace(round, rounds))
         return moved, {**kept, **self._averaged(moved, memory, round, rounds)}
 
     def shown(self, vector: Tensor, memory: Memory) -> Tensor:
         """The parameters that are scored, and kept in the end."""
         return memory.get("average", vector)
-
-    def _moved(self, vector: Tensor, mean: Tensor, memory: Memory, pace: float) -> tuple[Tensor, Memory]:
-        if self.step is Step.PLAIN:
-            return (mean, NOTHING) if pace == 1 else (torch.lerp(vector, mean, pace), NOTHING)
-        speed = memory.get("speed", torch.zeros_like(vector))
-        update = mean - vector
-        if self.step is Step.MOMENTUM:
-            speed = speed * self.momentum + update
-            return vector + speed * pace, {"speed": speed}
-        squares = memory.get("squares", torch.zeros_like(vector))
-        count = memory.get("count", torch.zeros(1, dtype=torch.int64)) + 1
-        speed = torch.lerp(update, speed, self.momentum)
-        squares = torch.lerp(update * update, squares, SECOND)
-        steady, scale = speed / (1 - self.momentum ** int(count)), squares / (1 - SECOND ** int(count))
-        return vector + pace * steady / (scale.sqrt() + TINY), {"speed": speed, "squares": squares, "count": count}
 
     def _averaged(self, vector: Tensor, memory: Memory, round: int, rounds: int) -> Memory:
         if self.average is Average.NONE or round < self._first(rounds):

@@ -1,6 +1,7 @@
 """Which models a spec may name, and which a private step refuses."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -8,20 +9,34 @@ import torch
 from torch import nn
 
 from wholegrain import _check
-from wholegrain._imports import own
 from wholegrain._random import Purpose, derive
+from wholegrain._registry import Registry
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.models import dense, images, text
 
-MODELS: Mapping[str, Callable[..., nn.Module]] = {
-    "logistic": dense.logistic,
-    "mlp": dense.mlp,
-    "leaf_cnn": images.leaf_cnn,
-    "small_cnn": images.small_cnn,
-    "upright_cnn": images.upright_cnn,
-    "stacked_lstm": text.stacked_lstm,
-    "bigram": text.bigram,
-}
+
+@dataclass(frozen=True)
+class Entry:
+    """A function that builds a model, and whether it reads numbers (a row or an image) or codes of characters."""
+
+    build: Callable[..., nn.Module]
+    reads_characters: bool = False
+
+
+MODELS = Registry(
+    "model",
+    "model.name",
+    {
+        "logistic": Entry(dense.logistic),
+        "mlp": Entry(dense.mlp),
+        "leaf_cnn": Entry(images.leaf_cnn),
+        "small_cnn": Entry(images.small_cnn),
+        "upright_cnn": Entry(images.upright_cnn),
+        "stacked_lstm": Entry(text.stacked_lstm, reads_characters=True),
+        "bigram": Entry(text.bigram, reads_characters=True),
+    },
+    lambda name, factory: Entry(factory),
+)
 
 
 def build(
@@ -35,7 +50,7 @@ def build(
       (1): Linear(in_features=3, out_features=2, bias=True)
     )
     """
-    factory = _factory(name)
+    factory = MODELS.find(name).build
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, Purpose.INITIAL) % 2**32)
         try:
@@ -79,7 +94,3 @@ def _drops(module: nn.Module) -> bool:
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     return isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
-
-
-def _factory(name: str) -> Callable[..., nn.Module]:
-    return own("model factory", name) if ":" in name else MODELS[_check.known("model", name, MODELS)]

@@ -233,7 +233,7 @@ def _claim(
         return ()
     unit = CLAIMED_UNIT[policy]
     because = f"as printed, horizontal composition by {way}" if unit is Unit.SUBJECT else "as printed"
-    if policy == "user_ldp":
+    if rows[0][0].clip.per is ClipPer.BATCH:
         because += "; claimed of a silo, and so of each subject"
         needed = user_ldp_condition(budget)
         least = min(row.noise.multiplier for row, _ in rows if isinstance(row.noise, FixedNoise))

@@ -4,12 +4,12 @@ A new algorithm is a new row here. If its combination of sampling, clip and pool
 it; if not, a plan refuses it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from wholegrain import _check
-from wholegrain._imports import own
+from wholegrain._registry import Registry
 from wholegrain.data.sampling import PoissonItems, PoissonSubjects
 from wholegrain.errors import SpecError, WholegrainError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
@@ -123,35 +123,18 @@ def subject_dp(settings: Settings, silo: SiloFacts) -> Policy:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row's maker and what it protects, in words."""
+    """A row's maker, whom it protects in words, and which of the optional settings it reads."""
 
     row: Callable[[Settings, SiloFacts], Policy]
     protects: str
+    reads: tuple[str, ...] = ()
 
 
-CATALOG: Mapping[str, Entry] = {
-    "fedavg": Entry(fedavg, "nobody"),
-    "local_item_dp": Entry(local_item_dp, "one record; a person only as far as K and M reach"),
-    "local_group_dp": Entry(local_group_dp, "a person, by bounding their records in a batch"),
-    "higradavg_dp": Entry(higradavg_dp, "a person, by averaging their clipped gradients"),
-    "user_ldp": Entry(user_ldp, "a whole silo, and so each person in it"),
-    "subject_dp": Entry(subject_dp, "a person, by clipping their mean gradient"),
-}
+def _own_entry(name: str, row: Callable[..., object]) -> Entry:
+    return Entry(partial(_own_row, name, row), " ".join((row.__doc__ or "what its plan says").split()).rstrip("."))
 
 
-def find(name: str) -> Entry:
-    """The entry with this name, or the user's own row `module:function`.
-
-    An unknown name is refused with the closest one suggested. Whose row it is makes no difference to what is proved of
-    it: `guarantees` looks at its structure alone.
-    """
-    if ":" not in name:
-        return CATALOG[_check.known("policy", name, CATALOG)]
-    row = own("policy", name)
-    return Entry(partial(_checked, name, row), " ".join((row.__doc__ or "what its plan says").split()).rstrip("."))
-
-
-def _checked(name: str, row: Callable[[Settings, SiloFacts], Policy], settings: Settings, silo: SiloFacts) -> Policy:
+def _own_row(name: str, row: Callable[..., object], settings: Settings, silo: SiloFacts) -> Policy:
     try:
         made = row(settings, silo)
     except WholegrainError:
@@ -163,3 +146,26 @@ def _checked(name: str, row: Callable[[Settings, SiloFacts], Policy], settings: 
     if not isinstance(made, Policy):
         raise SpecError(f"The policy '{name}' gave {type(made).__name__}, not a Policy.")
     return made
+
+
+CATALOG = Registry(
+    "policy",
+    "policy.name",
+    {
+        "fedavg": Entry(fedavg, "nobody"),
+        "local_item_dp": Entry(local_item_dp, "one record; a person only as far as K and M reach"),
+        "local_group_dp": Entry(local_group_dp, "a person, by bounding their records in a batch", ("group_cap",)),
+        "higradavg_dp": Entry(higradavg_dp, "a person, by averaging their clipped gradients"),
+        "user_ldp": Entry(user_ldp, "a whole silo, and so each person in it"),
+        "subject_dp": Entry(subject_dp, "a person, by clipping their mean gradient", ("items_per_step", "by_span")),
+    },
+    _own_entry,
+)
+
+
+def find(name: str) -> Entry:
+    """The entry with this name, or the user's own row `module:function`.
+
+    Whose row it is makes no difference to what is proved of it: `guarantees` looks at its structure alone.
+    """
+    return CATALOG.find(name)

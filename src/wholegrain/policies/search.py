@@ -32,7 +32,7 @@ from wholegrain.policies.guarantees import Row, federation_event, missing_bound,
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
-from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.policies.policy_catalog import CATALOG, Settings, find
 from wholegrain.privacy.calibration import first_guess
 from wholegrain.privacy.definitions import Budget, Unit
 from wholegrain.privacy.events import presence
@@ -47,7 +47,8 @@ PACES = tuple(2.0 ** (half / 2) for half in range(-14, 5))
 """Learning rates that are weighed, as multiples of the spec's."""
 RATES = (1.0, 0.3, 0.1)
 STEPS = (20, 40, 60, 100, 200)
-POLICIES = ("subject_dp", "higradavg_dp", "local_group_dp", "local_item_dp", "user_ldp")
+POLICIES = tuple(CATALOG)[::-1]
+"""All of the catalogue; what cannot be priced is passed over. Of equals the first is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +105,13 @@ def leaders(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _of_policy(question: Question, policy: str) -> Iterator[Candidate]:
-    by_span = question.by_span and policy == "subject_dp"
+    reads = find(policy).reads
+    by_span = question.by_span and "by_span" in reads
     for rate in RATES[:1] if by_span else RATES:  # by span, everybody is in every step
         settings = Settings(
             rate=rate,
             clip_norm=question.clip_norm,
-            group_cap=1 if policy == "local_group_dp" else None,
+            group_cap=1 if "group_cap" in reads else None,
             by_span=by_span,
         )
         try:

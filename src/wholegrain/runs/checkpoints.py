@@ -28,7 +28,8 @@ class Checkpoints:
     def add(self, state: State) -> None:
         """Write the state whole; then let go of those that are no longer needed."""
         facts = {"run": self.run, "round": str(state.round), "digest": _digest(state)}
-        remembered = {f"{MEMORY}{name}": value.contiguous() for name, value in state.memory.items()}
+        # Copies: a state may name one tensor twice, or the parameters themselves, and the format refuses that.
+        remembered = {f"{MEMORY}{name}": value.contiguous().clone() for name, value in state.memory.items()}
         write_whole(self._file(state.round), save({"vector": state.vector, **remembered}, metadata=facts))
         for old in self._files()[KEPT:]:
             with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.search import POLICIES, Candidate, Question, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget
-from wholegrain.runs.planning import check_early, plan_for, published
+from wholegrain.runs.planning import check_early, plan_for, published, server_of
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.trained_model import federation_learner
 
@@ -98,14 +98,20 @@ def _changed(spec: RunSpec, chosen: Candidate) -> dict[str, Any]:
     # As many digits as are shown, so that what is shown gives the very same spec.
     pace = float(f"{_own_pace(spec) * chosen.pace:.4g}")
     tree["rounds"] |= {"count": chosen.steps, "steps": 1, "learning_rate": pace, "averaging": "subjects"}
-    tree["server"] |= {"step": "plain", "learning_rate": 1.0, "schedule": chosen.schedule, "average": "none"}
+    tree["server"] |= {
+        "step": "plain",
+        "options": {},
+        "learning_rate": 1.0,
+        "schedule": chosen.schedule,
+        "average": "none",
+    }
     return tree
 
 
 def _own_pace(spec: RunSpec) -> float:
     """The spec's learning rate, as one of plain steps."""
-    server = spec.server
-    if server.step == "adam":
-        raise SpecError("plan --optimise reads from the spec how steep the way is, and Adam's pace does not tell.")
-    momentum = server.momentum if server.step == "momentum" else 0.0
-    return spec.rounds.learning_rate * server.learning_rate / (1 - momentum)
+    optimiser = server_of(spec).optimiser
+    if optimiser.gain is None:
+        name = type(optimiser).__name__
+        raise SpecError(f"plan --optimise reads from the spec how steep the way is, and {name}'s pace does not tell.")
+    return spec.rounds.learning_rate * spec.server.learning_rate * optimiser.gain

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from wholegrain import _check
 from wholegrain.errors import SpecError
+from wholegrain.federation.server_optimiser import Average, Server, make_optimiser
+from wholegrain.gradients.losses import find_loss
 from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
@@ -15,6 +17,7 @@ from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
 from wholegrain.runs.declared_sizes import require_declared
+from wholegrain.runs.metrics import find_metrics
 from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec
 
 MOST_LEARNING_RATE = 1e6
@@ -98,8 +101,11 @@ def _planned(
 
 
 def check_early(spec: RunSpec) -> None:
-    """Refuse impossible numbers before any data is read."""
+    """Refuse impossible numbers and unknown names before any data is read."""
     find(spec.policy.name)
+    find_loss(spec.model.loss)
+    find_metrics(spec.evaluation.metrics)
+    server_of(spec)
     settings_of(spec)
     _goal(spec, accountant(spec.privacy.accountant))
     if spec.privacy.noise == "secure" and spec.federation is None:
@@ -134,6 +140,19 @@ def settings_of(spec: RunSpec) -> Settings:
         group_cap=policy.group_cap,
         items_per_step=policy.items_per_step,
         by_span=policy.by_span,
+    )
+
+
+def server_of(spec: RunSpec) -> Server:
+    """What the server makes of each round's mean."""
+    server = spec.server
+    return Server(
+        optimiser=make_optimiser(server.step, server.options, server.momentum),
+        learning_rate=server.learning_rate,
+        schedule=server.schedule,
+        average=Average(server.average),
+        tail=server.tail,
+        decay=server.decay,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
@@ -22,12 +21,13 @@ from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
-from wholegrain.federation.server_optimiser import Average, Server, Step
+from wholegrain.federation.server_optimiser import Server, ServerOptimiser
 from wholegrain.gradients.backend_selection import mixes_items
 from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.parameters import flatten, load
-from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import Accountant, accountant
@@ -46,9 +46,10 @@ from wholegrain.runs.accounts import (
 )
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
+from wholegrain.runs.metrics import find_metrics
 from wholegrain.runs.noise_to_signal import noise_distance
 from wholegrain.runs.observers import Observed, Observer, RoundDone, ignore
-from wholegrain.runs.planning import check_early, plan_for
+from wholegrain.runs.planning import check_early, plan_for, server_of
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.trained_model import Learner, learner_for, own_learner
 from wholegrain.silo.noise import NoiseSource
@@ -74,8 +75,10 @@ class Prepared:
     """The model; silos and scored items are seen through its frozen beginning, where it has one."""
     first: Tensor
     """The parameters before round 0: runs leave their own in the model."""
+    loss: Loss
     clipped_sum: ClippedSum
     noise: NoiseSource
+    server: Server
 
     @property
     def model(self) -> nn.Module:
@@ -144,8 +147,14 @@ class Run:
         return next(g for g in self.guarantees if g.unit is unit and g.standing is not Standing.CLAIMED)
 
 
-def train(dataset: Dataset, *, model: nn.Module | Mapping[str, Any] | None = None, **sections: Any) -> Run:
-    """Train on a data set in memory; the keywords are the sections of a spec.
+def train(
+    dataset: Dataset,
+    *,
+    model: nn.Module | Mapping[str, Any] | None = None,
+    server: Server | ServerOptimiser | Mapping[str, Any] | None = None,
+    **sections: Any,
+) -> Run:
+    """Train on a data set in memory; the keywords are the sections of a spec. A model or a server may be a value.
 
     >>> import wholegrain as wg
     >>> run = wg.train(
@@ -160,7 +169,13 @@ def train(dataset: Dataset, *, model: nn.Module | Mapping[str, Any] | None = Non
     given = model if isinstance(model, nn.Module) else None
     if model is not None and given is None:
         sections["model"] = model
+    if isinstance(server, ServerOptimiser):
+        server = Server(optimiser=server)
+    if server is not None and not isinstance(server, Server):
+        sections["server"] = server
     prepared = prepare(RunSpec.of(sections), dataset=dataset, model=given)
+    if isinstance(server, Server):
+        prepared = replace(prepared, server=server)
     with guarded(prepared, secrets.token_hex(8)) as guard:
         return execute(prepared, guard)
 
@@ -186,7 +201,8 @@ def prepare(
     scored = dict(parts.held_out)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items() if silo.data.items}
-    gradients = BookKeeping(learner.trained, cross_entropy, memory=_memory(spec))
+    loss = find_loss(spec.model.loss)
+    gradients = BookKeeping(learner.trained, loss, memory=_memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
     return Prepared(
         spec=spec,
@@ -196,8 +212,10 @@ def prepare(
         scored={name: learner.seen(data) for name, data in scored.items()},
         learner=learner,
         first=flatten(learner.model),
+        loss=loss,
         clipped_sum=gradients,
         noise=noise_source(spec.privacy.noise, spec.seed),
+        server=server_of(spec),
     )
 
 
@@ -297,20 +315,7 @@ def averaged_by(prepared: Prepared) -> Averaged:
     """How the run's server makes parameters of a round's answers."""
     facts = [facts for _, facts in prepared.plan.rows]
     settings = prepared.spec.rounds
-    server = prepared.spec.server
-    return Averaged(
-        weights(facts, Averaging(settings.averaging)),
-        settings.fewest_silos,
-        Server(
-            step=Step(server.step),
-            learning_rate=server.learning_rate,
-            schedule=server.schedule,
-            momentum=server.momentum,
-            average=Average(server.average),
-            tail=server.tail,
-            decay=server.decay,
-        ),
-    )
+    return Averaged(weights(facts, Averaging(settings.averaging)), settings.fewest_silos, prepared.server)
 
 
 def _noise(prepared: Prepared, averaged: Averaged, cohort: tuple[str, ...], round: int, size: int) -> float | None:
@@ -323,8 +328,10 @@ def _noise(prepared: Prepared, averaged: Averaged, cohort: tuple[str, ...], roun
 
 
 def _scores(prepared: Prepared, vector: Tensor) -> Mapping[str, Score]:
+    metrics = find_metrics(prepared.spec.evaluation.metrics)
     return {
-        name: score(prepared.learner.trained, cross_entropy, vector, data) for name, data in prepared.scored.items()
+        name: score(prepared.learner.trained, prepared.loss, vector, data, metrics)
+        for name, data in prepared.scored.items()
     }
 
 

@@ -16,6 +16,9 @@ from wholegrain.errors import SpecError
 Label = Annotated[str, BeforeValidator(str)]
 """A class, a category or a name; numbers are taken by their digits."""
 
+Options = Annotated[dict[str, Any], Field(exclude_if=lambda options: not options)]
+"""Options of a section that had none in earlier versions: left out where there are none, so that digests stay."""
+
 BLANK = "FILL IN"
 """What stands in an unfinished spec where somebody's knowledge is needed."""
 
@@ -55,7 +58,7 @@ class TableSpec(Section):
 
 
 class DataSpec(Section):
-    """Which data: a named source with options, or a table."""
+    """Which data: a source of the catalogue or `module:function`, with its options; or a table."""
 
     source: str = "table"
     options: dict[str, Any] = {}
@@ -96,7 +99,8 @@ class ModelSpec(Section):
 
     `start` names a backbone that was trained on public data (`wholegrain pretrain`); a relative path is taken from the
     spec's folder. `train` says what is trained from there: all of it, its head (the last layer), or updates of rank
-    `rank` beside its layers, and the head.
+    `rank` beside its layers, and the head. `loss` is one of the catalogue or `module:function`: of outputs and targets,
+    a mean over items.
     """
 
     name: str = "logistic"
@@ -104,10 +108,11 @@ class ModelSpec(Section):
     start: str | None = None
     train: Literal["all", "head", "low_rank"] = "all"
     rank: Annotated[int, Field(ge=1, le=4096)] = 4
+    loss: Annotated[str, Field(exclude_if=lambda loss: loss == "cross_entropy")] = "cross_entropy"
 
 
 class PolicySpec(Section):
-    """Which algorithm, with its public settings.
+    """Which algorithm, of the catalogue or `module:function`, with its public settings.
 
     `by_span` (of `subject_dp` with rate 1): a subject in m silos counts 1/√m in each, and M costs nothing. Silos must
     know m of each of their subjects; it is a private fact, and stays with them.
@@ -170,12 +175,14 @@ class RoundsSpec(Section):
 class ServerSpec(Section):
     """What the server makes of each round's mean. Silos have added their noise by then, so nothing here costs privacy.
 
+    `step` is an optimiser of the catalogue (plain, momentum, adam) or your own as `module:name`, with its `options`.
     `learning_rate` is how far the parameters go towards the mean (with `adam`, how far each goes in a round), along
     `schedule` over the rounds. `average` shows and keeps a mean of parameters over rounds: over the last share `tail`,
     or with each earlier round counting `decay` times the next.
     """
 
-    step: Literal["plain", "momentum", "adam"] = "plain"
+    step: str = "plain"
+    options: Options = {}
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -189,12 +196,14 @@ class EvaluationSpec(Section):
 
     Whole subjects are held out, or with `by = "item"` items of every subject, whose other items are trained on. Without
     `test`, the data's own test part is scored, or where it has none a fifth is held out; 0 scores no test part at all.
+    Loss and accuracy are always told; `metrics` names others of the catalogue, or your own as `module:function`.
     """
 
     test: Annotated[float, Field(ge=0, lt=1)] | None = None
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     by: Literal["subject", "item"] = "subject"
     train: bool = False
+    metrics: Annotated[tuple[str, ...], Field(exclude_if=lambda metrics: not metrics)] = ()
 
 
 class ComputeSpec(Section):

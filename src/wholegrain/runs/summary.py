@@ -120,7 +120,7 @@ def round_of(facts: Mapping[str, Any]) -> RoundDone:
         cohort=tuple(facts["cohort"]),
         epsilon=_or_infinity(facts["epsilon"]),
         seconds=facts["seconds"],
-        scores={name: Score(_or_infinity(score["loss"]), score["accuracy"]) for name, score in scores},
+        scores={name: _score_of(score) for name, score in scores},
         faults=tuple(SiloFault(**fault) for fault in facts["faults"]),
         failed=facts["failed"],
         moved=facts["moved"],
@@ -146,6 +146,16 @@ def run_facts(run: Run) -> dict[str, Any]:
 
 def _scores(done: RoundDone) -> Mapping[str, Any]:
     return {
-        name: {"accuracy": round(score.accuracy, 6), "loss": finite(round(score.loss, 6))}
+        name: {
+            "accuracy": round(score.accuracy, 6),
+            "loss": finite(round(score.loss, 6)),
+            **{metric: finite(round(value, 6)) for metric, value in score.further.items()},
+        }
         for name, score in done.scores.items()
     }
+
+
+def _score_of(facts: Mapping[str, Any]) -> Score:
+    further = {name: math.nan if value is None else value for name, value in facts.items()}
+    del further["loss"], further["accuracy"]
+    return Score(_or_infinity(facts["loss"]), facts["accuracy"], further)

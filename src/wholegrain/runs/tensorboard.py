@@ -37,6 +37,8 @@ def _scalars(done: RoundDone) -> Iterator[tuple[str, float]]:
     for part, score in done.scores.items():
         yield f"accuracy (not private)/{part}", score.accuracy
         yield f"loss (not private)/{part}", score.loss
+        for name, value in score.further.items():
+            yield f"{name} (not private)/{part}", value
     if math.isfinite(done.epsilon):
         yield "privacy/epsilon spent", done.epsilon
     yield "round/seconds", done.seconds

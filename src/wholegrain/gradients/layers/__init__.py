@@ -1,10 +1,14 @@
-"""Rules by layer type, to which a caller may add. What is not here, or not covered by its rule, falls back to vmap."""
+"""Rules by layer type, to which `register_rule` adds. What is not here, or not covered by its rule, falls back to vmap.
+
+No rule is trusted: before the first step the engine compares what it gives with the reference.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
+from wholegrain.errors import ModelError
 from wholegrain.gradients.layers.attention import Attention
 from wholegrain.gradients.layers.base import Layer, Owned
 from wholegrain.gradients.layers.convolution import ConvLayer
@@ -13,8 +17,11 @@ from wholegrain.gradients.layers.linear import LinearLayer
 from wholegrain.gradients.layers.normalisation import GroupNormLayer, LayerNormLayer
 from wholegrain.gradients.layers.recurrent import Recurrent
 
+Rule = Callable[[Any, Owned], Layer]
+"""Called with a module and the slots of its parameters."""
+
 # Exact types: a subclass may compute something else.
-LAYERS: dict[type[nn.Module], Callable[[Any, Owned], Layer]] = {
+LAYERS: dict[type[nn.Module], Rule] = {
     nn.Linear: LinearLayer.of,
     nn.Conv1d: ConvLayer.of,
     nn.Conv2d: ConvLayer.of,
@@ -30,3 +37,12 @@ COMPOSITES: dict[type[nn.Module], Callable[[Any, Owned], Callable[..., Any]]] = 
     nn.MultiheadAttention: Attention,
 }
 """Modules made of several layers, which call `apply(layer, *tensors)` for each."""
+
+
+def register_rule(kind: type[nn.Module], rule: Rule) -> None:
+    """Use the rule for modules of exactly this type from now on; one that is there already is replaced."""
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise ModelError(f"A layer rule is for a subclass of torch.nn.Module, not for {kind!r}.")
+    if not callable(rule):
+        raise ModelError(f"The layer rule for {kind.__name__} is not callable; it takes the module and its slots.")
+    LAYERS[kind] = rule
