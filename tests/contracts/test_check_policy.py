@@ -12,7 +12,8 @@ from dp_accounting import DpEvent, NoOpDpEvent
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from wholegrain.data.sampling import Batch, PoissonItems, PoissonSubjects
+from policy_rows import cap_of
+from wholegrain.data.sampling import Batch, PoissonSubjects
 from wholegrain.data.subjects import Roster, SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients import vmap_gradients
@@ -91,9 +92,9 @@ def test_a_row_is_made_from_public_facts(name: str) -> None:
 
 @every_row
 def test_batches_respect_the_caps_of_the_row(name: str) -> None:
-    policy, sampling = row(name), row(name).sampling
+    policy = row(name)
     roster = data().roster
-    cap = sampling.most_per_subject if isinstance(sampling, PoissonItems) else sampling.items
+    cap = cap_of(policy)
     largest = 0
     for batch in batches(policy):
         assert len(np.unique(batch.items)) == len(batch.items) == len(batch.groups)

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from policy_rows import any_row, private_policies
+from policy_rows import any_row, policies_that_need_a_bound, private_policies
 from wholegrain.data.sampling import PoissonSubjects
 from wholegrain.errors import AccountingError, BudgetError, SpecError, WholegrainError
+from wholegrain.gradients.clipping import ClipPer
 from wholegrain.policies.as_printed import Composition, make_printed_plan, user_ldp_condition
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan, rounds_allowed
@@ -255,12 +256,12 @@ class TestFedAvg:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("policy", sorted(set(PRIVATE) - {"user_ldp"}))
+    @pytest.mark.parametrize("policy", [name for name in PRIVATE if any_row(name).clip.per is not ClipPer.BATCH])
     def test_silo_is_protected_by_user_ldp_alone(self, policy):
         with pytest.raises(SpecError, match=f"{policy} cannot promise anything for the unit 'silo'"):
             plan_of(policy, epsilon=4.0, unit=Unit.SILO)
 
-    @pytest.mark.parametrize("policy", sorted(set(PRIVATE) - {"subject_dp"}))
+    @pytest.mark.parametrize("policy", policies_that_need_a_bound())
     @pytest.mark.parametrize("noise", [None, 4.0])
     def test_bound_that_is_missing_is_asked_for(self, policy, noise):
         with pytest.raises(AccountingError, match="needs items_per_subject"):
