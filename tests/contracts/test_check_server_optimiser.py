@@ -48,7 +48,8 @@ def test_it_goes_where_the_mean_is(name: str) -> None:
     assert float((moved - place).norm()) < 0.5 * float(place.norm())
 
 
-@every_optimiser
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize("name", [*OPTIMISERS, "own_optimisers:signs"])
 def test_a_run_goes_on_from_a_checkpoint_to_the_bit(name: str, tmp_path: Path) -> None:
     whole = resumed = State(0, torch.zeros(SIZE))
     checkpoints = Checkpoints(tmp_path, "run")

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
 from wholegrain.gradients.backends import Chain
 from wholegrain.gradients.bookkeeping import Rows
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.layers import LAYERS
+from wholegrain.gradients.layers import LAYERS, register_rule
 from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space
 from wholegrain.gradients.parameters import flatten
 
@@ -53,7 +54,8 @@ class WrongRule(ShiftRule):
 
 
 def compared(rule: type[ShiftRule], monkeypatch: pytest.MonkeyPatch) -> BookKeeping:
-    monkeypatch.setitem(LAYERS, Shift, rule)
+    monkeypatch.setitem(LAYERS, Shift, None)  # undone, whatever is registered
+    register_rule(Shift, rule)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), Shift(4), nn.Tanh(), nn.Linear(4, 2)).double()
     batch = torch.rand(5, 3).double(), torch.arange(5) % 2, torch.arange(5) // 2
@@ -70,3 +72,10 @@ def test_a_rule_of_ones_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
 def test_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not isinstance(compared(WrongRule, monkeypatch)._chosen.program, Chain)
+
+
+def test_what_is_no_rule_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"subclass of torch\.nn\.Module"):
+        register_rule(Shift(2), ShiftRule)
+    with pytest.raises(ModelError, match="for Shift is not callable"):
+        register_rule(Shift, 3)

@@ -1,0 +1,68 @@
+"""The page on one's own parts: its code runs, and does what the page says."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from wholegrain.gradients import reference
+from wholegrain.gradients.backends import Chain
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.layers import LAYERS
+from wholegrain.gradients.parameters import flatten
+from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.spec import load
+
+PAGE = (Path(__file__).parents[1] / "docs" / "extend.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The modules of the page, where they can be imported."""
+    for name, code in re.findall(r'```python\n"""(\w+)\.py"""\n(.*?)```', PAGE, re.S):
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]  # undone, whatever is imported
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_source_and_a_server_optimiser(folder: Path) -> None:
+    draws = np.random.default_rng(0)
+    columns = {"age": 100, "pressure": 200, "ill": 2, "patient": 60, "clinic": 3}
+    table = pl.DataFrame({name: draws.integers(most, size=300) for name, most in columns.items()})
+    table.write_parquet(folder / "visits.parquet")
+    sections = "".join(re.findall(r"```toml\n(.*?)```", PAGE, re.S))
+    (folder / "spec.toml").write_text(sections + '[policy]\nname = "fedavg"\nrate = 0.5\n[rounds]\ncount = 2\n')
+    prepared = prepare(load(folder / "spec.toml"))
+    assert repr(prepared.server.optimiser) == "Yogi(momentum=0.9, second=0.99, tiny=0.01)"
+    assert sorted(prepared.silos) == ["0", "1", "2"]
+    with guarded(prepared, "a run") as guard:
+        run = execute(prepared, guard)
+    assert len(run.rounds) == 2
+    assert all(done.moved > 0 for done in run.rounds)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 3, 4)], ids=["rows", "positions"])
+@pytest.mark.parametrize("per", [ClipPer.ITEM, ClipPer.SUBJECT])
+@pytest.mark.usefixtures("folder")
+def test_the_rule_is_used_and_is_the_reference(
+    per: ClipPer, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LAYERS, nn.RMSNorm, None)  # type: ignore[arg-type]  # undone, whatever is registered
+    __import__("rms_rule")
+    torch.manual_seed(0)
+    width = shape[1] * shape[2] if len(shape) == 3 else shape[1]
+    model = nn.Sequential(nn.Linear(4, 4), nn.RMSNorm(4, eps=1e-6), nn.Flatten(), nn.Linear(width, 2)).double()
+    batch = torch.rand(*shape).double(), torch.arange(5) % 2, torch.arange(5) // 2
+    engine, clip = BookKeeping(model, cross_entropy), Clip(per, Pool.MEAN, 0.1)
+    expected = reference.clipped_sum(model, cross_entropy, flatten(model), *batch, clip).total
+    torch.testing.assert_close(engine(flatten(model), *batch, clip).total, expected)
+    assert isinstance(engine._chosen.program, Chain)
