@@ -214,6 +214,14 @@ def test_what_is_frozen_is_computed_once_and_in_the_silo(started, monkeypatch: p
     assert torch.equal(agreed.silo.inputs, expected)
 
 
+def test_another_loss_than_the_charters_is_refused_and_costs_nothing(opened: Open) -> None:
+    host = opened(allow={"models": [{"name": "logistic", "loss": "multi_margin"}]})
+    for asked in (task(), task(loss="cross_entropy"), task(loss="os:system")):
+        assert refusal(host, asked).rule == "allow.models"
+    assert spent(host) == 0
+    assert host.answer(task(loss="multi_margin"), vector()).isfinite().all()
+
+
 def test_another_start_than_the_charters_is_refused_and_costs_nothing(started) -> None:
     head, low_rank, digest = started
     other = "0" * 64

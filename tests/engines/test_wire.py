@@ -262,3 +262,9 @@ def test_nothing_on_the_path_can_unpickle_or_run_anything() -> None:
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert not names & {"pickle", "load", "eval", "exec", "import_module", "allow_pickle", "numpy.load"}
+
+
+def test_the_usual_loss_is_not_said() -> None:
+    """Messages of servers and silos that know no other stay what they were."""
+    assert '"loss"' not in task().model_dump_json()
+    assert '"loss":"multi_margin"' in task(loss="multi_margin").model_dump_json()

@@ -9,6 +9,7 @@ import wholegrain as wg
 from policy_rows import private_policies
 from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.rounds import State
+from wholegrain.federation.server_optimiser import Adam, Momentum, Server
 from wholegrain.policies.policy_catalog import CATALOG
 from wholegrain.runs.datasets import split_dataset
 from wholegrain.runs.observers import RoundDone, SiloDone
@@ -200,3 +201,20 @@ def test_a_run_whose_budget_is_spent_ends_with_what_was_played(caplog: pytest.Lo
         assert run_facts(run)["rounds_planned"] == 3
         with pytest.raises(BudgetError):
             execute(prepared, guard)
+
+
+def test_a_server_is_a_value_or_a_section() -> None:
+    sections = {"policy": {"name": "fedavg", "rate": 0.3}, "rounds": {"count": 3}}
+    by_section = wg.train(DATA, server={"step": "adam", "learning_rate": 0.2, "options": {"second": 0.9}}, **sections)
+    by_value = wg.train(DATA, server=Server(optimiser=Adam(second=0.9), learning_rate=0.2), **sections)
+    assert torch.equal(by_section.vector, by_value.vector)
+    plain, momentum = wg.train(DATA, **sections), wg.train(DATA, server=Momentum(), **sections)
+    assert not torch.equal(plain.vector, momentum.vector)
+    assert momentum.guarantee == plain.guarantee
+
+
+def test_another_loss_is_trained_on_and_scored() -> None:
+    sections = {"policy": {"name": "fedavg", "rate": 0.3}, "rounds": {"count": 2}}
+    usual, margin = (wg.train(DATA, model={"loss": loss}, **sections) for loss in ("cross_entropy", "multi_margin"))
+    assert not torch.equal(usual.vector, margin.vector)
+    assert usual.scores["test"].loss != margin.scores["test"].loss

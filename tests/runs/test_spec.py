@@ -65,3 +65,13 @@ keys = st.sampled_from(list(RunSpec.model_fields)) | st.text(max_size=6)
 def test_any_tree_is_a_spec_or_a_clear_error(tree: dict[str, object]) -> None:
     with suppress(SpecError):
         RunSpec.of(tree)
+
+
+def test_what_earlier_versions_did_not_know_is_left_out_where_it_is_as_it_was() -> None:
+    """A run that was started before goes on: its spec has the same digest."""
+    assert RunSpec.of({}).digest == "7f3542b57a260ce92dd84efe1b5ea5d2ec564885d2bee9104afb6acd5b3991d1"
+    for change in ({"model": {"loss": "multi_margin"}}, {"evaluation": {"metrics": ["accuracy"]}},
+                   {"server": {"step": "adam", "options": {"second": 0.9}}}):  # fmt: skip
+        spec = RunSpec.of(change)
+        assert spec.digest != RunSpec.of({}).digest
+        assert RunSpec.of(spec.model_dump()) == spec
