@@ -263,7 +263,6 @@ SAFE = frozenset({
     "unsqueeze", "view", "where", "zero", "zeros", "zeros_like",
 })
 # fmt: on
-)
 
 
 def _is_safe(name: str, args: Any, options: Any) -> bool:
