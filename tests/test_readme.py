@@ -70,7 +70,7 @@ def test_every_command_in_the_text_exists(page: str) -> None:
             if not isinstance(command, click.Group):
                 break
             assert word in command.commands, f"{page}: wholegrain {line}"
-            command = command.commands[word]
+            command = command.resolve_command(click.Context(command), [word])[1] or command
         known = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", line)) <= known, f"{page}: wholegrain {line}"
 

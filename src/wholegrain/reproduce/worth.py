@@ -18,8 +18,8 @@ from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, PublicDi
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import repeat
 from wholegrain.runs.data_description import count
+from wholegrain.runs.json_numbers import finite
 from wholegrain.runs.runner import Prepared
-from wholegrain.runs.summary import finite
 
 BATCHES = 20
 

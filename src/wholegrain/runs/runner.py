@@ -37,7 +37,6 @@ from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.accounts import (
     Spent,
     guard_run,
-    ledger_path,
     open_ledger,
     release_ledger,
     require_known,
@@ -46,6 +45,7 @@ from wholegrain.runs.accounts import (
 )
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
+from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.noise_to_signal import noise_distance
 from wholegrain.runs.observers import Observed, Observer, RoundDone, ignore
 from wholegrain.runs.planning import check_early, plan_for
