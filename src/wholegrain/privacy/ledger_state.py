@@ -101,10 +101,6 @@ class Book:
         """The runs that spend from any budget that was ever opened on the data of this name."""
         return [run for run in self.runs.values() if run.opening.account.data == data]
 
-    def spent(self, account: Account, more: Iterable[Reserved] = ()) -> "list[Spending]":
-        """All that was ever reserved from an account, run by run, and these releases on top."""
-        return [run.spending for run in self.runs_of(account, more)]
-
     def _add_reserved(self, entry: Reserved) -> None:
         _require(entry.run in self.runs, f"the run '{entry.run}' was never opened")
         run = self.runs[entry.run]

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,6 @@ class Prepared:
     def public(self) -> Mapping[str, Any]:
         """What the run starts from that is public: nothing, or a backbone's description."""
         return self.learner.public
-
-    def with_silos(self, silos: Mapping[str, Silo]) -> "Prepared":
-        """The same run on other silos, which are seen through the same frozen beginning."""
-        return replace(self, silos=self.learner.silos(silos))
 
 
 @dataclass(frozen=True, eq=False)
