@@ -7,8 +7,8 @@ in the figures of `wholegrain reproduce fig2` and `fig3`.
 Run: python benchmarks/group_sizes.py
 """
 
-from wholegrain.reproduce.group_sizes import geometry
-from wholegrain.reproduce.recipes import load_group_sizes
+from wholegrain_reproduction.group_sizes import geometry
+from wholegrain_reproduction.recipes import load_group_sizes
 
 SIZES = range(1, 13)
 

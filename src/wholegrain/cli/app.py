@@ -21,13 +21,14 @@ from wholegrain.cli import (
     ledger_commands,
     pretrain,
     report_commands,
-    reproduce,
     run_commands,
     silo,
 )
+from wholegrain.cli.plugins import PluginGroup
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
+    cls=PluginGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,7 +46,6 @@ app.command()(silo.silo)
 app.command("audit")(audit.command)
 app.command()(report_commands.report)
 app.command()(report_commands.watch)
-app.command()(reproduce.reproduce)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger_commands.app, name="ledger")
 app.add_typer(federation.app, name="federation")

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from command import Command
-from wholegrain.reproduce import recipes, whole
-from wholegrain.reproduce.chosen import choose
-from wholegrain.reproduce.claims import all_claims
-from wholegrain.reproduce.recipes import Kind, Scale
-from wholegrain.reproduce.whole import Order, What, planned
+from wholegrain_reproduction import experiment, recipes
+from wholegrain_reproduction.claims import all_claims
+from wholegrain_reproduction.data_choice import choose
+from wholegrain_reproduction.experiment import Order, What, planned
+from wholegrain_reproduction.recipes import Kind, Scale
 
 SMOKE = ("--scale", "smoke", "--data", "glyphs", "--data", "babble")
 
@@ -83,12 +83,12 @@ def test_ctrl_c_says_how_to_go_on(wholegrain: Command, tmp_path: Path, monkeypat
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(whole, "play_all", interrupted)
+    monkeypatch.setattr(experiment, "play_all", interrupted)
     outcome = wholegrain("reproduce", "fig2", *SMOKE, "--out", tmp_path)
     assert outcome.code == 130
     assert "The same command goes on" in outcome.err
 
 
 def test_claims_name_recipes_and_kinds_that_exist() -> None:
-    assert {claim.recipe for claim in all_claims()} == set(whole.RECIPES[What.CLAIMS])
-    assert set(Kind) == {kind for name in whole.RECIPES[What.CLAIMS] for kind in recipes.load(name).runs}
+    assert {claim.recipe for claim in all_claims()} == set(experiment.RECIPES[What.CLAIMS])
+    assert set(Kind) == {kind for name in experiment.RECIPES[What.CLAIMS] for kind in recipes.load(name).runs}

@@ -9,9 +9,9 @@ from typing import Any
 from wholegrain import _check
 from wholegrain.policies.as_printed import CLAIMED_UNIT
 from wholegrain.privacy.definitions import Unit
-from wholegrain.reproduce.chosen import Source
-from wholegrain.reproduce.recipes import Kind, Recipe, Scale, Settings, VariantSpec, merged
 from wholegrain.runs.spec import RunSpec
+from wholegrain_reproduction.data_choice import Source
+from wholegrain_reproduction.recipes import Kind, Recipe, Scale, Settings, VariantSpec, merged
 
 NAMES = {
     "fedavg": "FedAvg",

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from wholegrain.reproduce.claims import Claim, Verdict, all_claims
-from wholegrain.reproduce.evidence import Evidence, Result, Round
-from wholegrain.reproduce.group_sizes import GroupSizes
-from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.trials import FOR_SUBJECTS, PRINTED, key
-from wholegrain.reproduce.worth import Worth
+from wholegrain_reproduction.claims import Claim, Verdict, all_claims
+from wholegrain_reproduction.group_sizes import GroupSizes
+from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.results import Evidence, Result, Round
+from wholegrain_reproduction.subject_epsilon import Worth
+from wholegrain_reproduction.trials import FOR_SUBJECTS, PRINTED, key
 
 # What the paper's text says, in figures that would make every claim hold.
 IMAGES = {"fedavg": 0.80, "local_item_dp": 0.72, "user_ldp": 0.05, "local_group_dp": 0.57, "higradavg_dp": 0.50}

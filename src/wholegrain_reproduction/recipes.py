@@ -18,7 +18,7 @@ from wholegrain.errors import SpecError
 from wholegrain.runs.spec import Section, sentence
 
 PACKAGED = Path(__file__).parent / "recipes"
-BESIDE_SOURCES = Path(__file__).parents[3] / "recipes"
+BESIDE_SOURCES = Path(__file__).parents[2] / "recipes"
 
 Read = TypeVar("Read", bound=Section)
 

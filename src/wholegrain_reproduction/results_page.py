@@ -9,15 +9,15 @@ from pathlib import Path
 import wholegrain
 from wholegrain.report.figures import Figure
 from wholegrain.report.wording import number
-from wholegrain.reproduce.chosen import Chosen
-from wholegrain.reproduce.claims import TEXT, Claim, percent
-from wholegrain.reproduce.evidence import Evidence, Result
-from wholegrain.reproduce.group_sizes import Priced
-from wholegrain.reproduce.recipes import Kind, Recipe, Scale
-from wholegrain.reproduce.running import Outcome
-from wholegrain.reproduce.trials import NAMES, Trial
+from wholegrain_reproduction.claims import TEXT, Claim, percent
+from wholegrain_reproduction.data_choice import Chosen
+from wholegrain_reproduction.group_sizes import Priced
+from wholegrain_reproduction.recipes import Kind, Recipe, Scale
+from wholegrain_reproduction.results import Evidence, Result
+from wholegrain_reproduction.run_trials import Outcome
+from wholegrain_reproduction.trials import NAMES, Trial
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.errors import RunError, WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.privacy.definitions import Unit
-from wholegrain.reproduce.trials import OF_PAPER, Trial
-from wholegrain.reproduce.worth import Worth, worth_of_run
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.observers import RoundDone
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import Prepared, execute, guarded, prepare
 from wholegrain.runs.spec import DataSpec, RunSpec
+from wholegrain_reproduction.subject_epsilon import Worth, worth_of_run
+from wholegrain_reproduction.trials import OF_PAPER, Trial
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from small_runs import Stopped
 from wholegrain.errors import RunError, SpecError
 from wholegrain.policies.guarantees import federation_epsilon
 from wholegrain.privacy.definitions import Unit
-from wholegrain.reproduce import running
-from wholegrain.reproduce.evidence import gather
-from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.running import Outcome, play, play_all, read_seconds, read_worth, worth_file
-from wholegrain.reproduce.trials import Trial, key
-from wholegrain.reproduce.worth import Worth, worth_of_run
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
+from wholegrain_reproduction import run_trials
+from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.results import gather
+from wholegrain_reproduction.run_trials import Outcome, play, play_all, read_seconds, read_worth, worth_file
+from wholegrain_reproduction.subject_epsilon import Worth, worth_of_run
+from wholegrain_reproduction.trials import Trial, key
 
 VISITS = 6
 
@@ -58,7 +58,7 @@ def test_what_is_finished_is_not_done_again(tmp_path: Path, monkeypatch: pytest.
     made = trial("user_ldp")
     assert play(made, tmp_path).done == "done"
     before = (tmp_path / made.key / "summary.json").stat().st_mtime_ns
-    monkeypatch.setattr(running, "prepare", None)
+    monkeypatch.setattr(run_trials, "prepare", None)
     assert play(made, tmp_path) == Outcome(made, "already done")
     assert (tmp_path / made.key / "summary.json").stat().st_mtime_ns == before
 
@@ -66,16 +66,16 @@ def test_what_is_finished_is_not_done_again(tmp_path: Path, monkeypatch: pytest.
 def test_what_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trial("fedavg")
     play(made, tmp_path / "whole")
-    add, seen = running.RunFolder.add_round, []
+    add, seen = run_trials.RunFolder.add_round, []
 
-    def stop(folder: running.RunFolder, *round: Any) -> None:
+    def stop(folder: run_trials.RunFolder, *round: Any) -> None:
         add(folder, *round)
         seen.append(round[0].round)
         if len(seen) == 2:
             raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(running.RunFolder, "add_round", stop)
+        patch.setattr(run_trials.RunFolder, "add_round", stop)
         with pytest.raises(Stopped):
             play(made, tmp_path / "stopped")
         assert not (tmp_path / "stopped" / made.key / "summary.json").exists()
@@ -86,9 +86,9 @@ def test_what_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: 
 
 def test_what_a_run_took_is_kept_over_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, clock = trial("fedavg"), iter([10.0, 13.0, 20.0, 22.0, 30.0, 39.0])
-    monkeypatch.setattr(running.time, "process_time", lambda: next(clock))
+    monkeypatch.setattr(run_trials.time, "process_time", lambda: next(clock))
     with monkeypatch.context() as patch:
-        patch.setattr(running.RunFolder, "finish", stopped)
+        patch.setattr(run_trials.RunFolder, "finish", stopped)
         with pytest.raises(Stopped):
             play(made, tmp_path)
     assert read_seconds(tmp_path / made.key) == 3.0
@@ -99,7 +99,7 @@ def test_what_a_run_took_is_kept_over_calls(tmp_path: Path, monkeypatch: pytest.
 
 def test_one_process_computes_with_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
-    monkeypatch.setattr(running, "_play", lambda *_: str(torch.get_num_threads()))
+    monkeypatch.setattr(run_trials, "_play", lambda *_: str(torch.get_num_threads()))
     try:
         torch.set_num_threads(2)
         assert [outcome.done for outcome in play_all([trial("fedavg")], tmp_path, 1, ignore)] == ["1"]

@@ -11,13 +11,13 @@ import typer
 from wholegrain import _check
 from wholegrain.cli import display
 from wholegrain.cli.run_commands import INTERRUPTED
-from wholegrain.reproduce.chosen import choose
-from wholegrain.reproduce.claims import Verdict, all_claims
-from wholegrain.reproduce.recipes import Scale
-from wholegrain.reproduce.results_page import Made
-from wholegrain.reproduce.running import Outcome
-from wholegrain.reproduce.whole import PAGE, Order, What, planned
-from wholegrain.reproduce.whole import reproduce as reproduce_all
+from wholegrain_reproduction.claims import Verdict, all_claims
+from wholegrain_reproduction.data_choice import choose
+from wholegrain_reproduction.experiment import PAGE, Order, What, planned
+from wholegrain_reproduction.experiment import reproduce as reproduce_all
+from wholegrain_reproduction.recipes import Scale
+from wholegrain_reproduction.results_page import Made
+from wholegrain_reproduction.run_trials import Outcome
 
 
 def reproduce(

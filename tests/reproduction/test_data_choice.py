@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wholegrain.errors import DataError, SpecError
-from wholegrain.reproduce.chosen import IMAGES, TEXT, WORDS, choose
+from wholegrain_reproduction.data_choice import IMAGES, TEXT, WORDS, choose
 
 
 @pytest.fixture(autouse=True)

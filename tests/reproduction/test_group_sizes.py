@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from wholegrain.reproduce.group_sizes import GroupSizes, geometry, price_paper
-from wholegrain.reproduce.recipes import GroupSizesSpec, load, load_group_sizes
+from wholegrain_reproduction.group_sizes import GroupSizes, geometry, price_paper
+from wholegrain_reproduction.recipes import GroupSizesSpec, load, load_group_sizes
 
 
 def tiny(**changes: object) -> GroupSizesSpec:

@@ -19,10 +19,10 @@ from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import Settings
 from wholegrain.privacy.definitions import Budget
 from wholegrain.report.run_reader import read_run
-from wholegrain.reproduce.recipes import GroupSizesSpec, Recipe
-from wholegrain.reproduce.trials import PRIVATE
-from wholegrain.reproduce.worth import Worth, worth
 from wholegrain.runs.spec import RunSpec
+from wholegrain_reproduction.recipes import GroupSizesSpec, Recipe
+from wholegrain_reproduction.subject_epsilon import Worth, worth
+from wholegrain_reproduction.trials import PRIVATE
 
 UNIFORM = "uniform"
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from wholegrain.reproduce.evidence import Evidence, Result
-from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.trials import FOR_SUBJECTS, NAMES, PRINTED
+from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.results import Evidence, Result
+from wholegrain_reproduction.trials import FOR_SUBJECTS, NAMES, PRINTED
 
 CLOSE = 0.05
 """How near a measured figure must come to a printed one, in units of accuracy."""

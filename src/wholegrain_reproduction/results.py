@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wholegrain.report.run_reader import Facts, RunRecord, read_run
-from wholegrain.reproduce.group_sizes import GroupSizes, of_run
-from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.running import read_seconds, read_worth
-from wholegrain.reproduce.trials import Trial, key
-from wholegrain.reproduce.worth import Worth
+from wholegrain_reproduction.group_sizes import GroupSizes, of_run
+from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.run_trials import read_seconds, read_worth
+from wholegrain_reproduction.subject_epsilon import Worth
+from wholegrain_reproduction.trials import Trial, key
 
 
 @dataclass(frozen=True)

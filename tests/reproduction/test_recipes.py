@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from wholegrain.errors import SpecError
-from wholegrain.reproduce.chosen import IMAGES, TEXT, Source
-from wholegrain.reproduce.recipes import Kind, Scale, load, load_group_sizes
-from wholegrain.reproduce.trials import FOR_SUBJECTS, PRINTED, Trial, key, trials
+from wholegrain_reproduction.data_choice import IMAGES, TEXT, Source
+from wholegrain_reproduction.recipes import Kind, Scale, load, load_group_sizes
+from wholegrain_reproduction.trials import FOR_SUBJECTS, PRINTED, Trial, key, trials
 
 RECIPES = ("femnist", "shakespeare", "distribution", "composition")
 

@@ -9,15 +9,15 @@ from wholegrain._files import write_whole
 from wholegrain.errors import RunError
 from wholegrain.report.figure_export import draw
 from wholegrain.report.figures import Figure
-from wholegrain.reproduce import paper_figures
-from wholegrain.reproduce.chosen import Chosen, Source
-from wholegrain.reproduce.claims import BY_ALPHA, COMPOSITION, IMAGES, TEXT, Claim, all_claims
-from wholegrain.reproduce.evidence import Evidence, gather
-from wholegrain.reproduce.group_sizes import geometry, price_paper
-from wholegrain.reproduce.recipes import Kind, Recipe, Scale, load, load_group_sizes
-from wholegrain.reproduce.results_page import Made, page
-from wholegrain.reproduce.running import Outcome, Told, play_all
-from wholegrain.reproduce.trials import Trial, trials
+from wholegrain_reproduction import paper_figures
+from wholegrain_reproduction.claims import BY_ALPHA, COMPOSITION, IMAGES, TEXT, Claim, all_claims
+from wholegrain_reproduction.data_choice import Chosen, Source
+from wholegrain_reproduction.group_sizes import geometry, price_paper
+from wholegrain_reproduction.recipes import Kind, Recipe, Scale, load, load_group_sizes
+from wholegrain_reproduction.results import Evidence, gather
+from wholegrain_reproduction.results_page import Made, page
+from wholegrain_reproduction.run_trials import Outcome, Told, play_all
+from wholegrain_reproduction.trials import Trial, trials
 
 PAGE = "reproduction.md"
 

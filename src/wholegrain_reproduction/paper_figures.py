@@ -7,11 +7,11 @@ from typing import Any
 import altair as alt
 
 from wholegrain.report.figures import COLOURS, Figure
-from wholegrain.reproduce.claims import ALPHAS, BY_ALPHA
-from wholegrain.reproduce.evidence import Evidence
-from wholegrain.reproduce.group_sizes import GroupSizes
-from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.trials import NAMES, PRINTED
+from wholegrain_reproduction.claims import ALPHAS, BY_ALPHA
+from wholegrain_reproduction.group_sizes import GroupSizes
+from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.results import Evidence
+from wholegrain_reproduction.trials import NAMES, PRINTED
 
 ORDER = [NAMES[name] for name in (*PRINTED, "subject_dp")]
 KINDS = {
