@@ -16,22 +16,12 @@ from pydantic import Field, ValidationError
 from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.runs.spec import Section, sentence
+from wholegrain_reproduction.options import Scale
 
-PACKAGED = Path(__file__).parent / "recipes"
-BESIDE_SOURCES = Path(__file__).parents[2] / "recipes"
+INSTALLED = Path(__file__).parent / "recipes"
+IN_SOURCE_TREE = Path(__file__).parents[2] / "recipes"
 
-Read = TypeVar("Read", bound=Section)
-
-
-class Scale(StrEnum):
-    """How much is run."""
-
-    SMOKE = "smoke"
-    """Everything once, in a minute or two; the figures mean nothing."""
-    SMALL = "small"
-    """Under 40 minutes on two cores."""
-    FULL = "full"
-    """The paper's rounds, batches and models."""
+SpecType = TypeVar("SpecType", bound=Section)
 
 
 class Kind(StrEnum):
@@ -74,7 +64,7 @@ class SoundSpec(Section):
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrialSettings:
     """Which runs a variant has, and what they share: sections of a spec, learning rates, rates of sound policies."""
 
     runs: Mapping[Kind, tuple[str, ...]]
@@ -149,33 +139,33 @@ class Recipe:
     variants: tuple[VariantSpec, ...]
     changes: tuple[ChangeSpec, ...]
 
-    def settings(self, scale: Scale, data: str, variant: VariantSpec) -> Settings:
+    def settings(self, scale: Scale, data: str, variant: VariantSpec) -> TrialSettings:
         """What all runs of this variant share at this scale and on this data."""
-        runs, spec = dict(self.runs), merged(self.spec, variant.spec)
+        runs, spec = dict(self.runs), merge(self.spec, variant.spec)
         rates, sound = self.learning_rate.model_dump(), self.sound.model_dump()
         again: dict[Kind, tuple[str, ...]] = {}
-        for change in self.applied(scale, data, variant.name):
-            spec, rates = merged(spec, change.spec), merged(rates, change.learning_rate)
+        for change in self.changes_for(scale, data, variant.name):
+            spec, rates = merge(spec, change.spec), merge(rates, change.learning_rate)
             sound |= change.sound
             runs |= change.runs
             again |= change.again
-        return Settings(runs, spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound), again)
+        return TrialSettings(runs, spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound), again)
 
-    def applied(self, scale: Scale, data: str, variant: str = "") -> list[ChangeSpec]:
+    def changes_for(self, scale: Scale, data: str, variant: str = "") -> list[ChangeSpec]:
         """The changes for this scale, data and variant, in the order of the file."""
         asked = {"scale": scale, "data": data, "vary": variant}
         return [change for change in self.changes if all(getattr(change, key) in (None, asked[key]) for key in asked)]
 
 
-def folder() -> Path:
+def recipes_folder() -> Path:
     """Where the recipes are: inside an installed package, or beside its sources."""
-    return PACKAGED if PACKAGED.is_dir() else BESIDE_SOURCES
+    return INSTALLED if INSTALLED.is_dir() else IN_SOURCE_TREE
 
 
-def load(name: str, where: Path | None = None) -> Recipe:
+def load_recipe(name: str, where: Path | None = None) -> Recipe:
     """The recipe of this name, with its base beneath it."""
-    found = _read(name, where or folder(), RecipeSpec)
-    base = load(found.base, where) if found.base else None
+    found = _read(name, where or recipes_folder(), RecipeSpec)
+    base = load_recipe(found.base, where) if found.base else None
     rates = found.learning_rate or (base.learning_rate if base else None)
     sound = found.sound or (base.sound if base else None)
     if rates is None or sound is None:
@@ -185,7 +175,7 @@ def load(name: str, where: Path | None = None) -> Recipe:
         title=found.title,
         place=found.place,
         runs=found.runs,
-        spec=merged(base.spec if base else {}, found.spec),
+        spec=merge(base.spec if base else {}, found.spec),
         learning_rate=rates,
         sound=sound,
         variants=found.vary,
@@ -195,25 +185,25 @@ def load(name: str, where: Path | None = None) -> Recipe:
 
 def load_group_sizes(where: Path | None = None) -> GroupSizesSpec:
     """The geometry whose group sizes are counted."""
-    return _read("group_sizes", where or folder(), GroupSizesSpec)
+    return _read("group_sizes", where or recipes_folder(), GroupSizesSpec)
 
 
-def merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """One tree laid over another.
 
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
+    >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
     {'a': {'b': 1, 'c': 3}}
     """
     result = dict(tree)
     for key, value in over.items():
         below = result.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            value = merged(below, value)
+            value = merge(below, value)
         result[key] = value
     return result
 
 
-def _read(name: str, where: Path, kind: type[Read]) -> Read:
+def _read(name: str, where: Path, kind: type[SpecType]) -> SpecType:
     path = where / f"{name}.toml"
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))

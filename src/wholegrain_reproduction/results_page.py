@@ -10,60 +10,67 @@ import wholegrain
 from wholegrain.report.figures import Figure
 from wholegrain.report.wording import number
 from wholegrain_reproduction.claims import TEXT, Claim, percent
-from wholegrain_reproduction.data_choice import Chosen
-from wholegrain_reproduction.group_sizes import Priced
-from wholegrain_reproduction.recipes import Kind, Recipe, Scale
-from wholegrain_reproduction.results import Evidence, Result
+from wholegrain_reproduction.data_choice import DataChoice
+from wholegrain_reproduction.group_sizes import PaperPrice
+from wholegrain_reproduction.options import Scale
+from wholegrain_reproduction.recipes import Kind, Recipe
+from wholegrain_reproduction.results import Result, Results
 from wholegrain_reproduction.run_trials import Outcome
-from wholegrain_reproduction.trials import NAMES, Trial
+from wholegrain_reproduction.trials import ALGORITHM_NAMES, Trial
 
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
-class Made:
+class PageContent:
     """What a page tells of."""
 
     command: str
     scale: Scale
-    chosen: Chosen
+    data: DataChoice
     recipes: Sequence[Recipe]
     trials: Sequence[Trial]
-    evidence: Evidence
+    results: Results
     outcomes: Sequence[Outcome]
-    priced: Sequence[Priced] = ()
+    prices: Sequence[PaperPrice] = ()
 
-    def data(self, recipe: str) -> str:
+    def describe_data(self, recipe: str) -> str:
         """The data that a recipe was run on, in words."""
-        return (self.chosen.text if recipe == TEXT else self.chosen.images).words
+        return (self.data.text if recipe == TEXT else self.data.images).description
 
 
-def page(made: Made, figures: Iterable[Figure], claims: Iterable[Claim], pictures: str = "figures") -> str:
+def page(content: PageContent, figures: Iterable[Figure], claims: Iterable[Claim], pictures: str = "figures") -> str:
     """All of it in Markdown."""
     parts = [
         "# The paper's evaluation, run again",
-        *_head(made),
-        *_changes(made),
+        *_introduction(content),
+        *_change_section(content),
         "## Figures",
         *(f"![{figure.alternative}]({pictures}/{figure.key}.svg)" for figure in figures),
         "## Claims",
-        claims_table(made, claims),
-        *_priced(made),
+        claims_table(content, claims),
+        *_price_section(content),
         "## Runs",
-        *_runs(made),
-        *_failed(made),
+        *_run_section(content),
+        *_failure_section(content),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def claims_table(made: Made, claims: Iterable[Claim]) -> str:
+def claims_table(content: PageContent, claims: Iterable[Claim]) -> str:
     """Every claim with its verdict."""
     rows = []
     for claim in claims:
-        finding = claim.over_seeds(made.evidence)
+        finding = claim.over_seeds(content.results)
         why = f" ({finding.why})" if finding.why else ""
         rows.append(
-            (claim.place, claim.says, made.data(claim.recipe), finding.measured + why, f"**{finding.verdict}**")
+            (
+                claim.place,
+                claim.says,
+                content.describe_data(claim.recipe),
+                finding.measured + why,
+                f"**{finding.verdict}**",
+            )
         )
     return _table(("where", "claim", "measured on", "measured", "verdict"), rows)
 
@@ -78,47 +85,47 @@ def commit() -> str:
     return f"commit {found}" if found else f"version {wholegrain.__version__}"
 
 
-def _head(made: Made) -> Iterator[str]:
-    found = [result for trial in made.trials if (result := made.evidence.of(trial)) is not None]
-    seeds = " (two more where a verdict may hang on it)" if made.evidence.again else ""
+def _introduction(content: PageContent) -> Iterator[str]:
+    found = [result for trial in content.trials if (result := content.results.of_trial(trial)) is not None]
+    seeds = " (two more where a verdict may hang on it)" if content.results.repeats else ""
     minutes = sum(result.seconds for result in found) / 60
-    yield f"Made by `{made.command}` at {commit()}, scale *{made.scale}*, one seed{seeds}."
-    yield f"{len(found)} of {len(made.trials)} runs, which took {minutes:.1f} minutes of one core in all."
+    yield f"Made by `{content.command}` at {commit()}, scale *{content.scale}*, one seed{seeds}."
+    yield f"{len(found)} of {len(content.trials)} runs, which took {minutes:.1f} minutes of one core in all."
     yield (
-        f"- In the place of FEMNIST: {made.chosen.images.words}.\n"
-        f"- In the place of Shakespeare: {made.chosen.text.words}."
+        f"- In the place of FEMNIST: {content.data.images.description}.\n"
+        f"- In the place of Shakespeare: {content.data.text.description}."
     )
-    if made.scale is Scale.SMOKE:
+    if content.scale is Scale.SMOKE:
         yield "**This scale shows that everything runs. Its figures and verdicts mean nothing.**"
 
 
-def _changes(made: Made) -> Iterator[str]:
+def _change_section(content: PageContent) -> Iterator[str]:
     lines: list[str] = []
     known: set[str] = set()
-    for recipe in made.recipes:
-        said = [each for each in _said(made, recipe) if each not in known]
-        known.update(said)
-        if said:
-            lines.append(f"- {recipe.place}: {'; '.join(said)}.")
+    for recipe in content.recipes:
+        reasons = [each for each in _reasons(content, recipe) if each not in known]
+        known.update(reasons)
+        if reasons:
+            lines.append(f"- {recipe.place}: {'; '.join(reasons)}.")
     if lines:
         yield "What is not as in the paper:"
         yield "\n".join(lines)
 
 
-def _said(made: Made, recipe: Recipe) -> Iterator[str]:
+def _reasons(content: PageContent, recipe: Recipe) -> Iterator[str]:
     """Why a recipe's settings are not the paper's, each reason once."""
-    source = made.chosen.text.name if recipe.name == TEXT else made.chosen.images.name
-    applied = (change for each in recipe.variants for change in recipe.applied(made.scale, source, each.name))
+    source = content.data.text.name if recipe.name == TEXT else content.data.images.name
+    applied = (change for each in recipe.variants for change in recipe.changes_for(content.scale, source, each.name))
     yield from dict.fromkeys(change.because for change in applied if change.because)
-    rates = recipe.settings(made.scale, source, recipe.variants[0]).learning_rate
+    rates = recipe.settings(content.scale, source, recipe.variants[0]).learning_rate
     yield (
         f"learning rates {rates.used.fedavg:g} (FedAvg) and {rates.used.private:g} (private) instead of"
         f" {rates.printed.fedavg:g} and {rates.printed.private:g}"
     )
 
 
-def _priced(made: Made) -> Iterator[str]:
-    if not made.priced:
+def _price_section(content: PageContent) -> Iterator[str]:
+    if not content.prices:
         return
     yield "## The paper's own settings, priced"
     yield (
@@ -129,34 +136,34 @@ def _priced(made: Made) -> Iterator[str]:
     rows = [
         (
             each.placement,
-            NAMES[each.algorithm],
+            ALGORITHM_NAMES[each.algorithm],
             str(each.largest),
-            f"{each.worth.noise:.4g}",
-            number(each.worth.subject),
-            "" if math.isfinite(each.worth.subject) else number(each.worth.granted),
+            f"{each.true_epsilon.noise:.4g}",
+            number(each.true_epsilon.subject),
+            "" if math.isfinite(each.true_epsilon.subject) else number(each.true_epsilon.granted),
         )
-        for each in made.priced
+        for each in content.prices
     ]
     yield _table(("placement", "algorithm", "k", "σ (usual)", "ε proved, subject", "ε granted"), rows)
 
 
-def _runs(made: Made) -> Iterator[str]:
+def _run_section(content: PageContent) -> Iterator[str]:
     yield (
         "ε is for a subject over all silos, δ = 1e-5. *Proved* is what can be proved of the run; *granted* is what it"
         " would be worth if the scale of its noise were public. Noise is seeded: simulations."
     )
-    for recipe in made.recipes:
+    for recipe in content.recipes:
         rows = [
             _row(trial, result)
-            for trial in made.trials
-            if trial.recipe == recipe.name and (result := made.evidence.of(trial)) is not None
+            for trial in content.trials
+            if trial.recipe == recipe.name and (result := content.results.of_trial(trial)) is not None
         ]
         if rows:
             yield f"### {recipe.title}"
-            yield _table(_COLUMNS, rows)
+            yield _table(RUN_COLUMNS, rows)
 
 
-_COLUMNS = (
+RUN_COLUMNS = (
     "algorithm",
     "run",
     "rounds",
@@ -172,26 +179,30 @@ _COLUMNS = (
 
 def _row(trial: Trial, result: Result) -> tuple[str, ...]:
     asked = "–" if result.epsilon is None else f"{number(result.epsilon)}, {_unit(trial)}"
-    worth = result.worth
-    sound = "" if worth or trial.algorithm == "fedavg" else number(result.epsilon)
+    epsilon = result.true_epsilon
+    sound = "" if epsilon or trial.algorithm == "fedavg" else number(result.epsilon)
     granted = (
-        number(worth.granted) if worth and not math.isfinite(worth.subject) and trial.algorithm != "fedavg" else ""
+        number(epsilon.granted)
+        if epsilon and not math.isfinite(epsilon.subject) and trial.algorithm != "fedavg"
+        else ""
     )
     return (
-        NAMES[trial.algorithm],
-        ", ".join(part for part in (trial.variant, WORDS[trial.kind], f"seed {trial.seed}" * bool(trial.seed)) if part),
+        ALGORITHM_NAMES[trial.algorithm],
+        ", ".join(
+            part for part in (trial.variant, KIND_LABELS[trial.kind], f"seed {trial.seed}" * bool(trial.seed)) if part
+        ),
         str(len(result.rounds)),
         f"{result.noise:.3g}",
         asked,
-        number(worth.item) if worth else (sound if trial.spec.privacy.unit == "item" else ""),
-        number(worth.subject) if worth else (sound if trial.spec.privacy.unit == "subject" else ""),
+        number(epsilon.item) if epsilon else (sound if trial.spec.privacy.unit == "item" else ""),
+        number(epsilon.subject) if epsilon else (sound if trial.spec.privacy.unit == "subject" else ""),
         granted,
         percent(result.accuracy),
         f"{result.loss:.3g}",
     )
 
 
-WORDS = {
+KIND_LABELS = {
     Kind.PRINTED: "as printed",
     Kind.EXACT: "as printed, η too",
     Kind.TRUE: "sound, same true ε",
@@ -206,8 +217,8 @@ def _unit(trial: Trial) -> str:
     return "item (claimed)" if trial.algorithm == "local_item_dp" else "subject (claimed)"
 
 
-def _failed(made: Made) -> Iterator[str]:
-    failed = [f"- {outcome.trial.label}: {outcome.error}" for outcome in made.outcomes if outcome.error]
+def _failure_section(content: PageContent) -> Iterator[str]:
+    failed = [f"- {outcome.trial.label}: {outcome.error}" for outcome in content.outcomes if outcome.error]
     if failed:
         yield "## Runs that failed"
         yield "\n".join(failed)

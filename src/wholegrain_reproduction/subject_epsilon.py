@@ -25,7 +25,7 @@ BATCHES = 20
 
 
 @dataclass(frozen=True)
-class Worth:
+class TrueEpsilon:
     """ε for an item and for a subject over all silos, proved; and for a subject, granted what cannot be proved."""
 
     item: float
@@ -45,21 +45,21 @@ class Worth:
         return {name: finite(value) for name, value in asdict(self).items()}
 
     @staticmethod
-    def of(facts: Mapping[str, Any]) -> "Worth":
+    def of(facts: Mapping[str, Any]) -> "TrueEpsilon":
         """From its facts."""
-        return Worth(**{name: math.inf if value is None else value for name, value in facts.items()})
+        return TrueEpsilon(**{name: math.inf if value is None else value for name, value in facts.items()})
 
 
-def worth(plan: Plan, bound: int, usual: int) -> Worth:
+def price_printed_plan(plan: Plan, bound: int, usual: int) -> TrueEpsilon:
     """What a printed plan is worth where a subject has at most `bound` items in a silo, and `usual` in a batch.
 
     All silos are priced by their worst one, which is no less than exact and one price instead of sixteen.
     """
-    rows = [_granted(row, bound, usual) for row in plan.rows]
+    rows = [_fix_noise(row, bound, usual) for row in plan.rows]
     provable = plan.policy != "fedavg" and not obstacles(plan.rows[0][0], Unit.SUBJECT)
-    granted = math.inf if plan.policy == "fedavg" else _price(plan, rows)
+    granted = math.inf if plan.policy == "fedavg" else _price_rows(plan, rows)
     first = rows[0][0].noise
-    return Worth(
+    return TrueEpsilon(
         item=plan.guarantee(Unit.ITEM).epsilon,
         subject=granted if provable else math.inf,
         granted=granted,
@@ -67,22 +67,22 @@ def worth(plan: Plan, bound: int, usual: int) -> Worth:
     )
 
 
-def worth_of_run(prepared: Prepared, bound: int) -> Worth:
+def price_printed_run(prepared: Prepared, bound: int) -> TrueEpsilon:
     """The same for a run. Private: it reads how large groups get, as the printed algorithms do."""
     most = max(silo.data.largest_subject for silo in prepared.silos.values())
     if most > bound:
         raise SpecError(f"A subject has {most} items in a silo; set silos.items_per_subject = {most} in the recipe.")
     sizes = count(prepared.spec, prepared.silos, BATCHES)["batches"]["largest_group"]
-    return worth(prepared.plan, bound, int(Counter(sizes).most_common(1)[0][0]))
+    return price_printed_plan(prepared.plan, bound, int(Counter(sizes).most_common(1)[0][0]))
 
 
-def _price(plan: Plan, rows: list[Row]) -> float:
+def _price_rows(plan: Plan, rows: list[Row]) -> float:
     releases = sum(plan.horizon.releases().values())
     event = repeat(step_event(*worst_row(rows, Unit.SUBJECT), Unit.SUBJECT), releases)
     return plan.accountant.epsilon(event, plan.delta)
 
 
-def _granted(row: Row, bound: int, usual: int) -> Row:
+def _fix_noise(row: Row, bound: int, usual: int) -> Row:
     """The row with K declared, and noise and divisor fixed and public."""
     policy, facts = row
     if isinstance(policy.noise, NoiseByLargestGroup):
