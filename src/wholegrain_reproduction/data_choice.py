@@ -1,6 +1,6 @@
-"""Which data stands for the paper's: FEMNIST and Shakespeare themselves where their files are there, or the nearest.
+"""Which data to use: FEMNIST and Shakespeare where their files are at hand, otherwise the nearest substitute.
 
-What was chosen is said wherever results are; nothing is called FEMNIST that is not.
+Results always name the data they come from; a substitute is never called FEMNIST or Shakespeare.
 """
 
 import os
@@ -35,13 +35,13 @@ class DataSource:
 
     @property
     def description(self) -> str:
-        """What a page calls it."""
+        """Its name on a page."""
         return DESCRIPTIONS[self.name]
 
 
 @dataclass(frozen=True)
 class DataChoice:
-    """What stands for FEMNIST, and what for Shakespeare."""
+    """The data used for FEMNIST, and the data used for Shakespeare."""
 
     images: DataSource
     text: DataSource

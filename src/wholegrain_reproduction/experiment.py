@@ -15,7 +15,7 @@ from wholegrain_reproduction.group_sizes import count_group_sizes, price_paper
 from wholegrain_reproduction.options import Part, Scale
 from wholegrain_reproduction.recipes import Kind, Recipe, load_group_sizes, load_recipe
 from wholegrain_reproduction.results import read_results
-from wholegrain_reproduction.results_page import PageContent, page
+from wholegrain_reproduction.results_page import PageContent, render_page
 from wholegrain_reproduction.run_trials import OnOutcome, Outcome, run_all
 from wholegrain_reproduction.trials import Trial, make_trials
 
@@ -95,7 +95,7 @@ def write_results(
     try:
         for figure in figures:
             draw(figure, experiment.runs / "figures")
-        write_whole(experiment.runs / PAGE, page(content, figures, claims).encode())
+        write_whole(experiment.runs / PAGE, render_page(content, figures, claims).encode())
     except OSError as error:
         raise RunError(f"'{experiment.runs}' cannot be written: {error.strerror}.") from error
     return content

@@ -1,4 +1,4 @@
-"""How large a subject's group gets in a batch, by how subjects lie over silos [Marathe, Fig. 2, §5.2]."""
+"""How large a subject's group gets in a batch, by how subjects are spread over silos [Marathe, Fig. 2, §5.2]."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,7 +62,7 @@ def count_group_sizes(settings: GroupSizesSpec) -> Iterator[GroupSizes]:
 
 
 def read_group_sizes(folder: Path) -> GroupSizes:
-    """Group sizes in batches of a run that was made, as its folder counted them."""
+    """Group sizes in the batches of a run, as its folder has them."""
     run = read_run(folder, folder.name)
     silos = run.spec.silos
     alpha = silos.alpha if silos.partition == "power" else None
@@ -85,7 +85,7 @@ def _count(
 
 @dataclass(frozen=True)
 class PaperPrice:
-    """What an algorithm, with the paper's own settings on its own geometry, is worth to a subject."""
+    """The true ε of an algorithm with the paper's own settings on its own geometry."""
 
     placement: str
     algorithm: str

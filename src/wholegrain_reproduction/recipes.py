@@ -1,7 +1,7 @@
 """The experiments as files: the paper's settings, and what is changed for other data and for smaller scales.
 
 A recipe's `spec` holds the paper's own settings. Each `change` names the scale and the data that it is for (or neither)
-and why it is made, so that whatever differs from the paper can be said beside the results.
+and its reason, so that the page can list everything that differs from the paper.
 """
 
 import tomllib
@@ -32,7 +32,7 @@ class Kind(StrEnum):
     EXACT = "exact"
     """The same with the printed learning rate."""
     TRUE = "true"
-    """The sound policy at the ε that the printed run is really worth."""
+    """The sound policy at the true ε of the printed run."""
     CLAIMED = "claimed"
     """A sound policy at the ε that the paper claims, for a subject and over all silos."""
     MORE_LOTS = "more_lots"
@@ -72,7 +72,7 @@ class TrialSettings:
     learning_rate: LearningSpec
     sound: SoundSpec
     again: Mapping[Kind, tuple[str, ...]] = field(default_factory=dict)
-    """Which of them are made with other seeds, too."""
+    """Which of them are repeated with other seeds."""
 
 
 class ChangeSpec(Section):
@@ -111,7 +111,7 @@ class RecipeSpec(Section):
 
 
 class GroupSizesSpec(Section):
-    """Whose item is where, and how batches are drawn: all that group sizes depend on."""
+    """How items are spread over subjects and silos, and how batches are drawn: all that group sizes depend on."""
 
     title: str
     place: str
@@ -126,13 +126,13 @@ class GroupSizesSpec(Section):
 
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment with everything that its file, and the file it is based on, say."""
+    """An experiment: its file, merged over the file that it is based on."""
 
     name: str
     title: str
     place: str
     runs: Mapping[Kind, tuple[str, ...]]
-    """Which algorithms are run, by what for."""
+    """Which algorithms are run, by kind."""
     spec: Mapping[str, Any]
     learning_rate: LearningSpec
     sound: SoundSpec
@@ -163,7 +163,7 @@ def recipes_folder() -> Path:
 
 
 def load_recipe(name: str, where: Path | None = None) -> Recipe:
-    """The recipe of this name, with its base beneath it."""
+    """Read the recipe of this name and its base."""
     found = _read(name, where or recipes_folder(), RecipeSpec)
     base = load_recipe(found.base, where) if found.base else None
     rates = found.learning_rate or (base.learning_rate if base else None)
@@ -189,7 +189,7 @@ def load_group_sizes(where: Path | None = None) -> GroupSizesSpec:
 
 
 def merge(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """One tree laid over another.
+    """A tree with the values of `over` in place of its own.
 
     >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
     {'a': {'b': 1, 'c': 3}}

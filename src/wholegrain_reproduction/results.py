@@ -1,4 +1,4 @@
-"""What was measured: one result for each run that came to its end, and group sizes. The claims read nothing else."""
+"""What was measured: a result for each finished run, and group sizes. Claims are judged from this alone."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class RoundScores:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: what it scored, and what it is worth to a subject."""
+    """A finished run: its scores and its true ε."""
 
     algorithm: str
     kind: Kind
@@ -36,7 +36,7 @@ class Result:
     true_epsilon: TrueEpsilon | None = None
     noise: float = math.nan
     seconds: float = 0.0
-    """How long a processor was at it."""
+    """Processor time."""
 
     @property
     def accuracy(self) -> float:
@@ -57,10 +57,10 @@ class Results:
     geometry: tuple[GroupSizes, ...] = ()
     groups: Mapping[str, GroupSizes] = field(default_factory=dict)
     repeats: Mapping[int, Mapping[str, Result]] = field(default_factory=dict)
-    """By seed: what came of runs that were made again, under the keys of those they repeat."""
+    """By seed: results of repeated runs, under the keys of the runs that they repeat."""
 
     def per_seed(self) -> "tuple[Results, ...]":
-        """What was measured, and what it would be with another seed for the runs that were made again."""
+        """These results, and for each other seed the same with repeated runs in place of the first ones."""
         others = (replace(self, by_key={**self.by_key, **found}, repeats={}) for found in self.repeats.values())
         return (self, *others)
 
@@ -79,7 +79,7 @@ class Results:
 
 
 def read_results(trials: Iterable[Trial], out: Path, geometry: Iterable[GroupSizes] = ()) -> Results:
-    """The evidence of all trials whose runs have come to their end."""
+    """The results of all trials whose runs are finished."""
     results: dict[str, Result] = {}
     groups: dict[str, GroupSizes] = {}
     repeats: dict[int, dict[str, Result]] = {}

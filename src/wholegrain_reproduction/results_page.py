@@ -1,4 +1,4 @@
-"""The page: which data, what was changed, the figures, every run with what it is worth, and the claims."""
+"""The page in Markdown: which data, what differs from the paper, figures, claims, and every run with its true ε."""
 
 import math
 import subprocess
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class PageContent:
-    """What a page tells of."""
+    """Everything that the page shows."""
 
     command: str
     scale: Scale
@@ -39,8 +39,10 @@ class PageContent:
         return (self.data.text if recipe == TEXT else self.data.images).description
 
 
-def page(content: PageContent, figures: Iterable[Figure], claims: Iterable[Claim], pictures: str = "figures") -> str:
-    """All of it in Markdown."""
+def render_page(
+    content: PageContent, figures: Iterable[Figure], claims: Iterable[Claim], pictures: str = "figures"
+) -> str:
+    """The whole page."""
     parts = [
         "# The paper's evaluation, run again",
         *_introduction(content),
@@ -48,7 +50,7 @@ def page(content: PageContent, figures: Iterable[Figure], claims: Iterable[Claim
         "## Figures",
         *(f"![{figure.alternative}]({pictures}/{figure.key}.svg)" for figure in figures),
         "## Claims",
-        claims_table(content, claims),
+        render_claims(content, claims),
         *_price_section(content),
         "## Runs",
         *_run_section(content),
@@ -57,7 +59,7 @@ def page(content: PageContent, figures: Iterable[Figure], claims: Iterable[Claim
     return "\n\n".join(parts) + "\n"
 
 
-def claims_table(content: PageContent, claims: Iterable[Claim]) -> str:
+def render_claims(content: PageContent, claims: Iterable[Claim]) -> str:
     """Every claim with its verdict."""
     rows = []
     for claim in claims:
@@ -75,7 +77,7 @@ def claims_table(content: PageContent, claims: Iterable[Claim]) -> str:
     return _table(("where", "claim", "measured on", "measured", "verdict"), rows)
 
 
-def commit() -> str:
+def find_commit() -> str:
     """The commit that the package's sources are at, or its version where they are in no repository."""
     try:
         asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
@@ -89,7 +91,7 @@ def _introduction(content: PageContent) -> Iterator[str]:
     found = [result for trial in content.trials if (result := content.results.of_trial(trial)) is not None]
     seeds = " (two more where a verdict may hang on it)" if content.results.repeats else ""
     minutes = sum(result.seconds for result in found) / 60
-    yield f"Made by `{content.command}` at {commit()}, scale *{content.scale}*, one seed{seeds}."
+    yield f"Made by `{content.command}` at {find_commit()}, scale *{content.scale}*, one seed{seeds}."
     yield f"{len(found)} of {len(content.trials)} runs, which took {minutes:.1f} minutes of one core in all."
     yield (
         f"- In the place of FEMNIST: {content.data.images.description}.\n"

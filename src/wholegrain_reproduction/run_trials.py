@@ -1,7 +1,7 @@
-"""Runs of an experiment: each in a folder of its own, not done again once finished, gone on with where it stopped.
+"""Run the trials of an experiment, each in its own folder.
 
-One run that fails does not lose the others. Every process has one thread, so that results do not depend on how many
-processes there are.
+A finished run is not repeated, an interrupted one resumes, and one that fails does not stop the others. Every process
+has one thread, so that results do not depend on the number of processes.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from wholegrain_reproduction.trials import PAPER_KINDS, Trial
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a trial: a word, and where it failed the reason in one sentence."""
+    """How a trial ended: its status in a word or two and, if it failed, the reason in one sentence."""
 
     trial: Trial
     status: str
@@ -43,17 +43,18 @@ class Outcome:
 
 
 OnOutcome = Callable[[Outcome], None]
+"""Called with each outcome as it comes."""
 
 
 def run_all(trials: Sequence[Trial], out: Path, processes: int, tell: OnOutcome) -> list[Outcome]:
-    """Play all trials; those that are put beside a printed run come after it."""
+    """Run all trials; those that take their ε from a printed run come after it."""
     first = [trial for trial in trials if trial.counterpart is None]
     then = [trial for trial in trials if trial.counterpart is not None]
     return [outcome for part in (first, then) for outcome in _run_part(part, out, processes, tell)]
 
 
 def run_trial(trial: Trial, out: Path) -> Outcome:
-    """Play one trial to its end, whatever is already there."""
+    """Run one trial to its end, from wherever an earlier call left it."""
     try:
         with _add_time(out / trial.key):
             return Outcome(trial, _run(trial, out / trial.key, out))
@@ -64,25 +65,25 @@ def run_trial(trial: Trial, out: Path) -> Outcome:
 
 
 def true_epsilon_file(folder: Path) -> Path:
-    """Where what a printed run is worth stands: beside its folder."""
+    """The file with the true ε of a printed run: beside its folder."""
     return folder.with_name(f"{folder.name}.worth.json")
 
 
 def time_file(folder: Path) -> Path:
-    """Where it stands how long a processor was at a run: beside its folder."""
+    """The file with the processor time of a run: beside its folder."""
     return folder.with_name(f"{folder.name}.time.json")
 
 
 def read_seconds(folder: Path) -> float:
-    """How long a processor was at the run in this folder, over all calls that went on with it."""
+    """Processor time of the run in this folder, summed over all calls that worked on it."""
     try:
         return float(json.loads(time_file(folder).read_text(encoding="utf-8"))["processor_seconds"])
-    except (OSError, ValueError, TypeError, KeyError):  # nothing but a page's figure hangs on it
+    except (OSError, ValueError, TypeError, KeyError):  # only a figure on the page depends on it
         return 0.0
 
 
 def read_true_epsilon(folder: Path) -> TrueEpsilon | None:
-    """What the run in this folder is worth, where that is known."""
+    """The true ε of the run in this folder, or None if it has not been computed."""
     try:
         return TrueEpsilon.of(json.loads(true_epsilon_file(folder).read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -96,7 +97,7 @@ def _run_part(trials: list[Trial], out: Path, processes: int, tell: OnOutcome) -
         with _one_thread():
             return [_tell(run_trial(trial, out), tell) for trial in trials]
     outcomes: dict[str, Outcome] = {}
-    for _ in range(2):  # a process that is killed breaks the pool; what it left is tried once more
+    for _ in range(2):  # a killed process breaks the pool; what it left undone is tried once more
         for outcome in _run_in_pool([trial for trial in trials if trial.key not in outcomes], out, processes):
             outcomes[outcome.trial.key] = _tell(outcome, tell)
     lost = "a process ended in the middle of a run; call the command again to go on."
@@ -105,7 +106,7 @@ def _run_part(trials: list[Trial], out: Path, processes: int, tell: OnOutcome) -
 
 
 def _run_in_pool(trials: list[Trial], out: Path, processes: int) -> Iterator[Outcome]:
-    """The outcomes as they come; none for what a broken pool has lost."""
+    """The outcomes as they come; none for trials that a broken pool has lost."""
     if not trials:
         return
     spawn = multiprocessing.get_context("spawn")
@@ -120,7 +121,7 @@ def _run_in_pool(trials: list[Trial], out: Path, processes: int) -> Iterator[Out
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
-            process.terminate()  # whatever it was at can be gone on with
+            process.terminate()  # its run can be resumed
         raise
     pool.shutdown()
 
@@ -137,7 +138,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _add_time(folder: Path) -> Iterator[None]:
-    """Add what this takes to what earlier calls took, unless the run is finished already."""
+    """Add the processor time of this block to that of earlier calls, unless the run is finished already."""
     finished, before = (folder / "summary.json").exists(), time.process_time()
     try:
         yield
@@ -154,11 +155,11 @@ def _tell(outcome: Outcome, tell: OnOutcome) -> Outcome:
 
 def _run(trial: Trial, folder: Path, out: Path) -> str:
     if (folder / "run.json").exists():
-        return _continue(trial, RunFolder.open(folder))
+        return _resume(trial, RunFolder.open(folder))
     spec = trial.spec
     if trial.counterpart is not None:
         epsilon = _counterpart_epsilon(trial, out)
-        if math.isinf(epsilon):  # what is worth nothing has no sound counterpart
+        if math.isinf(epsilon):  # no sound policy has an infinite ε
             return "skipped"
         spec = _set_epsilon(spec, _round_down(epsilon))
     prepared = _prepare(spec)
@@ -169,7 +170,7 @@ def _run(trial: Trial, folder: Path, out: Path) -> str:
     return "done"
 
 
-def _continue(trial: Trial, run: RunFolder) -> str:
+def _resume(trial: Trial, run: RunFolder) -> str:
     kept = run.spec
     if kept != (trial.spec if trial.counterpart is None else _set_epsilon(trial.spec, kept.privacy.epsilon)):
         raise RunError(f"The run in '{run.path}' was made with other settings; choose another --out, or remove it.")
@@ -198,7 +199,7 @@ def _prepare(spec: RunSpec) -> Prepared:
 
 @lru_cache(maxsize=1)
 def _dataset(data: str) -> Dataset:
-    """Runs of one process mostly share their data."""
+    """Most runs of one process share their data."""
     return load_dataset(RunSpec(data=DataSpec.model_validate_json(data)))
 
 
@@ -206,9 +207,8 @@ def _keep_true_epsilon(trial: Trial, prepared: Prepared, folder: Path) -> None:
     if trial.kind not in PAPER_KINDS or true_epsilon_file(folder).exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(
-        true_epsilon_file(folder), (json.dumps(price_printed_run(prepared, trial.bound).facts()) + "\n").encode()
-    )
+    facts = price_printed_run(prepared, trial.bound).facts()
+    write_whole(true_epsilon_file(folder), (json.dumps(facts) + "\n").encode())
 
 
 def _counterpart_epsilon(trial: Trial, out: Path) -> float:

@@ -1,7 +1,7 @@
-"""What a printed run is really worth to a subject, and what it is at most worth if one looks away from what is wrong.
+"""The true ε of the paper's algorithms as printed, for a subject over all silos.
 
-Of LocalGroupDP and HiGradAvgDP as printed nothing can be proved: private facts set the scale of their noise. *Granted*
-that nobody reads that scale off a release, their steps are priced as if it were fixed and public: at the noise of the
+For LocalGroupDP and HiGradAvgDP as printed nothing can be proved: private facts set the scale of their noise. *Granted*
+that nobody learns that scale from a release, their steps are priced as if it were fixed and public: at the noise of the
 most frequent group size, and at any public divisor. This is no guarantee; it says how far the rest of the claim is off.
 """
 
@@ -26,7 +26,7 @@ BATCHES = 20
 
 @dataclass(frozen=True)
 class TrueEpsilon:
-    """ε for an item and for a subject over all silos, proved; and for a subject, granted what cannot be proved."""
+    """The proved ε for an item and for a subject over all silos, and a subject's if noise is taken as public."""
 
     item: float
     subject: float
@@ -35,13 +35,13 @@ class TrueEpsilon:
     """The noise multiplier in the first silo; the most frequent one where batches decide."""
 
     def epsilon(self, unit: Unit) -> float:
-        """The ε at which a sound policy is put beside the run: the proved one, or else the granted one."""
+        """The ε at which a sound policy is compared with the run: the proved one if finite, else the granted one."""
         if unit is Unit.ITEM:
             return self.item
         return self.subject if math.isfinite(self.subject) else self.granted
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it: no bound is null."""
+        """As JSON; null means that there is no bound."""
         return {name: finite(value) for name, value in asdict(self).items()}
 
     @staticmethod
@@ -51,9 +51,9 @@ class TrueEpsilon:
 
 
 def price_printed_plan(plan: Plan, bound: int, usual: int) -> TrueEpsilon:
-    """What a printed plan is worth where a subject has at most `bound` items in a silo, and `usual` in a batch.
+    """The true ε of a printed plan if a subject has at most `bound` items in a silo, and usually `usual` in a batch.
 
-    All silos are priced by their worst one, which is no less than exact and one price instead of sixteen.
+    All silos are priced as the worst of them: an upper bound, at the cost of one price instead of sixteen.
     """
     rows = [_fix_noise(row, bound, usual) for row in plan.rows]
     provable = plan.policy != "fedavg" and not obstacles(plan.rows[0][0], Unit.SUBJECT)

@@ -1,4 +1,4 @@
-"""From a recipe to the runs that it takes: one spec each, under a key of its own."""
+"""The runs of a recipe: one spec each, under a key of its own."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ PRIVATE_ALGORITHMS = PAPER_ALGORITHMS[1:]
 SUBJECT_ALGORITHMS = tuple(name for name in PRIVATE_ALGORITHMS if CLAIMED_UNIT[name] is Unit.SUBJECT)
 
 REPEAT_SEEDS = (1, 2)
-"""Seeds, besides the recipe's own, of runs on whose chance a verdict may hang."""
+"""Seeds, besides the recipe's own, of runs whose verdict may depend on the seed."""
 
 PAPER_KINDS = (Kind.PRINTED, Kind.EXACT, Kind.MORE_LOTS)
 
@@ -38,7 +38,7 @@ PAPER_KINDS = (Kind.PRINTED, Kind.EXACT, Kind.MORE_LOTS)
 class Trial:
     """One run of an experiment.
 
-    The spec of a `TRUE` trial has no ε yet: it follows from what the trial under the key `counterpart` is worth.
+    The spec of a `TRUE` trial has no ε yet: it is the true ε of the trial under the key `counterpart`.
     """
 
     recipe: str
@@ -53,19 +53,19 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """What tells it from all others; a relative path."""
+        """Its unique name, a relative path."""
         return trial_key(self.recipe, self.variant, self.algorithm, self.kind, self.seed)
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """Its name in messages."""
         variant = f", {self.variant}" if self.variant else ""
         seed = f", seed {self.seed}" if self.seed else ""
         return f"{self.recipe}{variant}: {ALGORITHM_NAMES[self.algorithm]}, {self.kind.replace('_', ' ')}{seed}"
 
 
 def trial_key(recipe: str, variant: str, algorithm: str, kind: Kind, seed: int = 0) -> str:
-    """Where the run's folder is within the experiments' own."""
+    """The run's folder, relative to the experiment's."""
     run = f"{algorithm}-{kind}" + (f"-seed-{seed}" if seed else "")
     return "/".join(part for part in (recipe, variant, run) if part)
 
@@ -80,30 +80,25 @@ def make_trials(recipe: Recipe, scale: Scale, data: DataSource) -> Iterator[Tria
         for kind, algorithms in settings.runs.items():
             for algorithm in algorithms:
                 _check.known("algorithm", algorithm, ALGORITHM_NAMES)
-                yield _trial(recipe, variant, algorithm, kind, settings)
+                yield _make_trial(recipe, variant, algorithm, kind, settings)
         for kind, algorithms in settings.again.items():
             for algorithm, seed in itertools.product(algorithms, REPEAT_SEEDS):
-                yield _trial(recipe, variant, algorithm, kind, settings, seed)
+                yield _make_trial(recipe, variant, algorithm, kind, settings, seed)
 
 
-def _trial(
+def _make_trial(
     recipe: Recipe, variant: VariantSpec, algorithm: str, kind: Kind, settings: TrialSettings, seed: int = 0
 ) -> Trial:
-    sections = (
-        _printed_sections(settings, algorithm, kind)
-        if kind in PAPER_KINDS
-        else _sound_sections(settings, algorithm, kind)
-    )
+    make_sections = _printed_sections if kind in PAPER_KINDS else _sound_sections
+    counterpart = trial_key(recipe.name, variant.name, algorithm, _composition(settings), seed)
     return Trial(
         recipe=recipe.name,
         variant=variant.name,
         algorithm=algorithm,
         kind=kind,
-        spec=RunSpec.of({**sections, "seed": seed}),
+        spec=RunSpec.of({**make_sections(settings, algorithm, kind), "seed": seed}),
         bound=settings.spec["silos"]["items_per_subject"],
-        counterpart=trial_key(recipe.name, variant.name, algorithm, _composition(settings), seed)
-        if kind is Kind.TRUE
-        else None,
+        counterpart=counterpart if kind is Kind.TRUE else None,
         seed=seed,
     )
 
