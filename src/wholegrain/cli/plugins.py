@@ -41,7 +41,7 @@ class PluginGroup(TyperGroup):
 def load_command(plugin: EntryPoint) -> click.Command:
     """The command of a plug-in, or one in its place that says why it cannot be used."""
     try:
-        command = _make_command(plugin.load())
+        command = make_command(plugin.load())
     except (Exception, SystemExit) as error:  # it is somebody else's code: whatever it does, other commands still work
         return _make_placeholder(plugin, error)
     command.name = plugin.name
@@ -54,7 +54,8 @@ def _plugins() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in found}
 
 
-def _make_command(loaded: object) -> click.Command:
+def make_command(loaded: object) -> click.Command:
+    """The command of a `typer.Typer`, or of a function with typer's annotations."""
     if isinstance(loaded, typer.Typer):
         return typer.main.get_command(loaded)
     if not callable(loaded):
