@@ -10,11 +10,11 @@ import typer
 import wholegrain
 from wholegrain import _check
 from wholegrain.cli import display
-from wholegrain.cli.command_table import CommandTable
+from wholegrain.cli.plugins import PluginGroup
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
-    cls=CommandTable,
+    cls=PluginGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

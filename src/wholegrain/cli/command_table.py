@@ -87,11 +87,6 @@ ROWS = (
         "Serve the same page to this machine alone, made anew whenever a round is done; wait for runs that are to"
         " come.",
     ),
-    Row(
-        "reproduce",
-        "wholegrain.cli.reproduce:reproduce",
-        "Run the paper's evaluation again: what is finished is not done again, what was interrupted goes on.",
-    ),
     Row("data", "wholegrain.cli.data:app", "Data sets: what there is, and what one looks like."),
     Row("ledger", "wholegrain.cli.ledger_commands:app", "The account of everything that was released."),
     Row("federation", "wholegrain.cli.federation:app", "Federations of real silos."),
@@ -122,10 +117,12 @@ class CommandTable(TyperGroup):
         return name, command.row.load() if isinstance(command, Summary) else command, rest
 
 
-def make_command(found: Any) -> click.Command:
+def make_command(found: object) -> click.Command:
     """The command of a `typer.Typer`, or of a function with typer's annotations."""
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)
+    if not callable(found):
+        raise TypeError(f"a function or a typer.Typer is needed, not {type(found).__name__}")
     alone = typer.Typer(add_completion=False)
     alone.command()(found)
     return typer.main.get_command(alone)
