@@ -33,7 +33,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wholegrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Call `wholegrain ARGS` in this process."""
-    from wholegrain.cli import app  # here, because most tests do without it and it takes seconds to import
+    from wholegrain.cli import app
 
     def call(*arguments: object) -> Outcome:
         monkeypatch.setattr("sys.argv", ["wholegrain", *map(str, arguments)])

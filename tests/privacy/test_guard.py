@@ -528,7 +528,7 @@ def test_an_account_for_items_prices_every_run_by_the_item():
         with pytest.raises(BudgetError):
             guard_of(for_subjects, ledger, run="second")
         assert ledger.head == head
-        before = price(ledger.book.spent(ACCOUNT), Unit.ITEM, PRICING, 1e-5)
+        before = price([run.spending for run in ledger.book.runs_of(ACCOUNT)], Unit.ITEM, PRICING, 1e-5)
         assert before == for_items.guarantee(Unit.ITEM).epsilon
 
 

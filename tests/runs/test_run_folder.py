@@ -16,7 +16,7 @@ from ledgers import bodies
 from small_runs import STEPS, Faults, contents, model, prepared, resume, start, stop_after, write_spec
 from wholegrain.errors import LedgerError, RunError, WholegrainError
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import Prepared
 from wholegrain.runs.spec import RunSpec

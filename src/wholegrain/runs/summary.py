@@ -1,6 +1,5 @@
 """Plans and runs as plain mappings, for JSON and for whoever prints them."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -11,17 +10,9 @@ from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy
 from wholegrain.privacy.definitions import Guarantee
 from wholegrain.runs.accounts import Spent
 from wholegrain.runs.evaluation import Score
+from wholegrain.runs.json_numbers import finite, or_infinity
 from wholegrain.runs.observers import RoundDone
 from wholegrain.runs.runner import Run
-
-
-def finite(value: float) -> float | None:
-    """JSON has no infinity; null stands for "no bound"."""
-    return value if math.isfinite(value) else None
-
-
-def _or_infinity(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
@@ -118,9 +109,9 @@ def round_of(facts: Mapping[str, Any]) -> RoundDone:
     return RoundDone(
         round=facts["round"],
         cohort=tuple(facts["cohort"]),
-        epsilon=_or_infinity(facts["epsilon"]),
+        epsilon=or_infinity(facts["epsilon"]),
         seconds=facts["seconds"],
-        scores={name: Score(_or_infinity(score["loss"]), score["accuracy"]) for name, score in scores},
+        scores={name: Score(or_infinity(score["loss"]), score["accuracy"]) for name, score in scores},
         faults=tuple(SiloFault(**fault) for fault in facts["faults"]),
         failed=facts["failed"],
         moved=facts["moved"],
