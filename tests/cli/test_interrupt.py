@@ -29,7 +29,7 @@ def test_a_run_stops_and_can_be_resumed(tmp_path: Path) -> None:
     while running.poll() is None and not (record.exists() and record.read_text().count("\n") >= 2):
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=120)
+    _, said = running.communicate(timeout=600)
     assert running.returncode == 130
     assert "Stopping when this silo is done" in said
     assert f"wholegrain resume {out}" in said.replace("\n", "")

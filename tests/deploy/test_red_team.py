@@ -143,7 +143,9 @@ def test_the_sum_moves_by_one_clip_norm_whatever_the_server_sends(worlds: tuple[
 
 def test_squares_that_underflow_would_be_found(worlds: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that let a server read rows, planted again: squares as they are, of whatever size."""
-    monkeypatch.setattr(ghost_norms, "squared_norms", lambda rows, more=0.0: torch.linalg.vecdot(rows, rows) + more)
+    for name in ("squared_norms", "raised_squares"):
+        monkeypatch.setattr(ghost_norms, name, lambda rows, more=0.0: torch.linalg.vecdot(rows, rows) + more)
+    monkeypatch.setattr(ghost_norms, "raised_product", torch.mul)
     monkeypatch.setattr(ghost_norms, "MOST", math.inf)
     with_victim, without = worlds
     moves = []

@@ -31,7 +31,7 @@ from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import load
 
 SOURCE = Path(wholegrain.__file__).parents[1]
-PATIENCE = 240.0
+PATIENCE = 1200.0
 """Seconds for what takes ten on a quiet machine."""
 
 CLINICS = """

@@ -40,7 +40,7 @@ def crowd() -> Iterator[Crowd]:
     yield ask
     host.stdin.close()
     host.stdout.close()
-    assert host.wait(10) == 0
+    assert host.wait(600) == 0
 
 
 def kinds(path: Path) -> Counter[str]:
