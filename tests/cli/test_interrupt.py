@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 SPEC = """
 [data]
 source = "clinics"
@@ -20,6 +22,7 @@ steps = 1
 """
 
 
+@pytest.mark.slow
 def test_a_run_stops_and_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(SPEC)
     out = tmp_path / "run"

@@ -156,7 +156,9 @@ def test_squares_that_underflow_would_be_found(worlds: tuple[Host, Host], monkey
     assert max(moves) > 1e6
 
 
-@pytest.mark.parametrize("attack", list(ATTACKS)[::2])
+@pytest.mark.parametrize(
+    "attack", [name if name == "extremes 1" else pytest.param(name, marks=pytest.mark.slow) for name in [*ATTACKS][::2]]
+)
 def test_what_is_measured_stays_below_what_the_ledger_says(worlds: tuple[Host, Host], attack: str) -> None:
     kind, clip, rate = ATTACKS[attack]
     with_victim, without = worlds

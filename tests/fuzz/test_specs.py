@@ -222,6 +222,7 @@ HOUSE = settings(max_examples=250, suppress_health_check=list(HealthCheck))
 
 @HOUSE
 @given(tree=trees())
+@pytest.mark.slow
 def test_trees(place: Path, tree: dict[str, Any]) -> None:
     begin(place, tree)
 
