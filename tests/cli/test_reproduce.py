@@ -16,6 +16,7 @@ SMOKE = ("--scale", "smoke", "--data", "glyphs", "--data", "babble")
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.slow
 def test_everything_runs_at_the_smallest_scale(wholegrain: Command, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="glyphs draws typefaces of matplotlib: install wholegrain[data]")
     outcome = wholegrain("reproduce", "claims", *SMOKE, "--out", tmp_path, "--processes", "2")
