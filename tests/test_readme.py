@@ -87,9 +87,7 @@ def test_soundness_shows_how_outputs_begin(wholegrain: Command, command: str, be
 @pytest.mark.parametrize(
     ("change", "epsilon"), [("--accountant rdp", "8.878"), ("--steps 312", "3.686")], ids=["rdp", "fewer steps"]
 )
-def test_soundness_says_what_the_first_command_gives_otherwise(
-    wholegrain: Command, change: str, epsilon: str
-) -> None:
+def test_soundness_says_what_the_first_command_gives_otherwise(wholegrain: Command, change: str, epsilon: str) -> None:
     command = f"{SOUNDNESS[0][0]} {change}"
     assert f"epsilon            {epsilon}\n" in wholegrain(*command.split()[1:]).out
     assert epsilon in PAGE
