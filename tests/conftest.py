@@ -33,7 +33,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def coarse_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices on a grid ten times as coarse, where no digits are asserted: upper bounds still, for a tenth of the work."""
+    """Prices on a grid ten times as coarse, where no digits are asserted: upper bounds still, far cheaper."""
     usual = accountants.suitable_grid
     monkeypatch.setattr(accountants, "suitable_grid", lambda event: 10 * usual(event))
 

@@ -52,7 +52,10 @@ def test_clip_factors_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert audited(run).failed == (MOVE,)
 
 
-@pytest.mark.parametrize("policy", ["local_item_dp", "higradavg_dp", "subject_dp"])
+@pytest.mark.parametrize(
+    "policy",
+    ["subject_dp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("local_item_dp", "higradavg_dp"))],
+)
 def test_one_of_many_moves_a_sum_no_further(policy: str) -> None:
     assert 0.98 < move_among_many(prepared(policy).plan.rows[0][0], 0, MANY) <= 1 + SLACK
 

@@ -37,6 +37,7 @@ def finish(prepared: Prepared) -> Run:
 
 
 @pytest.mark.parametrize("policy", CATALOG)
+@pytest.mark.usefixtures("coarse_prices")
 def test_every_policy_runs_within_its_budget(policy: str) -> None:
     run = finish(prepare(spec(policy), dataset=DATA))
     spent = [done.epsilon for done in run.rounds]
@@ -49,6 +50,7 @@ def test_every_policy_runs_within_its_budget(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "fedavg"])
+@pytest.mark.usefixtures("coarse_prices")
 def test_every_printed_policy_runs(policy: str) -> None:
     printed = {"name": policy, "batch_size": 16, "as_printed": True, "clip_norm": 0.1}
     run = finish(prepare(spec(policy, policy=printed, rounds={"count": 4, "steps": 2}), dataset=DATA))
