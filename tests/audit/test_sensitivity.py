@@ -31,7 +31,7 @@ def in_single_precision(run: Prepared) -> Prepared:
     return replace(run, clipped_sum=SinglePrecision(run.model, cross_entropy))
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp"])
+@pytest.mark.parametrize("model", ["logistic", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_parameters_let_anybody_through(policy: str, model: str) -> None:
     assert 0.8 < largest_move(prepared(policy, model), seed=0) <= 1 + SLACK
@@ -67,6 +67,7 @@ def test_sums_in_single_precision_are_off_by_more_than_a_subject_may_be(monkeypa
     assert move_among_many(policy, 0, 1000) == pytest.approx(1.0, abs=1e-3)  # it takes many
 
 
+@pytest.mark.slow
 def test_the_verdict_is_a_violation_where_sums_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensitivity, "BookKeeping", SinglePrecision)
     found = audited(prepared("subject_dp"), subjects=MANY)

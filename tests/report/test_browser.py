@@ -16,7 +16,10 @@ from wholegrain.report.run_reader import read_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Debian's chromium to run these tests")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Debian's chromium to run these tests"),
+]
 
 QUIET = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update"
 PATIENCE = 600_000
