@@ -27,7 +27,7 @@ test: $(READY) ## Run the quick tests, which cover every privacy property: minut
 	$(BIN)/pytest -m "not slow"
 
 test-slow: $(READY) ## Run the rest: long statistics, kills, real federations, reproduction, planted faults
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --dist loadfile
 
 check: $(READY) ## Style, types and layers
 	$(BIN)/ruff check .

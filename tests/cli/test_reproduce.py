@@ -44,6 +44,7 @@ def test_figures_ask_for_their_runs_alone(tmp_path: Path) -> None:
     assert keys[What.FIG3] < keys[What.CLAIMS]
 
 
+@pytest.mark.slow
 def test_what_failed_is_said_and_the_page_is_written(wholegrain: Command, tmp_path: Path) -> None:
     own = tmp_path / "recipes"
     own.mkdir()

@@ -128,6 +128,7 @@ def test_one_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
     assert told == outcomes
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same(tmp_path: Path) -> None:
     trials = [trial("fedavg"), trial("fedavg", variant="other", rounds={"learning_rate": 0.5})]
     outcomes = play_all(trials, tmp_path / "two", 2, ignore)
@@ -143,6 +144,7 @@ def test_other_settings_in_the_same_place_are_refused(tmp_path: Path) -> None:
     assert "was made with other settings" in outcome.error
 
 
+@pytest.mark.slow
 def test_a_sound_run_is_put_beside_a_printed_one_at_what_that_is_worth(tmp_path: Path) -> None:
     printed, sound = trial("higradavg_dp"), trial("higradavg_dp", Kind.TRUE)
     outcomes = play_all([sound, printed], tmp_path, 1, ignore)
@@ -176,7 +178,7 @@ def test_a_worth_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         read_worth(tmp_path / "run")
 
 
-@pytest.mark.parametrize("algorithm", ["local_item_dp", "user_ldp"])
+@pytest.mark.parametrize("algorithm", [pytest.param("local_item_dp", marks=pytest.mark.slow), "user_ldp"])
 def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> None:
     made = trial(algorithm)
     found = worth_of_run(prepare(made.spec), VISITS)
