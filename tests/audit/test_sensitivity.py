@@ -96,7 +96,7 @@ SILO = SiloFacts(name="a", items=10, subjects=5, items_per_subject=6)
     ("policy", "changes", "norms"),
     [
         ("local_item_dp", {}, 6.0),
-        ("local_group_dp", {"group_cap": 4}, 4.0),
+        pytest.param("local_group_dp", {"group_cap": 4}, 4.0, marks=pytest.mark.slow),
         ("higradavg_dp", {}, 1.0),
         ("user_ldp", {}, 2.0),
         ("subject_dp", {}, 1.0),

@@ -36,6 +36,7 @@ def test_federation_init(wholegrain: Command, here: Path) -> None:
     assert (here / "fed" / "north" / "silo.toml").exists()
 
 
+@pytest.mark.slow
 def test_report(wholegrain: Command, here: Path) -> None:
     wholegrain("run", "examples/own_table/visits.toml", "--out", "runs/visits", "--quiet")
     command, output = shown("reports.md", "report")

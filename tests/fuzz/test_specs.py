@@ -229,6 +229,7 @@ def test_trees(place: Path, tree: dict[str, Any]) -> None:
 
 @HOUSE
 @given(damage=damages())
+@pytest.mark.slow
 def test_texts(place: Path, damage: Damage) -> None:
     clean(place)
     path = place / "spec.toml"

@@ -86,6 +86,7 @@ def test_attention(world: World, source: str, mask: str, weights: bool, options:
 
 @given(worlds(), st.booleans(), st.booleans())
 @settings(max_examples=8)
+@pytest.mark.slow
 def test_transformer_layer(world: World, norm_first: bool, training: bool) -> None:
     world.compare(
         lambda: nn.TransformerEncoderLayer(8, 2, 6, 0.0, batch_first=True, norm_first=norm_first).train(training),

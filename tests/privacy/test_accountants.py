@@ -49,6 +49,7 @@ def test_rdp_equals_the_library(event):
 
 
 @pytest.mark.parametrize("event", ORDINARY + MIXTURES)
+@pytest.mark.slow
 def test_chosen_grid_bounds_a_finer_one_from_close_above(event):
     fine = PldAccountant(grid=suitable_grid(event) / 5).epsilon(event, 1e-5)
     chosen = PldAccountant().epsilon(event, 1e-5)

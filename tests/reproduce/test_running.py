@@ -191,7 +191,7 @@ def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> N
     assert found.granted == found.subject
 
 
-@pytest.mark.parametrize("algorithm", ["local_group_dp", "higradavg_dp"])
+@pytest.mark.parametrize("algorithm", [pytest.param("local_group_dp", marks=pytest.mark.slow), "higradavg_dp"])
 def test_where_private_facts_set_the_noise_nothing_is_proved(algorithm: str) -> None:
     found = worth_of_run(prepare(trial(algorithm).spec), VISITS)
     assert math.isinf(found.subject)
