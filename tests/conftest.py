@@ -8,6 +8,7 @@ import torch
 from hypothesis import settings
 
 from command import Command, Outcome
+from wholegrain.privacy import accountants
 
 torch.set_num_threads(1)
 settings.register_profile("house", deadline=None, derandomize=True)
@@ -28,6 +29,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what the command line stores, and what it spends, away from the user's own."""
     monkeypatch.setenv("WHOLEGRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def coarse_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices on a grid ten times as coarse, where no digits are asserted: upper bounds still, far cheaper."""
+    usual = accountants.suitable_grid
+    monkeypatch.setattr(accountants, "suitable_grid", lambda event: 10 * usual(event))
 
 
 @pytest.fixture

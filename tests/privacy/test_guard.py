@@ -392,6 +392,7 @@ def play(guard, plan):
 
 @pytest.mark.parametrize("cohort", [None, 2])
 @pytest.mark.parametrize("policy", [name for name in CATALOG if name != "fedavg"])
+@pytest.mark.usefixtures("coarse_prices")
 def test_the_guard_reports_what_the_plan_says_of_the_same_releases(policy, cohort):
     plan = plan_of(policy, cohort=cohort, rounds=4, span=3)
     reported = play(guard_of(plan), plan)

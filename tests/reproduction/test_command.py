@@ -18,7 +18,8 @@ from wholegrain_reproduction.recipes import Kind
 SMOKE = ("--scale", "smoke", "--data", "glyphs", "--data", "babble")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
+@pytest.mark.slow
 def test_everything_runs_at_the_smallest_scale(wholegrain: Command, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="glyphs draws typefaces of matplotlib: install wholegrain[data]")
     outcome = wholegrain("reproduce", "claims", *SMOKE, "--out", tmp_path, "--processes", "2")
@@ -46,6 +47,7 @@ def test_figures_ask_for_their_runs_alone(tmp_path: Path) -> None:
     assert keys[Part.FIG3] < keys[Part.CLAIMS]
 
 
+@pytest.mark.slow
 def test_what_failed_is_said_and_the_page_is_written(wholegrain: Command, tmp_path: Path) -> None:
     own = tmp_path / "recipes"
     own.mkdir()

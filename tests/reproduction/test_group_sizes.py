@@ -35,6 +35,7 @@ def test_a_subject_whose_items_all_lie_in_the_batch_is_the_largest_group() -> No
     assert found.largest == 20
 
 
+@pytest.mark.slow
 def test_the_papers_settings_are_worth_less_than_they_claim() -> None:
     recipe = load_recipe("femnist")
     shape = load_group_sizes()

@@ -135,6 +135,7 @@ def test_one_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
     assert told == outcomes
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same(tmp_path: Path) -> None:
     trials = [trial("fedavg"), trial("fedavg", variant="other", rounds={"learning_rate": 0.5})]
     outcomes = run_all(trials, tmp_path / "two", 2, ignore)
@@ -150,6 +151,7 @@ def test_other_settings_in_the_same_place_are_refused(tmp_path: Path) -> None:
     assert "was made with other settings" in outcome.error
 
 
+@pytest.mark.slow
 def test_a_sound_run_is_put_beside_a_printed_one_at_what_that_is_worth(tmp_path: Path) -> None:
     printed, sound = trial("higradavg_dp"), trial("higradavg_dp", Kind.TRUE)
     outcomes = run_all([sound, printed], tmp_path, 1, ignore)
@@ -183,7 +185,7 @@ def test_a_worth_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         read_true_epsilon(tmp_path / "run")
 
 
-@pytest.mark.parametrize("algorithm", ["local_item_dp", "user_ldp"])
+@pytest.mark.parametrize("algorithm", [pytest.param("local_item_dp", marks=pytest.mark.slow), "user_ldp"])
 def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> None:
     made = trial(algorithm)
     found = price_printed_run(prepare(made.spec), VISITS)
@@ -196,7 +198,7 @@ def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> N
     assert found.granted == found.subject
 
 
-@pytest.mark.parametrize("algorithm", ["local_group_dp", "higradavg_dp"])
+@pytest.mark.parametrize("algorithm", [pytest.param("local_group_dp", marks=pytest.mark.slow), "higradavg_dp"])
 def test_where_private_facts_set_the_noise_nothing_is_proved(algorithm: str) -> None:
     found = price_printed_run(prepare(trial(algorithm).spec), VISITS)
     assert math.isinf(found.subject)
