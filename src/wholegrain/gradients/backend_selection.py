@@ -238,6 +238,11 @@ class _Functions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._items, self.multiple = items, 1
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: see _Allocations."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if not _is_safe(func.overloadpacket.__name__.strip("_"), args, kwargs or {}):
@@ -407,11 +412,14 @@ def _close(value: Tensor, expected: Tensor, size: float) -> bool:
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the memory of all tensors that are made; what is freed and made again at one place counts once."""
+    """Counts the memory of all tensors that are made, and keeps them: what is freed would be made again at one place in
+    one process and at another in the next, and how many groups a sum has must follow from shapes alone.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
+        self._kept: list[Tensor] = []
 
     @property
     def bytes(self) -> int:
@@ -427,6 +435,7 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Tensor):
+                self._kept.append(value)
                 storage = value.untyped_storage()
                 self._sizes[storage.data_ptr()] = max(storage.nbytes(), self._sizes.get(storage.data_ptr(), 0))
         return result

@@ -198,6 +198,8 @@ class BookKeeping:
         if items > self._most_items and piece.units.count == 1:
             return self._add_large(vector, piece, clip, total)
         size = self._fitting(vector, items)
+        if size is None and piece.units.count == 1 and items > 1:
+            return self._add_large(vector, piece, clip, total)
         if size is None:  # in passes of a size that is trusted, with the same rows
             few = self._divided(piece, LEAST_ROWS)
             return sum([self._add(vector, some, clip, total, grouping) for some in few])
