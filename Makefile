@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench docs lock clean
+.PHONY: help setup demo test test-slow check format bench docs lock clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[1m%-8s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Install everything into .venv; then .venv/bin/wholegrain is the command
 
@@ -23,8 +23,11 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY) ## Train every policy at ε = 4 on a real table and print what each protects
 	$(BIN)/wholegrain demo
 
-test: $(READY) ## Run the tests
-	$(BIN)/pytest
+test: $(READY) ## Run the quick tests, which cover every privacy property: minutes
+	$(BIN)/pytest -m "not slow"
+
+test-slow: $(READY) ## Run the rest: long statistics, kills, real federations, reproduction, planted faults
+	$(BIN)/pytest -m slow --dist loadfile
 
 check: $(READY) ## Style, types and layers
 	$(BIN)/ruff check .

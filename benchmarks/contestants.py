@@ -13,9 +13,9 @@ from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from wholegrain.data.sampling import Batch
 from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.clip_units import Buckets, scattered
-from wholegrain.gradients.clipping import Clip, Pooled
+from wholegrain.gradients.clipping import Clip, Pooled, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.policies.policy_catalog import Settings, find
@@ -100,12 +100,13 @@ def in_pieces(model: nn.Module) -> ClippedSum:
     def clipped_sum(
         vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None = None
     ) -> Pooled:
+        layout = Layout.of(model)
         most = max(1, vmap_gradients.MOST_VALUES // len(vector))
         total, zeroed = torch.zeros_like(vector), 0
         for piece in _pieces(groups, most):
             _, within = torch.unique(groups[piece], return_inverse=True)
-            arguments = (vector, inputs[piece], targets[piece], within, clip)
-            pooled = vmap_gradients.clipped_sum(model, cross_entropy, *arguments)
+            batch = (vector, inputs[piece], targets[piece])
+            pooled = pool_gradients(vmap_gradients.item_gradients(model, cross_entropy, layout, *batch), within, clip)
             total.add_(pooled.total)
             zeroed += pooled.zeroed
         return Pooled(total, zeroed)

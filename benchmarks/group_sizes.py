@@ -7,8 +7,8 @@ in the figures of `wholegrain reproduce fig2` and `fig3`.
 Run: python benchmarks/group_sizes.py
 """
 
-from wholegrain.reproduce.group_sizes import geometry
-from wholegrain.reproduce.recipes import load_group_sizes
+from wholegrain_reproduction.group_sizes import count_group_sizes
+from wholegrain_reproduction.recipes import load_group_sizes
 
 SIZES = range(1, 13)
 
@@ -16,7 +16,7 @@ SIZES = range(1, 13)
 def main() -> None:
     print(f"{'placement':10}{'mean':>6}   batches whose largest group has so many items")
     print(" " * 19 + "".join(f"{size:6d}" for size in SIZES))
-    for found in geometry(load_group_sizes()):
+    for found in count_group_sizes(load_group_sizes()):
         row = "".join(f"{found.batches.get(size, '') or '':>6}" for size in SIZES)
         print(f"{found.placement:10}{found.mean:6.2f}   {row}")
 

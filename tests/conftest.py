@@ -8,6 +8,7 @@ import torch
 from hypothesis import settings
 
 from command import Command, Outcome
+from wholegrain.privacy import accountants
 
 torch.set_num_threads(1)
 settings.register_profile("house", deadline=None, derandomize=True)
@@ -31,9 +32,16 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def coarse_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices on a grid ten times as coarse, where no digits are asserted: upper bounds still, far cheaper."""
+    usual = accountants.suitable_grid
+    monkeypatch.setattr(accountants, "suitable_grid", lambda event: 10 * usual(event))
+
+
+@pytest.fixture
 def wholegrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """Call `wholegrain ARGS` in this process."""
-    from wholegrain.cli import app  # here, because most tests do without it and it takes seconds to import
+    from wholegrain.cli import app
 
     def call(*arguments: object) -> Outcome:
         monkeypatch.setattr("sys.argv", ["wholegrain", *map(str, arguments)])

@@ -14,11 +14,27 @@ Node = Callable[[Message], RecordDict | Error | None]
 """What a node answers; None for silence."""
 
 
-def within_a_server_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Flower would have it when it calls a ServerApp, but without pauses."""
-    monkeypatch.setattr(flower, "PAUSE", 0.001)
+class Clock:
+    """Time that passes only while somebody sleeps, however busy the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def within_a_server_app(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """As Flower would have it when it calls a ServerApp; the engine's pauses take no time but the clock's."""
+    clock = Clock()
+    monkeypatch.setattr(flower, "time", clock)
+    monkeypatch.setattr(flower, "PAUSE", 0.01)
     for name, value in (("_run_id", 7), ("_node_id", 1), ("_task_id", 3)):
         monkeypatch.setattr(TaskIdentity, name, value)
+    return clock
 
 
 class FakeGrid(Grid):

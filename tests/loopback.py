@@ -31,8 +31,8 @@ GUIDE = Path(__file__).parents[1] / "docs" / "operate-a-federation.md"
 SOURCE = Path(sys.modules["wholegrain"].__file__ or "").parents[1]
 PROGRAMS = Path(sys.executable).parent
 NAMES = ("north", "south", "west")
-PATIENCE = 300.0
-"""Seconds for what takes twenty on a quiet machine."""
+PATIENCE = 1200.0
+"""Seconds after which something must have gone wrong: on a quiet machine it takes twenty."""
 
 LOGISTIC = {"name": "logistic"}
 STARTS = (("head", None), ("low_rank", 2))
@@ -145,6 +145,19 @@ class Federation:
         self.silos[name] = process
         return process
 
+    def connections(self, name: str) -> int:
+        """How often a silo's SuperNode has been let in."""
+        return (self.silo(name) / "silo.log").read_text().count("SuperNode ID:")
+
+    @contextlib.contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """A silo that stays connected and answers nothing, so that every round lasts as long as the patience."""
+        self.silos[name].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.silos[name].send_signal(signal.SIGCONT)
+
     def flwr(self, *arguments: object) -> str:
         """What `flwr ARGUMENTS` says; it must go well."""
         done = subprocess.run(
@@ -176,7 +189,7 @@ class Federation:
             {"name": name, "items": items, "subjects": subjects, "items_per_subject": 4}
             for name, (items, subjects) in self.sizes.items()
         ]
-        shape = {"shape": [3], "classes": 2, "silos": silos, "patience": 120.0, **federation}
+        shape = {"shape": [3], "classes": 2, "silos": silos, "patience": PATIENCE, **federation}
         (app / "spec.toml").write_text(as_toml({**training(rounds), "model": model, "federation": shape}))
         return app
 

@@ -15,7 +15,7 @@ from dp_accounting import DpEvent
 
 from wholegrain.cli import run_commands
 from wholegrain.privacy.accountants import DEFAULT, Accountant
-from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import Prepared, prepare
 from wholegrain.runs.spec import RunSpec

@@ -36,7 +36,10 @@ def batch_of(design: Design, silo: str) -> tuple[torch.Tensor, torch.Tensor, tor
     return found.inputs, found.targets, groups
 
 
-@pytest.mark.parametrize(("policy", "moves"), [("local_item_dp", 2.0), ("higradavg_dp", 1.0), ("subject_dp", 1.0)])
+@pytest.mark.parametrize(
+    ("policy", "moves"),
+    [pytest.param("local_item_dp", 2.0, marks=pytest.mark.slow), ("higradavg_dp", 1.0), ("subject_dp", 1.0)],
+)
 def test_a_canary_moves_its_own_coordinate_as_far_as_anybody_may(policy: str, moves: float) -> None:
     design = crowd(policy)
     size = design.prepared.first.numel()

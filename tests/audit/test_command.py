@@ -33,6 +33,7 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_audit_says_what_it_did(wholegrain: Command, spec: Path, tmp_path: Path) -> None:
     outcome = wholegrain("audit", spec, *FEW, "--figure", tmp_path / "roc.svg")
     assert outcome.code == 0
@@ -42,6 +43,7 @@ def test_an_audit_says_what_it_did(wholegrain: Command, spec: Path, tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} <= {"small.toml", "roc.svg", "cache"}
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_audited_by_its_folder(wholegrain: Command, spec: Path, tmp_path: Path) -> None:
     wholegrain("run", spec, "--out", tmp_path / "run", "--quiet")
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
@@ -69,6 +71,7 @@ def test_a_violation_is_exit_code_one(wholegrain: Command, spec: Path, monkeypat
     assert "noise where nothing else is" in outcome.out
 
 
+@pytest.mark.slow
 def test_items_too(wholegrain: Command, spec: Path) -> None:
     facts = json.loads(wholegrain("audit", spec, *FEW, "--unit", "item", "--json").out)
     assert facts["unit"] == "item"

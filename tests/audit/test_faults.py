@@ -40,12 +40,14 @@ def found_out(right: Prepared, wrong: Prepared | None = None, **how: Any) -> Aud
     return found
 
 
+@pytest.mark.slow
 def test_half_the_noise() -> None:
     found = found_out(prepared("subject_dp"), canaries=1500, fault=Halved)
     assert min(findings(found, "crowd", "level")) > found.proved.epsilon
     assert found.failed == (NOISE,)
 
 
+@pytest.mark.slow
 def test_half_the_noise_where_canaries_cannot_crowd() -> None:
     found = found_out(prepared("user_ldp"), runs=40, fault=Halved)
     assert min(findings(found, "alone", "level")) > found.proved.epsilon
@@ -53,6 +55,7 @@ def test_half_the_noise_where_canaries_cannot_crowd() -> None:
 
 
 @pytest.mark.parametrize("parameter", ["1.weight", "3.weight"])
+@pytest.mark.slow
 def test_a_layer_that_is_not_clipped(parameter: str) -> None:
     right = prepared("subject_dp", "mlp", rate=1.0, noise=3.0, clip_norm=0.2, clinics=1)
     found = found_out(right, forgets(right, parameter), runs=120)
@@ -73,6 +76,7 @@ def test_noise_used_again_in_every_round() -> None:
     assert found.failed == (NOISE,)
 
 
+@pytest.mark.slow
 def test_noise_used_again_in_every_step() -> None:
     """The server sees the sum of the steps only, in which such noise hides even more; it is not what was priced."""
     found = found_out(prepared("subject_dp", steps=3), fault=SameEveryStep)
@@ -80,6 +84,7 @@ def test_noise_used_again_in_every_step() -> None:
     assert not findings(found)
 
 
+@pytest.mark.slow
 def test_a_cap_on_a_subjects_items_that_is_not_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepared("higradavg_dp", visits=1, noise=0.4)
     assert audited(run, runs=25).verdict is Verdict.CONSISTENT
@@ -89,12 +94,14 @@ def test_a_cap_on_a_subjects_items_that_is_not_enforced(monkeypatch: pytest.Monk
     assert findings(found, "alone", "level")
 
 
+@pytest.mark.slow
 def test_a_cap_on_a_subjects_items_in_a_batch_that_is_not_enforced() -> None:
     right = prepared("local_group_dp", visits=4)
     loose = with_rows(right, lambda policy: replace(policy, sampling=PoissonItems(policy.sampling.rate)))  # type: ignore[union-attr]
     assert findings(found_out(right, loose, canaries=1500), "crowd", "level")
 
 
+@pytest.mark.slow
 def test_a_divisor_from_the_batch() -> None:
     right = prepared("higradavg_dp", rate=0.8, noise=2.0)
     lying = with_rows(right, lambda row: replace(row, divisor=LyingDivisor(row.divisor.value)))  # type: ignore[union-attr]

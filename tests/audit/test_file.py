@@ -121,7 +121,9 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", ["cap", *(pytest.param(name, marks=pytest.mark.slow) for name in FAULTS if name != "cap")]
+)
 def test_coins_by_position_are_a_violation(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     way, where, name, wrong = FAULTS[fault]
     asked = spec(**WAYS[way])
@@ -132,6 +134,7 @@ def test_coins_by_position_are_a_violation(fault: str, monkeypatch: pytest.Monke
     assert found.failed == (OTHERS, SUMS)
 
 
+@pytest.mark.slow
 def test_the_attack_measures_what_coins_by_position_give_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an attacker would, who knows the seed: with noise, and by what silos send."""
     monkeypatch.setattr(partition, "uniform", positions_spread)
@@ -146,6 +149,7 @@ def test_a_clip_of_whole_batches_hides_nobody_else(monkeypatch: pytest.MonkeyPat
     assert OTHERS in audited(spec(**WAYS["whole batches"])).failed
 
 
+@pytest.mark.slow
 def test_sizes_that_were_declared_stay() -> None:
     sizes = {"*": {"items": 100, "subjects": 50}}
     declared, counted = (check(audited(spec(silos=CAPPED | more)), PUBLIC) for more in ({"sizes": sizes}, {}))
@@ -200,6 +204,7 @@ def table(folder: Path) -> Path:
     return folder / "people.toml"
 
 
+@pytest.mark.slow
 def test_a_capped_table_with_a_hold_out(wholegrain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("audit", table(tmp_path), "--canaries", "200", "--runs", "8", "--no-membership")
     right = wholegrain(*arguments)
@@ -219,7 +224,14 @@ def test_rows_of_a_table_leave_before_it_is_read(tmp_path: Path, monkeypatch: py
     assert any(len(pair.moved(file)) for pair in pairs)
 
 
-@pytest.mark.parametrize(("train", "rank"), [("head", None), ("low_rank", 1), ("all", None)])
+@pytest.mark.parametrize(
+    ("train", "rank"),
+    [
+        ("head", None),
+        pytest.param("low_rank", 1, marks=pytest.mark.slow),
+        pytest.param("all", None, marks=pytest.mark.slow),
+    ],
+)
 def test_models_with_a_frozen_part(train: str, rank: int | None, tmp_path: Path) -> None:
     write_backbone(tmp_path / "b.safetensors")
     options = {"patients": 80, "clinics": 2, "span": 1, "visits": 4, "features": 3}
@@ -251,6 +263,7 @@ def test_the_last_model_is_the_one_that_the_run_keeps(server: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.slow
 def test_a_server_with_a_step_of_its_own(server: dict[str, Any]) -> None:
     found = audited(spec(server=server, privacy={"noise_multiplier": 3.0}), canaries=1000)
     assert found.verdict is Verdict.CONSISTENT
@@ -266,6 +279,7 @@ def test_a_release() -> None:
     assert check(found, PUBLIC).seen == "the same"
 
 
+@pytest.mark.slow
 def test_the_score_is_a_log_likelihood_ratio_where_everybody_is_in_every_batch() -> None:
     """E[e^L | out] = 1 and E[e^−L | in] = 1."""
     run, file, pairs = pairs_of(spec(privacy={"noise_multiplier": 2.0}, rounds={"count": 1}))

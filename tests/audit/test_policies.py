@@ -6,9 +6,13 @@ from audit.planted import POLICIES, audited, prepared
 from wholegrain.audit.auditing import Verdict
 from wholegrain.privacy.definitions import Standing
 
+QUICK = ("local_group_dp", "subject_dp")
 
-@pytest.mark.parametrize("model", ["logistic", "mlp"])
-@pytest.mark.parametrize("policy", POLICIES)
+
+@pytest.mark.parametrize("model", ["logistic", pytest.param("mlp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "policy", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES]
+)
 def test_what_was_proved_holds_and_half_of_it_is_in_use(policy: str, model: str) -> None:
     run = prepared(policy, model)
     found = audited(run, canaries=5000, runs=60 if policy == "user_ldp" else 8)

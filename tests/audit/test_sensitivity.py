@@ -31,7 +31,7 @@ def in_single_precision(run: Prepared) -> Prepared:
     return replace(run, clipped_sum=SinglePrecision(run.model, cross_entropy))
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp"])
+@pytest.mark.parametrize("model", ["logistic", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_parameters_let_anybody_through(policy: str, model: str) -> None:
     assert 0.8 < largest_move(prepared(policy, model), seed=0) <= 1 + SLACK
@@ -52,7 +52,10 @@ def test_clip_factors_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert audited(run).failed == (MOVE,)
 
 
-@pytest.mark.parametrize("policy", ["local_item_dp", "higradavg_dp", "subject_dp"])
+@pytest.mark.parametrize(
+    "policy",
+    ["subject_dp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("local_item_dp", "higradavg_dp"))],
+)
 def test_one_of_many_moves_a_sum_no_further(policy: str) -> None:
     assert 0.98 < move_among_many(prepared(policy).plan.rows[0][0], 0, MANY) <= 1 + SLACK
 
@@ -64,6 +67,7 @@ def test_sums_in_single_precision_are_off_by_more_than_a_subject_may_be(monkeypa
     assert move_among_many(policy, 0, 1000) == pytest.approx(1.0, abs=1e-3)  # it takes many
 
 
+@pytest.mark.slow
 def test_the_verdict_is_a_violation_where_sums_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensitivity, "BookKeeping", SinglePrecision)
     found = audited(prepared("subject_dp"), subjects=MANY)
@@ -92,7 +96,7 @@ SILO = SiloFacts(name="a", items=10, subjects=5, items_per_subject=6)
     ("policy", "changes", "norms"),
     [
         ("local_item_dp", {}, 6.0),
-        ("local_group_dp", {"group_cap": 4}, 4.0),
+        pytest.param("local_group_dp", {"group_cap": 4}, 4.0, marks=pytest.mark.slow),
         ("higradavg_dp", {}, 1.0),
         ("user_ldp", {}, 2.0),
         ("subject_dp", {}, 1.0),

@@ -76,6 +76,7 @@ def assert_refused(outcome: Outcome, *words: str) -> None:
         ("nonsense", ["section.key=value"]),
     ],
 )
+@pytest.mark.usefixtures("coarse_prices")
 def test_a_spec_that_cannot_be_met(
     wholegrain: Command, clinics: Path, tmp_path: Path, change: str, words: list[str]
 ) -> None:

@@ -244,6 +244,7 @@ batch_size = 8
 """
 
 
+@pytest.mark.slow
 def test_pretrain_writes_a_backbone_once_and_says_what_it_is(wholegrain: Command, tmp_path: Path) -> None:
     spec, out = tmp_path / "public.toml", tmp_path / "b.safetensors"
     spec.write_text(PRETRAINING)

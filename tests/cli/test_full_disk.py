@@ -17,7 +17,7 @@ import pytest
 
 from command import Command, Outcome
 from small_runs import contents, model, prepared, start, stop_after, write_spec
-from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.ledger_registry import LEDGER
 
 NOBODY = 65534
 

@@ -64,6 +64,7 @@ def test_a_model_of_ones_own(wholegrain: Command, folder: Path, monkeypatch: pyt
         assert bare(said.out + said.err) == bare(output)
 
 
+@pytest.mark.slow
 def test_the_example_in_python_prints_what_it_should() -> None:
     shown = re.search(r"\$ python (\S+)\n(.*?)```", MODEL, re.S)
     assert shown

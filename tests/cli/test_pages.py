@@ -36,6 +36,7 @@ def test_federation_init(wholegrain: Command, here: Path) -> None:
     assert (here / "fed" / "north" / "silo.toml").exists()
 
 
+@pytest.mark.slow
 def test_report(wholegrain: Command, here: Path) -> None:
     wholegrain("run", "examples/own_table/visits.toml", "--out", "runs/visits", "--quiet")
     command, output = shown("reports.md", "report")
@@ -54,6 +55,7 @@ def test_own_policy(wholegrain: Command, here: Path, monkeypatch: pytest.MonkeyP
     assert re.search(r"subject +3\.999 +1e-05 +PROVED", planned.out)
 
 
+@pytest.mark.slow
 def test_audit(wholegrain: Command, here: Path) -> None:
     command, output = shown("audit.md", "audit")
     audited = wholegrain(*command)
@@ -85,6 +87,7 @@ def test_a_policy_that_is_none(
     assert refused.err.startswith("error: ")
 
 
+@pytest.mark.slow
 def test_several_processes(here: Path) -> None:
     (command,) = re.findall(r"^wholegrain (run .*)$", (DOCS / "engines.md").read_text(encoding="utf-8"), re.M)
     done = subprocess.run(

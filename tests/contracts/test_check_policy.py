@@ -12,11 +12,11 @@ from dp_accounting import DpEvent, NoOpDpEvent
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import vmap_sum
 from policy_rows import cap_of
 from wholegrain.data.sampling import Batch, PoissonSubjects
 from wholegrain.data.subjects import Roster, SubjectData
 from wholegrain.errors import SpecError
-from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
@@ -161,7 +161,7 @@ def test_an_empty_batch_still_adds_noise(name: str) -> None:
     policy = row(name)
     model = build("logistic", 3, 2, seed=0).double()
     trainer = Trainer(
-        clipped_sum=partial(vmap_gradients.clipped_sum, model, cross_entropy),
+        clipped_sum=partial(vmap_sum.clipped_sum, model, cross_entropy),
         noise=Ramp(),
         learning_rate=0.5,
     )

@@ -392,7 +392,7 @@ def test_no_task_leaves_a_ledger_that_contradicts_itself(opened: Open, tmp_path:
         host.answer(task(steps=steps), vector())
     assert host.ledger.path is not None
     with Ledger.open(host.ledger.path) as again:
-        assert again.book.spent(Account(data="visits of north"))
+        assert again.book.runs_of(Account(data="visits of north"))
 
 
 def test_a_silo_that_starts_again_remembers(opened: Open) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import vmap_sum
 from accounts import confirmed, equal_terms, open_guard, spent
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
@@ -23,7 +24,6 @@ from wholegrain.errors import BudgetError, LedgerError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
 from wholegrain.federation.server_optimiser import Average, Momentum, Server
-from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
@@ -373,7 +373,7 @@ class Rows:
 
 GRADIENTS: dict[str, Callable[..., ClippedSum]] = {
     "book-keeping": BookKeeping,
-    "vectorised": partial(partial, vmap_gradients.clipped_sum),
+    "vectorised": partial(partial, vmap_sum.clipped_sum),
 }
 
 

@@ -222,12 +222,14 @@ HOUSE = settings(max_examples=250, suppress_health_check=list(HealthCheck))
 
 @HOUSE
 @given(tree=trees())
+@pytest.mark.slow
 def test_trees(place: Path, tree: dict[str, Any]) -> None:
     begin(place, tree)
 
 
 @HOUSE
 @given(damage=damages())
+@pytest.mark.slow
 def test_texts(place: Path, damage: Damage) -> None:
     clean(place)
     path = place / "spec.toml"

@@ -34,6 +34,7 @@ print(step(4096), "torch._dynamo" in sys.modules)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+@pytest.mark.slow
 def test_the_trial_holds_three_vectors_and_loads_no_compiler() -> None:
     """The parameters it is made at, an item's gradient, and the next one's that is added to it."""
     ran = subprocess.run([sys.executable, "-c", FIRST_STEP], capture_output=True, text=True, check=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import vmap_sum
 from wholegrain.gradients import reference, vmap_gradients
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.parameters import Layout, flatten
@@ -80,7 +81,7 @@ def numbered(groups: list[int]) -> Tensor:
 
 def compare(case: Case, groups: Tensor, clip: Clip, seed: int = 0) -> None:
     model, vector, inputs, targets = case.batch(len(groups), seed)
-    fast = vmap_gradients.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip)
+    fast = vmap_sum.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip)
     slow = reference.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip)
     torch.testing.assert_close(fast.total, slow.total, rtol=1e-10, atol=1e-10)
     assert fast.zeroed == slow.zeroed == 0
@@ -118,7 +119,7 @@ def test_chunks_do_not_change_the_sum(
     compare(CASES["mlp"], numbered([0, 1, 1, 2, 0, 1, 3]), Clip(per, pool, 0.7))
 
 
-@pytest.mark.parametrize("gradients", [vmap_gradients, reference], ids=["vmap", "reference"])
+@pytest.mark.parametrize("gradients", [vmap_sum, reference], ids=["vmap", "reference"])
 @pytest.mark.parametrize(("per", "pool"), CLIPS, ids=CLIP_NAMES)
 @pytest.mark.parametrize("name", CASES)
 def test_an_empty_batch_sums_to_zeros(name: str, per: ClipPer, pool: Pool, gradients) -> None:
@@ -135,13 +136,13 @@ def test_agrees_on_items_without_a_finite_gradient(per: ClipPer, pool: Pool, bad
     model, vector, inputs, targets = CASES["mlp"].batch(7, seed=0)
     inputs[2, 0] = inputs[5, 1] = bad
     arguments = (model, cross_entropy, vector, inputs, targets, numbered([0, 0, 1, 1, 2, 1, 3]), Clip(per, pool, 0.7))
-    fast, slow = vmap_gradients.clipped_sum(*arguments), reference.clipped_sum(*arguments)
+    fast, slow = vmap_sum.clipped_sum(*arguments), reference.clipped_sum(*arguments)
     assert fast.total.isfinite().all()
     assert fast.zeroed == slow.zeroed > 0
     torch.testing.assert_close(fast.total, slow.total, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("gradients", [vmap_gradients, reference], ids=["vmap", "reference"])
+@pytest.mark.parametrize("gradients", [vmap_sum, reference], ids=["vmap", "reference"])
 @pytest.mark.parametrize(("per", "pool"), CLIPS, ids=CLIP_NAMES)
 def test_neither_model_nor_parameters_are_touched(per: ClipPer, pool: Pool, gradients) -> None:
     model, vector, inputs, targets = CASES["frozen"].batch(5, seed=0)
@@ -157,8 +158,8 @@ def test_neither_model_nor_parameters_are_touched(per: ClipPer, pool: Pool, grad
 def test_gradients_are_taken_at_the_vector_and_not_at_the_models_own_parameters() -> None:
     model, vector, inputs, targets = CASES["logistic"].batch(4, seed=0)
     elsewhere, groups, clip = vector + 1.5, numbered([0, 1, 2, 3]), Clip(ClipPer.ITEM, Pool.SUM, 10.0)
-    here = vmap_gradients.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip).total
-    there = vmap_gradients.clipped_sum(model, cross_entropy, elsewhere * 2, inputs, targets, groups, clip).total
+    here = vmap_sum.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip).total
+    there = vmap_sum.clipped_sum(model, cross_entropy, elsewhere * 2, inputs, targets, groups, clip).total
     slow = reference.clipped_sum(model, cross_entropy, elsewhere * 2, inputs, targets, groups, clip).total
     assert not torch.allclose(here, there)
     torch.testing.assert_close(there, slow, rtol=1e-10, atol=1e-10)
@@ -167,7 +168,7 @@ def test_gradients_are_taken_at_the_vector_and_not_at_the_models_own_parameters(
 def test_a_frozen_parameter_has_no_place_in_the_sum() -> None:
     model, vector, inputs, targets = CASES["frozen"].batch(3, seed=0)
     whole = sum(parameter.numel() for parameter in model.parameters())
-    pooled = vmap_gradients.clipped_sum(
+    pooled = vmap_sum.clipped_sum(
         model, cross_entropy, vector, inputs, targets, numbered([0, 1, 2]), Clip(ClipPer.ITEM, Pool.SUM, 1.0)
     )
     assert len(pooled.total) == whole - model[1].weight.numel()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,6 +74,7 @@ class Attends(nn.Module):
     st.fixed_dictionaries({"bias": st.booleans(), "batch_first": st.booleans()}),
 )
 @settings(max_examples=16)
+@pytest.mark.slow
 def test_attention(world: World, source: str, mask: str, weights: bool, options: dict[str, bool]) -> None:
     def make() -> nn.Module:
         model = Attends(source, mask, weights, **options)
@@ -84,6 +86,7 @@ def test_attention(world: World, source: str, mask: str, weights: bool, options:
 
 @given(worlds(), st.booleans(), st.booleans())
 @settings(max_examples=8)
+@pytest.mark.slow
 def test_transformer_layer(world: World, norm_first: bool, training: bool) -> None:
     world.compare(
         lambda: nn.TransformerEncoderLayer(8, 2, 6, 0.0, batch_first=True, norm_first=norm_first).train(training),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from wholegrain.gradients import batch_invariance
+from wholegrain.gradients import batch_invariance, ghost_norms, sum_groups
 from wholegrain.gradients.clip_units import Buckets, scattered
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
@@ -67,7 +67,9 @@ def test_squares_that_underflow_are_made_up_for() -> None:
     assert float(squared_norms(torch.zeros(1, 100))) == pytest.approx(100 * LEAST)
 
 
-@pytest.mark.parametrize(("count", "leavers"), [(1000, 5), (20_000, 5), (1_000_000, 2)])
+@pytest.mark.parametrize(
+    ("count", "leavers"), [(1000, 5), (20_000, 5), pytest.param(1_000_000, 2, marks=pytest.mark.slow)]
+)
 def test_one_subject_among_many_moves_the_sum_by_no_more_than_the_clip_norm(count: int, leavers: int) -> None:
     """All contributions point the same way, which is the worst for a sum: it grows far beyond what is added to it."""
     draws = np.random.default_rng(1)
@@ -87,7 +89,7 @@ def test_one_subject_among_many_moves_the_sum_by_no_more_than_the_clip_norm(coun
     whole = total(everybody)
     for subject in draws.choice(count, leavers, replace=False):
         everybody[subject] = False
-        assert float((whole - total(everybody)).norm()) <= 0.5 * (1 + 1e-5)
+        assert float((whole - total(everybody)).norm()) <= 0.5 * (1 + 1e-4)
         everybody[subject] = True
 
 
@@ -136,11 +138,11 @@ def test_sizes_are_tried_once_and_odd_ones_are_filled_up() -> None:
         place = torch.arange(size)
         return [torch.where((place >= size - size % 16), 1.0, 0.0)[:, None]]  # a rest that is computed otherwise
 
-    sizes = batch_invariance.TriedSizes.of(rows, period=3)
+    sizes = batch_invariance.TriedSizes.of(rows, period=3, multiple=1)
     assert sizes is not None
     assert sizes.multiple == batch_invariance.WIDE
-    assert [sizes.fitting(items) for items in (3, 17, 17, 65)] == [16, 32, 32, 80]
-    assert asked.count(80) == 1
+    assert [sizes.fitting(items) for items in (3, 17, 17, 65)] == [32, 32, 32, 96]
+    assert asked.count(96) == 1
 
 
 def test_a_unit_keeps_its_place_whoever_leaves() -> None:
@@ -196,3 +198,86 @@ def test_parameters_that_are_not_finite_give_nothing_whoever_is_there() -> None:
             vector, torch.rand(count, 4), torch.zeros(count, dtype=torch.int64), torch.arange(count), SUBJECTS
         )
         assert not found.total.any()
+
+
+def test_nobody_who_leaves_moves_a_cut_in_the_group_of_others() -> None:
+    """Memory for 64 items, thousands of them: what others add up to stays the same to the last bit."""
+    count, width = 3000, 8
+    model = nn.Sequential(nn.Linear(width, 2))
+    vector = flatten(model) * 0
+    clip = Clip(ClipPer.ITEM, Pool.SUM, 0.3)
+    inputs = torch.rand(count, width, generator=torch.Generator().manual_seed(2))
+    table = scattered(np.arange(count))
+    probe = BookKeeping(model, cross_entropy)
+    probe(vector, inputs[:20], torch.zeros(20, dtype=torch.int64), torch.arange(20), clip)
+    assert probe._chosen is not None
+    engine = BookKeeping(model, cross_entropy, memory=64 * probe._chosen.bytes_per_item)
+
+    def total(items: np.ndarray) -> Tensor:
+        targets, groups = torch.zeros(len(items), dtype=torch.int64), torch.arange(len(items))
+        buckets = Buckets(table, items, float(count), float(count), largest=1)
+        return engine(vector, inputs[items], targets, groups, clip, buckets).total
+
+    order = np.argsort(table, kind="stable")
+    total(order)
+    assert engine._chosen is not None
+    ((grouping, _),) = engine._chosen.groupings.values()
+    ends = sum_groups._edges(table[order], grouping.count(1))
+    assert len(ends) > 3
+    first = order[: ends[1]]
+    everybody = np.arange(count)
+    moved = total(everybody) - total(np.delete(everybody, first[0]))
+    torch.testing.assert_close(moved, total(first) - total(first[1:]), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("width", "multiple"), [(1, 32), (16, 2), (64, 1)])
+def test_no_value_is_left_over_where_a_function_is_vectorised(width: int, multiple: int) -> None:
+    """A sigmoid of what is left over is computed by other instructions, which round otherwise."""
+    model = nn.Sequential(nn.Linear(5, width), nn.Sigmoid(), nn.Linear(width, 16))
+    engine = BookKeeping(model, cross_entropy)
+    engine(flatten(model), torch.rand(9, 5), torch.arange(9), torch.arange(9), SUBJECTS)
+    assert engine._chosen is not None
+    assert isinstance(engine._chosen.sizes, batch_invariance.TriedSizes)
+    assert engine._chosen.sizes.multiple == multiple
+
+
+class MeanOfPositions(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return values.mean(1)
+
+
+def test_a_gradient_that_is_formed_by_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last bit in one value of one unit, as a kernel for odd widths leaves it."""
+    real = torch.bmm
+
+    def by_place(one: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
+        found = real(one, other)
+        found[5:, -1, -1] *= 1 + 2.0**-22
+        return found if out is None else out.copy_(found)
+
+    model = nn.Sequential(nn.Linear(3, 2), MeanOfPositions())
+    for kernel, kind in ((real, batch_invariance.TriedSizes), (by_place, batch_invariance.FixedPlaces)):
+        monkeypatch.setattr(torch, "bmm", kernel)
+        engine = BookKeeping(model, cross_entropy)
+        engine(flatten(model), torch.rand(9, 8, 3), torch.zeros(9, dtype=torch.int64), torch.arange(9), SUBJECTS)
+        assert engine._chosen is not None
+        assert isinstance(engine._chosen.sizes, kind)
+
+
+def test_a_small_layers_norm_that_depends_on_the_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a layer whose norm is so much larger that the sum of both is the same."""
+    real = ghost_norms._products
+
+    def by_place(rows: Tensor) -> Tensor:
+        found = real(rows)
+        if rows.shape[-1] == 96:
+            found[2:] *= 1 + 2.0**-20
+        return found
+
+    model = nn.Sequential(nn.Linear(128, 96), nn.ReLU(), nn.Linear(96, 64))
+    for products, steady in ((real, True), (by_place, False)):
+        monkeypatch.setattr(ghost_norms, "_products", products)
+        engine = BookKeeping(model, cross_entropy)
+        engine(flatten(model), torch.rand(6, 128), torch.zeros(6, dtype=torch.int64), torch.arange(6) // 3, SUBJECTS)
+        assert engine._chosen is not None
+        assert engine._chosen.steady(3, True) is steady

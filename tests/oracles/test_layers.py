@@ -64,6 +64,7 @@ def convolutions(draw: st.DrawFn, dimensions: int) -> tuple[type, dict[str, obje
 @pytest.mark.parametrize("dimensions", [1, 2])
 @given(data=st.data(), world=worlds(), thin=st.booleans(), patches=st.sampled_from((1, 300, 1 << 19)))
 @settings(max_examples=18)
+@pytest.mark.slow
 def test_convolution(dimensions: int, data: st.DataObject, world: World, thin: bool, patches: int) -> None:
     kind, options, shape = data.draw(convolutions(dimensions))
     with pytest.MonkeyPatch.context() as patch:
@@ -75,6 +76,7 @@ def test_convolution(dimensions: int, data: st.DataObject, world: World, thin: b
 
 @given(worlds(), st.sampled_from((nn.ReLU(), nn.ReLU(inplace=True), nn.GELU(), nn.Tanh())), st.integers(0, 1))
 @FEW
+@pytest.mark.slow
 def test_convolutions_with_pools_between(world: World, activation: nn.Module, padding: int) -> None:
     def make() -> nn.Module:
         return nn.Sequential(
@@ -125,6 +127,7 @@ def norms() -> st.SearchStrategy[tuple[object, tuple[int, ...]]]:
 
 @given(worlds(), norms(), st.booleans())
 @settings(max_examples=24)
+@pytest.mark.slow
 def test_norms(world: World, norm: tuple[object, tuple[int, ...]], chained: bool) -> None:
     make_norm, shape = norm
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +66,7 @@ class Sequences(nn.Module):
     st.integers(1, 4),
 )
 @settings(max_examples=24)
+@pytest.mark.slow
 def test_recurrent(
     world: World, kind: type[nn.RNNBase], pick: str, begins: bool, options: dict[str, object], times: int
 ) -> None:

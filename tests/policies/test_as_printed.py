@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import vmap_sum
 from accounts import equal_terms, open_guard
 from wholegrain._random import Purpose, generator
 from wholegrain.data.subjects import SubjectData
@@ -26,7 +27,6 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.rounds import Averaged, State, rounds
-from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies import as_printed
@@ -272,7 +272,7 @@ def model() -> nn.Module:
 
 def trainer_with(noise: Scripted) -> Trainer:
     return Trainer(
-        clipped_sum=partial(vmap_gradients.clipped_sum, model(), cross_entropy),
+        clipped_sum=partial(vmap_sum.clipped_sum, model(), cross_entropy),
         noise=noise,
         learning_rate=RATE,
     )

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import vmap_sum
 from policy_rows import cap_of, private_policies
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems
 from wholegrain.data.subjects import Roster, SubjectData
-from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
@@ -361,7 +361,7 @@ class Silent:
 
 GRADIENTS: dict[str, Callable[..., ClippedSum]] = {
     "book-keeping": BookKeeping,
-    "vectorised": partial(partial, vmap_gradients.clipped_sum),
+    "vectorised": partial(partial, vmap_sum.clipped_sum),
 }
 
 

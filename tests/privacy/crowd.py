@@ -27,20 +27,26 @@ ROUNDS = 4
 def together(work: Callable[[int], Any], folder: Path) -> list[Any]:
     """What each of the processes found, all of which begin at the same instant; an exception is its name and text."""
     gate, starter = os.pipe()
-    children = [_fork(work, number, gate, starter, folder) for number in range(PROCESSES)]
+    arrivals, arrive = os.pipe()
+    children = [_fork(work, number, (gate, starter, arrive), folder) for number in range(PROCESSES)]
     os.close(gate)
-    time.sleep(0.2)  # for all of them to wait at the gate
+    for _ in range(PROCESSES):
+        os.read(arrivals, 1)
     os.close(starter)
+    os.close(arrivals)
+    os.close(arrive)
     for child in children:
         os.waitpid(child, 0)
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(PROCESSES)]
 
 
-def _fork(work: Callable[[int], Any], number: int, gate: int, starter: int, folder: Path) -> int:
+def _fork(work: Callable[[int], Any], number: int, pipes: tuple[int, int, int], folder: Path) -> int:
     child = os.fork()
     if child:
         return child
+    gate, starter, arrive = pipes
     os.close(starter)
+    os.write(arrive, b".")
     os.read(gate, 1)
     try:
         found = work(number)

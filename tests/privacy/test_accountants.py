@@ -49,6 +49,7 @@ def test_rdp_equals_the_library(event):
 
 
 @pytest.mark.parametrize("event", ORDINARY + MIXTURES)
+@pytest.mark.slow
 def test_chosen_grid_bounds_a_finer_one_from_close_above(event):
     fine = PldAccountant(grid=suitable_grid(event) / 5).epsilon(event, 1e-5)
     chosen = PldAccountant().epsilon(event, 1e-5)
@@ -130,7 +131,7 @@ def test_version_tells_answers_apart():
     assert len(versions) == len(ACCOUNTANTS)
 
 
-@pytest.mark.parametrize("sigma", [1e-9, 1e-3, 0.05])
+@pytest.mark.parametrize("sigma", [1e-9, pytest.param(1e-3, marks=pytest.mark.slow), 0.05])
 @pytest.mark.parametrize("rate", [0.5, 1.0])
 def test_next_to_no_noise_has_a_huge_price_and_no_traceback(rate, sigma):
     assert PldAccountant().epsilon(repeat(sampled_gaussian(rate, sigma), 10), 1e-5) > 100

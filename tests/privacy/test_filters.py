@@ -42,7 +42,12 @@ def test_a_sampled_step_has_the_librarys_curve(rate: float, noise: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "step", [group_by_poisson(0.1, 6, 2.0), group_by_poisson(0.5, 3, 5.0, cap=2), sampled_gaussian(0.3, 1.0)]
+    "step",
+    [
+        pytest.param(group_by_poisson(0.1, 6, 2.0), marks=pytest.mark.slow),
+        group_by_poisson(0.5, 3, 5.0, cap=2),
+        sampled_gaussian(0.3, 1.0),
+    ],
 )
 def test_a_curve_is_just_below_the_one_of_the_discretised_losses(step: DpEvent) -> None:
     """An oracle of another kind: E[exp(aL)] over the grid of the library's pessimistic loss distribution."""

@@ -393,6 +393,7 @@ def play(guard, plan):
 
 @pytest.mark.parametrize("cohort", [None, 2])
 @pytest.mark.parametrize("policy", private_policies())
+@pytest.mark.usefixtures("coarse_prices")
 def test_the_guard_reports_what_the_plan_says_of_the_same_releases(policy, cohort):
     plan = plan_of(policy, cohort=cohort, rounds=4, span=3)
     reported = play(guard_of(plan), plan)
@@ -529,7 +530,7 @@ def test_an_account_for_items_prices_every_run_by_the_item():
         with pytest.raises(BudgetError):
             guard_of(for_subjects, ledger, run="second")
         assert ledger.head == head
-        before = price(ledger.book.spent(ACCOUNT), Unit.ITEM, PRICING, 1e-5)
+        before = price([run.spending for run in ledger.book.runs_of(ACCOUNT)], Unit.ITEM, PRICING, 1e-5)
         assert before == for_items.guarantee(Unit.ITEM).epsilon
 
 

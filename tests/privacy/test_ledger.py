@@ -318,11 +318,11 @@ def test_a_second_writer_waits_for_the_first(filled: Path) -> None:
     with Ledger.open(filled) as ledger:
         with ledger.writing() as page:
             waiting.start()
-            assert ready.wait(60)
+            assert ready.wait(600)
             time.sleep(0.2)
             told.append("first")
             page.add(reserved(2, "north"))
-        waiting.join(60)
+        waiting.join(600)
     assert told == ["first", "second sees 6"]
 
 

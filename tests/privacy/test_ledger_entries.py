@@ -62,7 +62,7 @@ def assert_survives(stated: Terms) -> None:
     written = TermsRecord.of(stated)
     read = again(written)
     assert read == written
-    found = read.terms()
+    found = read.terms
     pairs = [(stated.exposures[unit], found.exposures[unit]) for unit in Unit]
     assert (stated.through_subject is None) == (found.through_subject is None)
     if stated.through_subject and found.through_subject:
@@ -88,7 +88,7 @@ def test_the_terms_of_every_policy_survive_bit_for_bit(name: str, silos: tuple[S
 @pytest.mark.parametrize("name", CATALOG)
 def test_what_was_read_costs_what_was_written(name: str) -> None:
     stated = catalogued(name, SILOS, 2)
-    read = again(TermsRecord.of(stated)).terms()
+    read = again(TermsRecord.of(stated)).terms
     releases = {silo.name: number + 1 for number, silo in enumerate(SILOS)}
     for unit in Unit:
         costs = [price([(terms, releases)], unit, PRICING, DELTA) for terms in (stated, read)]

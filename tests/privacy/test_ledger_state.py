@@ -25,7 +25,7 @@ def begun(*entries) -> Book:
 
 
 def cost(book: Book, more=(), account: Account = ACCOUNT) -> float:
-    return price(book.spent(account, more), Unit.SUBJECT, COUNTING, DELTA)
+    return price([run.spending for run in book.runs_of(account, more)], Unit.SUBJECT, COUNTING, DELTA)
 
 
 # What counts.
@@ -80,7 +80,7 @@ def test_what_is_asked_is_priced_on_top_and_not_kept():
 
 def test_runs_of_one_account_are_spent_together_and_in_order():
     book = begun(opening("second"), reserved(0, run="second", steps=5), reserved(0, steps=1))
-    assert [dict(steps) for _, steps in book.spent(ACCOUNT)] == [{"north": 1}, {"north": 5}]
+    assert [dict(run.reserved) for run in book.runs_of(ACCOUNT)] == [{"north": 1}, {"north": 5}]
     assert [run.opening.run for run in book.runs_of(ACCOUNT)] == ["first", "second"]
     assert cost(book) == 6
 
@@ -93,8 +93,8 @@ def test_accounts_are_apart(other):
 
 
 def test_an_account_that_nobody_spent_from_costs_nothing():
-    assert Book().spent(ACCOUNT) == []
-    assert begun().spent(ACCOUNT) == [(opening().terms.terms(), {})]
+    assert Book().runs_of(ACCOUNT) == []
+    assert [run.spending for run in begun().runs_of(ACCOUNT)] == [(opening().terms.terms, {})]
 
 
 def test_a_run_is_priced_on_the_terms_that_it_was_opened_with():

@@ -8,7 +8,7 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import gaussian, repeat, sampled_gaussian
 from wholegrain.privacy.filters import GAUSSIAN, RENYI, Filter
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.ledger_entries import Account, BudgetOpened
+from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
 from wholegrain.privacy.ledger_state import RunAccount
 from wholegrain.privacy.pricing import Exposure, Price, Terms
 from wholegrain.privacy.statement import account_price, data_price, run_price
@@ -20,8 +20,9 @@ TWO = Terms(dict.fromkeys(Unit, Exposure(2, {"north": STEP, "south": OTHER})), N
 
 
 def played(terms: Terms, reserved: dict[str, int], replayed: int = 0) -> RunAccount:
-    """A run as the book has it; of its opening nothing is asked here."""
-    return RunAccount(None, terms, reserved, {}, replayed)  # type: ignore[arg-type]
+    """A run as the book has it; of its opening only the terms are asked here."""
+    opening = RunOpened(run="", account=ACCOUNT, spec="", policy="", noise="", terms=TermsRecord.of(terms))
+    return RunAccount(opening, reserved, {}, replayed)
 
 
 def budget(runs: str, epsilon: float | None = 4.0) -> BudgetOpened:

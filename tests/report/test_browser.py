@@ -16,9 +16,15 @@ from wholegrain.report.run_reader import read_runs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Debian's chromium to run these tests")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Debian's chromium to run these tests"),
+]
 
 QUIET = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update"
+PATIENCE = 600_000
+"""Milliseconds after which something must have gone wrong."""
+
 SHOTS = os.environ.get("WHOLEGRAIN_SCREENSHOTS")
 """A folder for pictures of what the tests saw, for people to look at."""
 
@@ -52,6 +58,7 @@ class Visit:
 
     def __init__(self, browser: Any, address: str, scheme: str = "light", width: int = 1200) -> None:
         self.context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        self.context.set_default_timeout(PATIENCE)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -59,7 +66,7 @@ class Visit:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda asked: self.requests.append(asked.url))
         self.page.goto(address)
-        self.page.wait_for_selector("html[data-drawn=yes]", timeout=60_000)
+        self.page.wait_for_selector("html[data-drawn=yes]", timeout=PATIENCE)
 
     def shot(self, name: str) -> None:
         if SHOTS:
@@ -140,7 +147,7 @@ def test_live_page_follows_the_run(browser: Any, proved: Path, tmp_path: Path) -
         assert visit.page.evaluate(rows) == 1
         assert visit.page.get_by_text("not at its end", exact=True).count() == 1
         (folder / "rounds.jsonl").write_text("".join(lines))
-        visit.page.wait_for_function(f"{rows} === 3", timeout=30_000)
+        visit.page.wait_for_function(f"{rows} === 3", timeout=PATIENCE)
         visit.shot("live")
         assert visit.complaints == []
         assert all(request.startswith(address) for request in visit.requests)

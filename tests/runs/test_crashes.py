@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import wholegrain
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "crashes.py"
@@ -17,6 +19,7 @@ def crash(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_run_survives_kills_and_damage(tmp_path: Path) -> None:
     done = crash("--kills", 7, "--separate", 0, "--points", 6, "--damages", 1, "--folder", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -162,7 +162,7 @@ def by_policy(name: str, bound: int, **silos: object) -> RunSpec:
 
 
 @pytest.mark.parametrize(("own", "known"), [("item_row", "local_item_dp"), ("group_row", "local_group_dp")])
-@pytest.mark.usefixtures("mine")
+@pytest.mark.usefixtures("mine", "coarse_prices")
 def test_a_row_of_ones_own_is_priced_as_the_catalogues(own: str, known: str) -> None:
     plans = [prepare(by_policy(name, 8), dataset=DATA).plan for name in (f"mine:{own}", known)]
     for unit in wg.Unit:

@@ -7,8 +7,7 @@ import pytest
 from command import Command
 from small_runs import prepared, secure_spec, stop_after
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.runs.accounts import LEDGER
-from wholegrain.runs.ledger_registry import Registry
+from wholegrain.runs.ledger_registry import LEDGER, Registry
 
 
 @pytest.fixture(autouse=True)

@@ -126,6 +126,7 @@ def test_what_cannot_be_weighed_is_refused(spec: Path, changes: list[str], why: 
         optimise(bare)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_choice_and_draws_it(wholegrain: Command, spec: Path, tmp_path: Path) -> None:
     plan = partial(wholegrain, "plan", spec)
     picture = tmp_path / "tradeoff.svg"

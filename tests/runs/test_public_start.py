@@ -79,6 +79,7 @@ def trained(asked: RunSpec, **changes: Any) -> Mapping[str, Any]:
     return {"vector": run.vector, "scores": run.scores, "model": run.model}
 
 
+@pytest.mark.slow
 def test_pretraining_depends_on_the_spec_alone_and_says_what_it_used(specs: Path) -> None:
     first, again = (pretrain(load_pretraining(specs / "public.toml")) for _ in range(2))
     assert first.digest == again.digest == read_backbone(specs / "b.safetensors").digest

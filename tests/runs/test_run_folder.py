@@ -16,7 +16,7 @@ from ledgers import bodies
 from small_runs import STEPS, Faults, contents, model, prepared, resume, start, stop_after, write_spec
 from wholegrain.errors import LedgerError, RunError, WholegrainError
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import Prepared
 from wholegrain.runs.spec import RunSpec
@@ -47,7 +47,7 @@ def assert_finished(out: Path, unbroken: Path) -> None:
         assert set(run.reserved.values()) == {rounds * STEPS}
 
 
-@pytest.mark.parametrize("recorded", [0, 1])
+@pytest.mark.parametrize("recorded", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_whatever_operation_fails_the_run_goes_on_from_there(tmp_path: Path, recorded: int) -> None:
     """One round from the start, or one after a resume; each operation of it fails once, as on a full disk."""
     spec, unbroken = write_spec(tmp_path / "specs", recorded + 1), tmp_path / "unbroken"

@@ -39,6 +39,7 @@ def finish(prepared: Prepared) -> Run:
 
 
 @pytest.mark.parametrize("policy", CATALOG)
+@pytest.mark.usefixtures("coarse_prices")
 def test_every_policy_runs_within_its_budget(policy: str) -> None:
     run = finish(prepare(spec(policy), dataset=DATA))
     spent = [done.epsilon for done in run.rounds]
@@ -50,7 +51,16 @@ def test_every_policy_runs_within_its_budget(policy: str) -> None:
     assert torch.isfinite(run.vector).all()
 
 
-@pytest.mark.parametrize("policy", ["local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "fedavg"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("local_item_dp", "local_group_dp")),
+        "higradavg_dp",
+        "user_ldp",
+        "fedavg",
+    ],
+)
+@pytest.mark.usefixtures("coarse_prices")
 def test_every_printed_policy_runs(policy: str) -> None:
     printed = {"name": policy, "batch_size": 16, "as_printed": True, "clip_norm": 0.1}
     run = finish(prepare(spec(policy, policy=printed, rounds={"count": 4, "steps": 2}), dataset=DATA))
@@ -109,6 +119,7 @@ def test_a_model_that_does_not_fit_is_refused_before_training() -> None:
         wg.train(DATA, model=nn.Linear(3, 2), policy={"rate": 0.5}, privacy={"epsilon": 4.0})
 
 
+@pytest.mark.slow
 def test_private_training_learns() -> None:
     run = wg.train(
         wg.clinics(patients=1500, clinics=3, span=2),

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import vmap_sum
 from wholegrain._random import Purpose, generator
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients import reference, vmap_gradients
+from wholegrain.gradients import reference
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
@@ -89,7 +90,7 @@ def model() -> nn.Module:
 VECTOR = flatten(model())
 GRADIENTS: dict[str, Callable[[nn.Module], ClippedSum]] = {
     "book-keeping": lambda network: BookKeeping(network, cross_entropy),
-    "vectorised": lambda network: partial(vmap_gradients.clipped_sum, network, cross_entropy),
+    "vectorised": lambda network: partial(vmap_sum.clipped_sum, network, cross_entropy),
 }
 
 every_gradient = pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GRADIENTS.keys())
@@ -100,14 +101,14 @@ def watching(seen: list[tuple[Tensor, Tensor]]) -> ClippedSum:
 
     def clipped_sum(vector, inputs, targets, groups, clip, buckets):
         seen.append((vector.clone(), inputs))
-        return vmap_gradients.clipped_sum(model(), cross_entropy, vector, inputs, targets, groups, clip)
+        return vmap_sum.clipped_sum(model(), cross_entropy, vector, inputs, targets, groups, clip)
 
     return clipped_sum
 
 
 def trainer(**changes) -> Trainer:
     whole = Trainer(
-        clipped_sum=partial(vmap_gradients.clipped_sum, model(), cross_entropy),
+        clipped_sum=partial(vmap_sum.clipped_sum, model(), cross_entropy),
         noise=SeededNoise(4),
         learning_rate=0.2,
     )

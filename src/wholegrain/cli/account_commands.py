@@ -7,6 +7,7 @@ import typer
 
 from wholegrain import _check
 from wholegrain.cli import display
+from wholegrain.cli.options import Json
 from wholegrain.errors import AccountingError, SpecError
 from wholegrain.policies import as_printed
 from wholegrain.policies.guarantees import Row, federation_epsilon, missing_bound, obstacles
@@ -17,7 +18,7 @@ from wholegrain.policies.policy_catalog import Settings, find
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.accountants import accountant as accountant_named
 from wholegrain.privacy.definitions import Budget, Standing, Unit
-from wholegrain.runs.summary import finite
+from wholegrain.runs.json_numbers import finite
 
 PolicyName = Annotated[str, typer.Option("--policy", help="A policy of the catalogue.")]
 Rate = Annotated[float, typer.Option(help="Sampling probability of an item (subject_dp: of a subject).")]
@@ -27,7 +28,6 @@ Silos = Annotated[int, typer.Option(help="M: silos that may hold one subject.")]
 Cap = Annotated[int | None, typer.Option(help="Z: most items of one subject in a batch (local_group_dp).")]
 Delta = Annotated[float, typer.Option(help="δ.")]
 AccountantName = Annotated[str, typer.Option("--accountant", help="pld or rdp.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @dataclass(frozen=True, kw_only=True)

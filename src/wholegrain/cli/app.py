@@ -5,50 +5,24 @@ import sys
 import warnings
 from typing import Annotated, Any
 
-import torch
 import typer
 
 import wholegrain
 from wholegrain import _check
-from wholegrain.cli import (
-    account_commands,
-    audit,
-    bounds,
-    data,
-    demo,
-    display,
-    federation,
-    ledger_commands,
-    pretrain,
-    report_commands,
-    reproduce,
-    run_commands,
-    silo,
-)
+from wholegrain.cli import display
+from wholegrain.cli.plugins import PluginGroup
 from wholegrain.errors import WholegrainError
 
 app = typer.Typer(
+    cls=PluginGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Subject-level differential privacy for cross-silo federated learning.",
 )
-app.command()(run_commands.run)
-app.command()(run_commands.resume)
-app.command()(run_commands.plan)
-app.command()(pretrain.pretrain)
-app.command()(account_commands.account)
-app.command()(account_commands.calibrate)
-app.command()(bounds.bounds)
-app.command()(demo.demo)
-app.command()(silo.silo)
-app.command("audit")(audit.command)
-app.command()(report_commands.report)
-app.command()(report_commands.watch)
-app.command()(reproduce.reproduce)
-app.add_typer(data.app, name="data")
-app.add_typer(ledger_commands.app, name="ledger")
-app.add_typer(federation.app, name="federation")
+
+WITHOUT_TORCH = {"ledger"}
+"""Commands that never compute with torch, and need not wait for its import."""
 
 
 def _version(asked: bool) -> None:
@@ -59,9 +33,19 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
 ) -> None:
     """Subject-level differential privacy for cross-silo federated learning."""
+    if context.invoked_subcommand not in WITHOUT_TORCH:
+        _use_one_thread()
+
+
+def _use_one_thread() -> None:
+    """Results then do not depend on the number of cores, and small models run faster for it."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _notice(message: Warning | str, *where: Any, **more: Any) -> None:
@@ -71,8 +55,6 @@ def _notice(message: Warning | str, *where: Any, **more: Any) -> None:
 
 def main() -> None:
     """Run the command; an error on purpose is one sentence on standard error and exit code 2."""
-    # One thread: results then do not depend on the number of cores, and small models run faster for it.
-    torch.set_num_threads(1)
     warnings.showwarning = _notice
     try:
         app()

@@ -14,16 +14,16 @@ from wholegrain.audit.auditing import ASSUMES, Audit, Settings, Verdict, audit
 from wholegrain.audit.membership import Membership, membership
 from wholegrain.audit.roc_figure import require_figure, write_figure
 from wholegrain.cli import display
-from wholegrain.cli.account_commands import Json
-from wholegrain.cli.run_commands import Changes
+from wholegrain.cli.options import Changes, Json
 from wholegrain.errors import SpecError
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.json_numbers import finite
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec, load
-from wholegrain.runs.summary import finite, guarantee_facts
+from wholegrain.runs.summary import guarantee_facts
 
 FAILED = (Verdict.VIOLATION, Verdict.CLAIM_REFUTED)
 STYLE = {

@@ -6,7 +6,7 @@ import typer
 
 from wholegrain import _check
 from wholegrain.cli import display
-from wholegrain.cli.account_commands import Json
+from wholegrain.cli.options import Json
 from wholegrain.errors import SpecError
 from wholegrain.privacy import utility_bounds as utility
 from wholegrain.privacy.definitions import Budget

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from wholegrain.cli import display
-from wholegrain.cli.account_commands import Json
-from wholegrain.cli.run_commands import Changes
+from wholegrain.cli.options import Changes, Json
 from wholegrain.data.sources import SOURCES
 from wholegrain.errors import DataError, SpecError
 from wholegrain.runs import spec_template

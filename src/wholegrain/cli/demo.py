@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from wholegrain.cli import display
-from wholegrain.cli.account_commands import Json
+from wholegrain.cli.options import Json
 from wholegrain.cli.progress import watching
 from wholegrain.data.nlswork import nlswork
 from wholegrain.privacy.definitions import Unit

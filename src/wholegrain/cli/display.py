@@ -1,4 +1,7 @@
-"""How things look on a terminal: consoles, tables, and the rule that JSON goes alone to standard output."""
+"""How things look on a terminal: consoles, tables, and the rule that JSON goes alone to standard output.
+
+Every command imports this module: it must not need torch or an accountant.
+"""
 
 import json
 import math
@@ -10,11 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wholegrain.data.sampling import FixedItems, PoissonItems
-from wholegrain.policies.plan import Plan, rounds_allowed
-from wholegrain.policies.policy import NoiseByLargestGroup, Policy
-from wholegrain.policies.policy_catalog import find
 from wholegrain.privacy.definitions import Guarantee, Standing
+from wholegrain.runs.json_numbers import or_infinity
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -73,65 +73,10 @@ def spent(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
 def account(facts: Mapping[str, Any]) -> str:
     """Where an account stands that others spend from, too, and the data over all its budgets."""
     limit = "" if facts["epsilon"] is None else f" of {facts['epsilon']:g}"
-    whole = _or_infinity(facts["spent_of_the_data"])
+    whole = or_infinity(facts["spent_of_the_data"])
     return (
-        f"Account '{facts['budget']}' of the data '{facts['data']}': ε = {number(_or_infinity(facts['spent']))}{limit}"
+        f"Account '{facts['budget']}' of the data '{facts['data']}': ε = {number(or_infinity(facts['spent']))}{limit}"
         f" spent (by {facts['accountant']}; runs: {facts['runs']}). The data over all its budgets"
         f" ({facts['budgets_of_the_data']}): ε = {number(whole)} (by {facts['accountant_of_the_data']}). For each"
         f" {facts['unit']}, δ = {facts['delta']:g}."
     )
-
-
-def _or_infinity(value: float | None) -> float:
-    return math.inf if value is None else value
-
-
-def plan(planned: Plan) -> None:
-    """The plan in full, before any training."""
-    horizon = planned.horizon
-    out.print(
-        f"[bold]{planned.policy}[/bold]: {horizon.rounds} rounds of {horizon.steps} steps in"
-        f" {horizon.cohort_count} of {len(planned.rows)} silos; a subject in {planned.span} silos at most"
-    )
-    out.print(f"Protects {find(planned.policy).protects}.")
-    out.print(guarantees(planned.guarantees))
-    releases = horizon.releases()
-    rows = [
-        (f.name, f.items, f.subjects, f.items_per_subject or "–", releases.get(f.name, 0), sampling(p), noise(p))
-        for p, f in planned.rows
-    ]
-    columns = ("silo", "items", "subjects", "K", "steps", "sampling", "noise multiplier")
-    out.print(table("Silos", columns, rows))
-    allowed = rounds_allowed(planned)
-    if allowed is not None:
-        out.print(f"The budget allows {allowed} rounds with this noise.")
-
-
-def start(public: Mapping[str, Any]) -> None:
-    """The public parameters that a run would start from, if any."""
-    if public:
-        share = f"{public['trained_parameters']:,} of {public['parameters']:,} parameters"
-        out.print(f"Starts from the backbone {public['digest']}", soft_wrap=True)
-        out.print(f"and trains {share} ({public['train']}).")
-
-
-def sampling(policy: Policy) -> str:
-    """The sampler in one phrase."""
-    drawn = policy.sampling
-    if isinstance(drawn, FixedItems):
-        return f"{drawn.size} items"
-    if isinstance(drawn, PoissonItems):
-        kept = f", {drawn.most_per_subject} a subject" if drawn.most_per_subject else ""
-        return f"items, {drawn.rate:.4g}{kept}"
-    kept = f", {drawn.items} items each" if drawn.items else ""
-    return f"subjects, {drawn.rate:.4g}{kept}"
-
-
-def noise(policy: Policy) -> str:
-    """The noise multiplier, or the ends of the paper's table."""
-    if policy.noise is None:
-        return "–"
-    if isinstance(policy.noise, NoiseByLargestGroup):
-        least, most = policy.noise.by_size(1), policy.noise.by_size(policy.noise.largest)
-        return f"{least:.4g} … {most:.4g} by largest group"
-    return f"{policy.noise.multiplier:.4g}"

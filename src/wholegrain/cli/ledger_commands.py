@@ -1,26 +1,28 @@
-"""`ledger`: what was spent, and whether the account can be believed."""
+"""`ledger`: what was spent, and whether the account can be believed.
 
-import math
+Accountants are imported where something is priced, because their import takes longer than all the rest.
+"""
+
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wholegrain.cli import display
-from wholegrain.cli.account_commands import Json
+from wholegrain.cli.options import Json
 from wholegrain.errors import LedgerError
-from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened
 from wholegrain.privacy.ledger_state import Book
-from wholegrain.privacy.pricing import Price
-from wholegrain.privacy.statement import account_price, data_price, run_price
-from wholegrain.runs.accounts import LEDGER, ledger_path
-from wholegrain.runs.ledger_registry import Registry
+from wholegrain.runs.json_numbers import finite, or_infinity
+from wholegrain.runs.ledger_registry import LEDGER, Registry, ledger_path
 from wholegrain.runs.spec import load
-from wholegrain.runs.summary import finite
+
+if TYPE_CHECKING:
+    from wholegrain.privacy.accountants import Accountant
+    from wholegrain.privacy.pricing import Price
 
 app = typer.Typer(no_args_is_help=True, help="The account of everything that was released.")
 
@@ -100,18 +102,30 @@ def _require_head(ledger: Ledger, head: str, path: Path) -> None:
 
 
 def _facts(ledger: Ledger) -> dict[str, Any]:
-    book, pricing = ledger.book, accountant("pld")
+    book = ledger.book
     return {
         "ledger": str(ledger.path),
         "entries": ledger.head.number,
         "head": ledger.head.hash,
+        **(_prices(book) if book.budgets else {"accounts": [], "data": []}),
+    }
+
+
+def _prices(book: Book) -> dict[str, Any]:
+    """What was spent from every budget, and of every data set."""
+    from wholegrain.privacy.accountants import accountant
+
+    pricing = accountant("pld")
+    return {
         "accounts": [_account(book, opened, pricing) for opened in book.budgets.values()],
         "data": [_data(book, data, pricing) for data in dict.fromkeys(account.data for account in book.budgets)],
     }
 
 
-def _data(book: Book, data: str, pricing: Accountant) -> dict[str, Any]:
+def _data(book: Book, data: str, pricing: "Accountant") -> dict[str, Any]:
     """All that was ever spent of a data set, over every budget that was opened on it, at the smallest of their δ."""
+    from wholegrain.privacy.statement import data_price
+
     budgets = [opened for account, opened in book.budgets.items() if account.data == data]
     delta = min(opened.delta for opened in budgets)
     return {
@@ -122,11 +136,13 @@ def _data(book: Book, data: str, pricing: Accountant) -> dict[str, Any]:
     }
 
 
-def _price(found: Price) -> dict[str, Any]:
+def _price(found: "Price") -> dict[str, Any]:
     return {"epsilon": finite(found.epsilon), "accountant": found.way}
 
 
-def _account(book: Book, opened: BudgetOpened, pricing: Accountant) -> dict[str, Any]:
+def _account(book: Book, opened: BudgetOpened, pricing: "Accountant") -> dict[str, Any]:
+    from wholegrain.privacy.statement import account_price, run_price
+
     account, runs = opened.account, book.runs_of(opened.account)
     return {
         "data": account.data,
@@ -185,4 +201,4 @@ def _spent(spent: dict[str, dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def _number(epsilon: float | None) -> str:
-    return display.number(math.inf if epsilon is None else epsilon)
+    return display.number(or_infinity(epsilon))

@@ -7,7 +7,7 @@ import typer
 from rich.progress import Progress
 
 from wholegrain.cli import display
-from wholegrain.cli.account_commands import Json
+from wholegrain.cli.options import Json
 from wholegrain.errors import RunError
 from wholegrain.models.backbone import Backbone
 from wholegrain.runs.pretraining import load_pretraining

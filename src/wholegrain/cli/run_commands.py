@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from wholegrain.cli import display
-from wholegrain.cli.account_commands import Json
+from wholegrain.cli import display, plan_display
 from wholegrain.cli.interrupt import stoppable
+from wholegrain.cli.options import Changes, Json
 from wholegrain.cli.progress import watching
 from wholegrain.errors import SpecError
 from wholegrain.federation.rounds import State
@@ -27,7 +27,6 @@ from wholegrain.runs.tensorboard import event_files
 from wholegrain.runs.trained_model import federation_learner
 
 SpecPath = Annotated[Path, typer.Argument(help="A spec in TOML, or the spec.json of an earlier run.")]
-Changes = Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value. May be repeated.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 EngineName = Annotated[str, typer.Option("--engine", help="Where silos train: inprocess or distributed.")]
 Events = Annotated[Path | None, typer.Option("--tensorboard", help="Write event files into this folder.")]
@@ -113,8 +112,8 @@ def plan(
     if json:
         display.as_json({**plan_facts(found), **({"public": public} if public else {})})
     else:
-        display.plan(found)
-        display.start(public)
+        plan_display.plan(found)
+        plan_display.start(public)
 
 
 def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
@@ -131,7 +130,7 @@ def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
     ]
     title = f"Predicted from public facts, for {choice.parameters:,} parameters"
     display.out.print(display.table(title, ("policy", "rate", "steps", "noise multiplier", "signal to noise"), rows))
-    display.plan(choice.plan)
+    plan_display.plan(choice.plan)
     display.out.print("To have it:", " ".join(f"--set {change}" for change in choice.changes), markup=False)
 
 

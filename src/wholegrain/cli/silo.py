@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wholegrain.cli import display
-from wholegrain.cli.account_commands import Json
+from wholegrain.cli.options import Json
 from wholegrain.errors import SpecError
 
 

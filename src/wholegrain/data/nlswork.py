@@ -18,7 +18,6 @@ WAVES = 15
 """Interviews in 1968–73, 75, 77, 78, 80, 82, 83, 85, 87 and 88: nobody can have more records than that."""
 
 THRESHOLD = 1.64
-INDUSTRIES = tuple(str(code) for code in range(1, 13))
 
 LAYOUT = TableLayout(
     subject="idcode",

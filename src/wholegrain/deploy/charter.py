@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from wholegrain._places import state_folder
 from wholegrain.errors import SpecError
-from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.spec import (
     ComputeSpec,
     DataSpec,

@@ -4,13 +4,15 @@ The trial sees shapes and kinds of numbers, never the data. It catches what no r
 that is read past its layer, items that change places, an output that depends on other items.
 """
 
+import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wholegrain.gradients.backends import Chain, Graph, Program, Slots
-from wholegrain.gradients.batch_invariance import LEAST_ROWS, AnySize, FixedPlaces, Sizes, TriedSizes
+from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, WIDE, AnySize, FixedPlaces, Sizes, TriedSizes
 from wholegrain.gradients.bookkeeping import Rows, Share, Slot
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.gradient_norms import lengths, united
@@ -164,6 +166,16 @@ def _varied(made_up: Tensor) -> Tensor:
     return torch.randn(shape, dtype=made_up.dtype, generator=draws) * 2**exponents
 
 
+def _measured(shares: Sequence[Share], units: Units) -> list[Tensor]:
+    """Norms [unit], together and of each share by itself, and gradients that were formed for units of the last run."""
+    found = [lengths(shares, units).squared]
+    for share in shares:
+        own = share.lengths(units)
+        found += [each for each in own if each is not None]
+        found += share.formed(units.runs[-1])
+    return found
+
+
 def _zeros(given: Tensor) -> Tensor:
     return given.new_zeros(TRIAL, *given.shape[1:])
 
@@ -215,6 +227,56 @@ def _sketches(gradients: Iterable[Tensor]) -> list[Tensor]:
     return [torch.stack([block @ random[: len(block)].to(block.dtype) for block in each]) for each in blocks]
 
 
+class _Functions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees which functions of a pass are computed value by value, and in what number.
+
+    Vectorised code takes many values at a time, and what is left over one by one: by other instructions, which may
+    round otherwise. Where there are whole multiples of WIDE values, nothing is left over.
+    """
+
+    def __init__(self, items: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._items, self.multiple = items, 1
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: see _Allocations."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if not _is_safe(func.overloadpacket.__name__.strip("_"), args, kwargs or {}):
+            for each in made if isinstance(made, tuple | list) else (made,):
+                if isinstance(each, Tensor) and each.is_floating_point() and each.numel() % self._items == 0:
+                    self.multiple = max(self.multiple, WIDE // gcd(WIDE, each.numel() // self._items))
+        return made
+
+
+# One correctly rounded operation for each value, or none, or a product whose rows are compared.
+# fmt: off
+SAFE = frozenset({
+    "abs", "add", "addmm", "addmv", "arange", "as_strided", "baddbmm", "bmm", "cat", "clamp", "clamp_min", "clone",
+    "col2im", "constant_pad_nd", "contiguous", "conv1d", "conv2d", "convolution", "convolution_backward", "copy",
+    "detach", "diagonal", "div", "embedding", "empty", "empty_like", "empty_strided", "eq", "expand", "fill",
+    "flatten", "flip", "gather", "ge", "gt", "im2col", "index", "index_add", "index_put", "index_select", "le",
+    "lift_fresh", "linalg_vecdot", "lt", "masked_fill", "max", "max_pool2d_with_indices",
+    "max_pool2d_with_indices_backward", "maximum", "mean", "minimum", "mm", "mul", "ne", "neg", "new_empty",
+    "new_empty_strided", "new_zeros", "ones_like", "permute", "reciprocal", "relu", "remainder", "repeat",
+    "reshape", "reshape_alias", "resolve_conj", "rsqrt", "scatter", "scatter_add", "select", "select_backward",
+    "slice", "slice_backward", "softmax", "split", "split_with_sizes", "sqrt", "square", "squeeze", "stack", "sub",
+    "sum", "t", "threshold_backward", "to", "to_copy", "transpose", "unbind", "unflatten", "unfold", "unsafe_view",
+    "unsqueeze", "view", "where", "zero", "zeros", "zeros_like",
+})
+# fmt: on
+
+
+def _is_safe(name: str, args: Any, options: Any) -> bool:
+    if name == "pow":
+        return bool(args[1] == 2)
+    alpha = options.get("alpha", 1)
+    return name in SAFE and math.frexp(abs(alpha))[0] == 0.5  # a power of two: the product is exact
+
+
 class _Trial:
     """Items, targets and parameters to compare a program with the reference on."""
 
@@ -262,11 +324,13 @@ class _Trial:
             made.workspace.watched = watched
             with made.program.mode():
                 shares = united(made.program.run(self._loss, inputs[number], targets[number], units))
-                found = [*watched, *(rows for share in shares for rows in share.rows()), lengths(shares, units).squared]
+                found = [*watched, *(rows for share in shares for rows in share.rows()), *_measured(shares, units)]
             made.workspace.watched = None
             return [_by_item(each, size) for each in found]
 
-        return TriedSizes.of(rows, PERIOD)
+        with _Functions(FIRST) as functions:
+            rows(FIRST)
+        return TriedSizes.of(rows, PERIOD, functions.multiple)
 
     def chosen(self, make: "Make", made: "Made", sizes: Sizes) -> Chosen:
         """A program for use, with a notice where it is slow."""
@@ -303,8 +367,7 @@ class _Trial:
             made.attach(self._vector)
             with made.program.mode():
                 shares = united(made.program.run(self._loss, inputs[number], targets[number], units))
-                squared = lengths(shares, units).squared
-                rows = [squared[before:], *(r[before:].clone() for s in shares for r in s.formed(units.runs[-1]))]
+                rows = [each[before:].clone() for each in _measured(shares, units)]
             first = first or [each[:TRIAL].clone() for each in rows]
             same = torch.arange(subjects) % TRIAL
             if not all(torch.equal(each, one[same]) for each, one in zip(rows, first, strict=True)):
@@ -349,11 +412,14 @@ def _close(value: Tensor, expected: Tensor, size: float) -> bool:
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the memory of all tensors that are made; what is freed and made again at one place counts once."""
+    """Counts the memory of all tensors that are made, and keeps them: what is freed would be made again at one place in
+    one process and at another in the next, and how many groups a sum has must follow from shapes alone.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
+        self._kept: list[Tensor] = []
 
     @property
     def bytes(self) -> int:
@@ -369,6 +435,7 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Tensor):
+                self._kept.append(value)
                 storage = value.untyped_storage()
                 self._sizes[storage.data_ptr()] = max(storage.nbytes(), self._sizes.get(storage.data_ptr(), 0))
         return result

@@ -24,12 +24,11 @@ from wholegrain.data.subjects import rank_within
 
 LEAST_ROWS = 16
 """Libraries have other kernels for very few rows; shorter batches are filled up."""
-WIDE = 16
-"""A multiple of this many rows leaves no rest that vectorised functions would compute in another way."""
-FIRST = 4 * WIDE
+WIDE = 32
+"""A multiple of this many values leaves no rest that a vectorised function would compute one by one, in another way."""
+FIRST = 2 * WIDE
 """Rows of the pass that all others are compared with."""
 ODD = (16, 17, 27, 33, 50, 98)
-EVEN = (16, 48, 96)
 FINENESS = 4
 """Sizes are whole multiples of 2^−FINENESS of the next lower power of two: few sizes to try, few rows to fill up."""
 
@@ -89,11 +88,11 @@ class TriedSizes:
     _trusted: dict[int, bool] = field(default_factory=dict)
 
     @staticmethod
-    def of(run: Rows, period: int) -> "TriedSizes | None":
-        """Trusted sizes of any length, else multiples of WIDE; None where rows depend on their company in both."""
-        for multiple, sizes in ((1, ODD), (WIDE, EVEN)):
-            tried = TriedSizes(run, period, multiple)
-            if all(tried.trusts(size) for size in sizes):
+    def of(run: Rows, period: int, multiple: int) -> "TriedSizes | None":
+        """Trusted sizes among multiples of this, else of WIDE; None where rows depend on their company in both."""
+        for each in sorted({multiple, WIDE}):
+            tried = TriedSizes(run, period, each)
+            if all(tried.trusts(size) for size in sorted({rounded(size, each) for size in ODD})):
                 return tried
         return None
 

@@ -198,6 +198,8 @@ class BookKeeping:
         if items > self._most_items and piece.units.count == 1:
             return self._add_large(vector, piece, clip, total)
         size = self._fitting(vector, items)
+        if size is None and piece.units.count == 1 and items > 1:
+            return self._add_large(vector, piece, clip, total)
         if size is None:  # in passes of a size that is trusted, with the same rows
             few = self._divided(piece, LEAST_ROWS)
             return sum([self._add(vector, some, clip, total, grouping) for some in few])
@@ -293,13 +295,24 @@ class BookKeeping:
         return pooled.zeroed
 
     def _pieces(self, batch: Piece, grouping: Grouping) -> Iterator[Piece]:
-        """The batch in pieces that memory allows; units that are not steady in passes in which they have a place."""
-        if batch.numbers is None or not self._places(batch):
-            yield from self._divided(batch)
+        """The batch in pieces that memory allows; units that are not steady in passes in which they have a place.
+
+        Pieces hold whole groups, so that nobody's absence changes where the group of others is cut. A group that is
+        too large for memory is divided by itself.
+        """
+        if batch.numbers is not None and self._places(batch):
+            for run, group in grouping.groups(batch.units, batch.numbers):
+                block = _part(batch, group.units.start, group.units.stop)
+                yield from self._divided(block) if self._steady(run.size, batch) else _placed(block, run)
             return
-        for run, group in grouping.groups(batch.units, batch.numbers):
-            block = _part(batch, group.units.start, group.units.stop)
-            yield from self._divided(block) if self._steady(run.size, batch) else _placed(block, run)
+        start = stop = items = 0
+        for _, group in [] if grouping.single else grouping.groups(batch.units, batch.numbers):
+            more = group.items.stop - group.items.start
+            if items and items + more > self._most_items:
+                yield from self._divided(_part(batch, start, stop))
+                start, items = stop, 0
+            stop, items = group.units.stop, items + more
+        yield from self._divided(_part(batch, start, batch.units.count))
 
     def _divided(self, block: Piece, most_items: int | None = None) -> Iterator[Piece]:
         """Whole units that memory allows; a unit that is too large comes alone."""

@@ -7,42 +7,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClipPer, Pooled, pool_gradients
 from wholegrain.gradients.parameters import Layout, call
-from wholegrain.gradients.reference import Loss, batch_gradient
+from wholegrain.gradients.reference import Loss
 
 # 2²⁶ values: 256 MB of float32 per-item gradients made at a time.
 MOST_VALUES = 1 << 26
-
-
-def clipped_sum(
-    model: nn.Module,
-    loss: Loss,
-    vector: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    groups: Tensor,
-    clip: Clip,
-    buckets: Buckets | None = None,
-) -> Pooled:
-    """Pool by vmap; where nothing is clipped within the batch, by one ordinary backward pass."""
-    layout = Layout.of(model)
-    if len(inputs) == 0:
-        return Pooled(vector.new_zeros(layout.size), 0)
-    if clip.per in (ClipPer.NONE, ClipPer.BATCH):
-        mean = batch_gradient(model, loss, layout, vector, inputs, targets)
-        if clip.per is ClipPer.BATCH:
-            return pool_gradients(mean[None], groups[:1] * 0, clip)
-        if bool(torch.isfinite(mean).all()):
-            return Pooled(mean * len(inputs), 0)
-        # Otherwise find the items at fault, one by one.
-    gradients = item_gradients(model, loss, layout, vector, inputs, targets)
-    return pool_gradients(gradients, groups, clip)
 
 
 def item_gradients(

@@ -64,16 +64,11 @@ def least_noise(cost: Callable[[float], float], guess: float, budget: Budget, to
     return enough[0]
 
 
-def calibrate_rounds(event_of: Callable[[int], DpEvent], budget: Budget, accountant: Accountant) -> int:
-    """The most rounds whose event costs at most the budget; an error where not even one does.
-
-    Guarantee: `accountant.epsilon(event_of(result), budget.delta) <= budget.epsilon`.
-    """
-    return most_rounds(lambda rounds: accountant.epsilon(event_of(rounds), budget.delta), budget)
-
-
 def most_rounds(cost: Callable[[int], float], budget: Budget) -> int:
-    """The same for any cost that grows with rounds."""
+    """The most rounds whose cost, which grows with rounds, is at most the budget; an error where not even one fits.
+
+    Guarantee: `cost(result) <= budget.epsilon`.
+    """
     needed = cost(1)
     if not needed <= budget.epsilon:
         raise BudgetError(

@@ -7,10 +7,12 @@ torch.
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-
-from dp_accounting import DpEvent
+from typing import TYPE_CHECKING
 
 from wholegrain import _check
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent  # takes more than a second to import, and is not needed to state a budget
 
 
 class Unit(StrEnum):
@@ -80,7 +82,7 @@ class Guarantee:
     delta: float
     accountant: str
     because: str
-    event: DpEvent | None = None
+    event: "DpEvent | None" = None
     simulation: bool = False
     counted_sizes: bool = False
 

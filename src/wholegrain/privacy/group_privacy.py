@@ -1,7 +1,7 @@
 """Group privacy: from one item to k items, and back.
 
-An (ε, δ)-private algorithm is (kε, Δ)-private for groups of k [Marathe, Theorem 3.2 and Appendix]. Three forms of Δ
-are in use; each is at most the next.
+An (ε, δ)-private algorithm is (kε, Δ)-private for groups of k [Marathe, Theorem 3.2 and Appendix]. Two forms of Δ
+are in use; the first is at most the second.
 """
 
 import math
@@ -23,8 +23,6 @@ class GroupForm(StrEnum):
     """(e^{kε} − 1)/(e^ε − 1)·δ, the tightest by this proof."""
     DWORK_ROTH = "dwork-roth"
     """k·e^{(k−1)ε}·δ, the one that the paper's LocalGroupDP calibrates with."""
-    VADHAN = "vadhan"
-    """k·e^{kε}·δ, the simplest."""
 
 
 def group_delta(budget: Budget, size: int, form: GroupForm = GroupForm.GEOMETRIC) -> float:
@@ -38,13 +36,7 @@ def group_delta(budget: Budget, size: int, form: GroupForm = GroupForm.GEOMETRIC
         return (
             budget.delta * math.expm1(min(k * epsilon, LARGEST_EXPONENT)) / math.expm1(min(epsilon, LARGEST_EXPONENT))
         )
-    exponent = k - 1 if form is GroupForm.DWORK_ROTH else k
-    return k * math.exp(min(exponent * epsilon, LARGEST_EXPONENT)) * budget.delta
-
-
-def group_budget(item: Budget, size: int, form: GroupForm = GroupForm.GEOMETRIC) -> Budget:
-    """What an item-level budget promises to a group of `size`; refused by `Budget` where Δ reaches 1."""
-    return Budget(size * item.epsilon, group_delta(item, size, form))
+    return k * math.exp(min((k - 1) * epsilon, LARGEST_EXPONENT)) * budget.delta
 
 
 def item_budget(group: Budget, size: int, form: GroupForm = GroupForm.DWORK_ROTH) -> Budget:

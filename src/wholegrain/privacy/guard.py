@@ -65,7 +65,7 @@ class Guard:
             if known is None:
                 before = page.book.runs_of(run.account)
                 _require_room(opened or budget, before, run.run)
-                after = [*before, RunAccount(run, run.terms.terms(), horizon)]
+                after = [*before, RunAccount(run, horizon)]
                 _require_paid(opened or budget, before, after, "The run", accountant)
                 page.add(*([] if opened else [budget]), run)
         return Guard(ledger, run.run, stream, accountant)

@@ -2,17 +2,23 @@
 
 Records are read strictly: an unknown kind, an unknown key, or a number that is none makes an entry unreadable, because
 a price must not rest on a guess.
+
+dp_accounting takes more than a second to import. Reading and verifying a ledger does without it; only what turns
+records into events, or events into records, imports it.
 """
 
-from typing import Annotated, Literal, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
-from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from wholegrain.errors import AccountingError
 from wholegrain.privacy.definitions import Budget, Unit
-from wholegrain.privacy.pricing import Exposure, Terms
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+    from wholegrain.privacy.pricing import Exposure, Terms
 
 Positive = Annotated[float, Field(gt=0)]
 Chance = Annotated[float, Field(ge=0, le=1)]
@@ -29,8 +35,10 @@ class Nothing(Record):
 
     kind: Literal["nothing"] = "nothing"
 
-    def event(self) -> DpEvent:
+    def event(self) -> "DpEvent":
         """As the accountants know it."""
+        from dp_accounting import NoOpDpEvent
+
         return NoOpDpEvent()
 
 
@@ -39,8 +47,10 @@ class Everything(Record):
 
     kind: Literal["everything"] = "everything"
 
-    def event(self) -> DpEvent:
+    def event(self) -> "DpEvent":
         """As the accountants know it."""
+        from dp_accounting import NonPrivateDpEvent
+
         return NonPrivateDpEvent()
 
 
@@ -51,8 +61,10 @@ class Gaussian(Record):
     noise: Positive
     rate: Annotated[float, Field(gt=0, le=1)] = 1.0
 
-    def event(self) -> DpEvent:
+    def event(self) -> "DpEvent":
         """As the accountants know it."""
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+
         alone = GaussianDpEvent(self.noise)
         return alone if self.rate == 1 else PoissonSampledDpEvent(self.rate, alone)
 
@@ -71,20 +83,26 @@ class Mixture(Record):
             raise ValueError("moves and chances are no law")
         return self
 
-    def event(self) -> DpEvent:
+    def event(self) -> "DpEvent":
         """As the accountants know it."""
+        from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+
         return MixtureOfGaussiansDpEvent(self.noise, self.moves, self.chances)
 
 
 StepRecord = Annotated[Nothing | Everything | Gaussian | Mixture, Field(discriminator="kind")]
 
 
-def step_record(event: DpEvent) -> Nothing | Everything | Gaussian | Mixture:
+def step_record(event: "DpEvent") -> Nothing | Everything | Gaussian | Mixture:
     """One step's event as a record.
 
+    >>> from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     >>> step_record(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)))
     Gaussian(kind='gaussian', noise=2.0, rate=0.1)
     """
+    from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
+    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+
     match event:
         case NoOpDpEvent():
             return Nothing()
@@ -108,15 +126,17 @@ class ExposureRecord(Record):
     worst: StepRecord | None = None
 
     @staticmethod
-    def of(exposure: Exposure) -> "ExposureRecord":
+    def of(exposure: "Exposure") -> "ExposureRecord":
         """The exposure, written down."""
         kinds = tuple(dict.fromkeys(step_record(event) for event in exposure.steps.values()))
         silos = {silo: kinds.index(step_record(event)) for silo, event in exposure.steps.items()}
         worst = None if exposure.worst is None else step_record(exposure.worst)
         return ExposureRecord(reach=exposure.reach, kinds=kinds, silos=silos, worst=worst)
 
-    def exposure(self) -> Exposure:
+    def exposure(self) -> "Exposure":
         """The exposure that was written down."""
+        from wholegrain.privacy.pricing import Exposure
+
         steps = {silo: self.kinds[kind].event() for silo, kind in self.silos.items()}
         return Exposure(self.reach, steps, self.worst and self.worst.event())
 
@@ -134,14 +154,17 @@ class TermsRecord(Record):
     through_subject: ExposureRecord | None = None
 
     @staticmethod
-    def of(terms: Terms) -> "TermsRecord":
+    def of(terms: "Terms") -> "TermsRecord":
         """The terms, written down."""
         through = terms.through_subject
         exposures = {unit: ExposureRecord.of(exposure) for unit, exposure in terms.exposures.items()}
         return TermsRecord(exposures=exposures, through_subject=ExposureRecord.of(through) if through else None)
 
-    def terms(self) -> Terms:
-        """The terms that were written down."""
+    @cached_property
+    def terms(self) -> "Terms":
+        """The terms that were written down; made when they are first asked for."""
+        from wholegrain.privacy.pricing import Terms
+
         through = self.through_subject
         exposures = {unit: record.exposure() for unit, record in self.exposures.items()}
         return Terms(exposures, through.exposure() if through else None)

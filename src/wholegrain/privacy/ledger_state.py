@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger_entries import Account, BudgetOpened, Entry, Opened, Released, Reserved, RunOpened
-from wholegrain.privacy.pricing import Releases, Spending, Terms
+
+if TYPE_CHECKING:  # pricing imports dp_accounting, which reading a ledger does without
+    from wholegrain.privacy.pricing import Releases, Spending, Terms
 
 Key = tuple[str, int, str, str, str]
 """What tells one release from all others: run, round, silo, stream of noise, and the parameters it started from."""
@@ -14,17 +17,21 @@ Key = tuple[str, int, str, str, str]
 
 @dataclass(frozen=True)
 class RunAccount:
-    """A run's opening, its terms, and steps reserved and released by each silo.
+    """A run's opening, and steps reserved and released by each silo.
 
     `replayed` counts reservations of a silo for a round that it was already paid for: with secure noise, what is played
     again after a fault is a new release.
     """
 
     opening: RunOpened
-    terms: Terms
-    reserved: Releases = field(default_factory=Counter)
-    released: Releases = field(default_factory=Counter)
+    reserved: "Releases" = field(default_factory=Counter)
+    released: "Releases" = field(default_factory=Counter)
     replayed: int = 0
+
+    @property
+    def terms(self) -> "Terms":
+        """The terms on which it was opened."""
+        return self.opening.terms.terms
 
     @property
     def has_spent(self) -> bool:
@@ -32,11 +39,11 @@ class RunAccount:
         return any(self.reserved.values())
 
     @property
-    def spending(self) -> Spending:
+    def spending(self) -> "Spending":
         """What it has reserved, on its terms."""
         return self.terms, self.reserved
 
-    def after(self, steps: Releases, replayed: int = 0) -> "RunAccount":
+    def after(self, steps: "Releases", replayed: int = 0) -> "RunAccount":
         """The run when it has reserved these steps, too."""
         return replace(self, reserved=Counter(self.reserved) + Counter(steps), replayed=self.replayed + replayed)
 
@@ -68,7 +75,7 @@ class Book:
             case RunOpened():
                 _require(entry.account in self.budgets, f"the run '{entry.run}' spends from no budget")
                 _require(entry.run not in self.runs, f"the run '{entry.run}' is opened twice")
-                self.runs[entry.run] = RunAccount(entry, entry.terms.terms())
+                self.runs[entry.run] = RunAccount(entry)
             case Reserved():
                 self._add_reserved(entry)
             case Released():
@@ -94,14 +101,10 @@ class Book:
         """The runs that spend from any budget that was ever opened on the data of this name."""
         return [run for run in self.runs.values() if run.opening.account.data == data]
 
-    def spent(self, account: Account, more: Iterable[Reserved] = ()) -> list[Spending]:
-        """All that was ever reserved from an account, run by run, and these releases on top."""
-        return [run.spending for run in self.runs_of(account, more)]
-
     def _add_reserved(self, entry: Reserved) -> None:
         _require(entry.run in self.runs, f"the run '{entry.run}' was never opened")
         run = self.runs[entry.run]
-        known = all(entry.silo in exposure.steps for exposure in run.terms.exposures.values())
+        known = all(entry.silo in exposure.silos for exposure in run.opening.terms.exposures.values())
         _require(known, f"the terms of the run '{entry.run}' do not name the silo '{entry.silo}'")
         _require(_key(entry) not in self._reserved, f"round {entry.round} of '{entry.silo}' is paid for twice")
         self._reserved[_key(entry)] = entry.steps

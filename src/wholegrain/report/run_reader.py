@@ -12,10 +12,12 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_state import RunAccount
 from wholegrain.privacy.statement import run_price
-from wholegrain.runs.accounts import because, ledger_path, require_known, spent_of
+from wholegrain.runs.accounts import because, require_known, spent_of
+from wholegrain.runs.json_numbers import finite
+from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.spec import RunSpec, load
-from wholegrain.runs.summary import account_facts, finite
+from wholegrain.runs.summary import account_facts
 
 Facts = Mapping[str, Any]
 

@@ -25,21 +25,6 @@ from wholegrain.silo.noise import NoiseSource
 
 log = logging.getLogger("wholegrain.runs")
 
-LEDGER = "ledger.sqlite"
-
-
-def ledger_path(spec: RunSpec, folder: Path | None) -> Path | None:
-    """Where the ledger is; None for one in memory.
-
-    A simulation ends with its folder. A release does not: its account must outlive the folder, or a second run would
-    not know of the first.
-    """
-    if spec.ledger.path is not None:
-        return Path(spec.ledger.path)
-    if spec.privacy.noise == "secure":
-        return state_folder() / LEDGER
-    return None if folder is None else folder / LEDGER
-
 
 def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
     """The ledger at this path, or one in memory."""

@@ -1,4 +1,4 @@
-"""Which ledger keeps the account of which data on this machine, and how far it had come.
+"""Where a run's ledger is; which ledger keeps the account of which data on this machine, and how far it had come.
 
 A budget is worth what its ledger is. Deleting the file, putting back an older copy or pointing a spec at another path
 would open a fresh budget on data that has already paid. So the state folder remembers, for every data name that a
@@ -22,8 +22,23 @@ from wholegrain._files import open_private, private_folder, write_whole
 from wholegrain._places import state_folder
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger import Head, Ledger
+from wholegrain.runs.spec import RunSpec
 
+LEDGER = "ledger.sqlite"
 FILE = "ledgers.json"
+
+
+def ledger_path(spec: RunSpec, folder: Path | None) -> Path | None:
+    """Where the ledger is; None for one in memory.
+
+    A simulation ends with its folder. A release does not: its account must outlive the folder, or a second run would
+    not know of the first.
+    """
+    if spec.ledger.path is not None:
+        return Path(spec.ledger.path)
+    if spec.privacy.noise == "secure":
+        return state_folder() / LEDGER
+    return None if folder is None else folder / LEDGER
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.accounts import (
     Spent,
     guard_run,
-    ledger_path,
     open_ledger,
     release_ledger,
     require_known,
@@ -46,6 +45,7 @@ from wholegrain.runs.accounts import (
 )
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
+from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.metrics import find_metrics
 from wholegrain.runs.noise_to_signal import noise_distance
 from wholegrain.runs.observers import Observed, Observer, RoundDone, ignore
@@ -89,10 +89,6 @@ class Prepared:
     def public(self) -> Mapping[str, Any]:
         """What the run starts from that is public: nothing, or a backbone's description."""
         return self.learner.public
-
-    def with_silos(self, silos: Mapping[str, Silo]) -> "Prepared":
-        """The same run on other silos, which are seen through the same frozen beginning."""
-        return replace(self, silos=self.learner.silos(silos))
 
 
 @dataclass(frozen=True, eq=False)

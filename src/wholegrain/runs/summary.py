@@ -11,17 +11,9 @@ from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy
 from wholegrain.privacy.definitions import Guarantee
 from wholegrain.runs.accounts import Spent
 from wholegrain.runs.evaluation import Score
+from wholegrain.runs.json_numbers import finite, or_infinity
 from wholegrain.runs.observers import RoundDone
 from wholegrain.runs.runner import Run
-
-
-def finite(value: float) -> float | None:
-    """JSON has no infinity; null stands for "no bound"."""
-    return value if math.isfinite(value) else None
-
-
-def _or_infinity(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
@@ -118,7 +110,7 @@ def round_of(facts: Mapping[str, Any]) -> RoundDone:
     return RoundDone(
         round=facts["round"],
         cohort=tuple(facts["cohort"]),
-        epsilon=_or_infinity(facts["epsilon"]),
+        epsilon=or_infinity(facts["epsilon"]),
         seconds=facts["seconds"],
         scores={name: _score_of(score) for name, score in scores},
         faults=tuple(SiloFault(**fault) for fault in facts["faults"]),
@@ -158,4 +150,4 @@ def _scores(done: RoundDone) -> Mapping[str, Any]:
 def _score_of(facts: Mapping[str, Any]) -> Score:
     further = {name: math.nan if value is None else value for name, value in facts.items()}
     del further["loss"], further["accuracy"]
-    return Score(_or_infinity(facts["loss"]), facts["accuracy"], further)
+    return Score(or_infinity(facts["loss"]), facts["accuracy"], further)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from wholegrain.reproduce.claims import Claim, Verdict, all_claims
-from wholegrain.reproduce.evidence import Evidence, Result, Round
-from wholegrain.reproduce.group_sizes import GroupSizes
-from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.trials import FOR_SUBJECTS, PRINTED, key
-from wholegrain.reproduce.worth import Worth
+from wholegrain_reproduction.claims import Claim, Verdict, all_claims
+from wholegrain_reproduction.group_sizes import GroupSizes
+from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.results import Result, Results, RoundScores
+from wholegrain_reproduction.subject_epsilon import TrueEpsilon
+from wholegrain_reproduction.trials import PAPER_ALGORITHMS, SUBJECT_ALGORITHMS, trial_key
 
 # What the paper's text says, in figures that would make every claim hold.
 IMAGES = {"fedavg": 0.80, "local_item_dp": 0.72, "user_ldp": 0.05, "local_group_dp": 0.57, "higradavg_dp": 0.50}
@@ -32,14 +32,14 @@ def result(name: str, accuracy: float, noise: float, subject: float = 4.0, kind:
     return Result(
         algorithm=name,
         kind=kind,
-        rounds=(Round(accuracy, loss=10.0 * (name == "user_ldp") + 1.0 - accuracy, moved=1.0, noise=1.0),),
+        rounds=(RoundScores(accuracy, loss=10.0 * (name == "user_ldp") + 1.0 - accuracy, moved=1.0, noise=1.0),),
         epsilon=4.0,
-        worth=Worth(item=4.0, subject=subject, granted=subject, noise=noise),
+        true_epsilon=TrueEpsilon(item=4.0, subject=subject, granted=subject, noise=noise),
         noise=noise,
     )
 
 
-def evidence(
+def make_results(
     images: Mapping[str, float] = IMAGES,
     text: Mapping[str, float] = TEXT,
     alpha: Mapping[str, tuple[float, ...]] = ALPHA,
@@ -49,33 +49,33 @@ def evidence(
     subject: float = 4.0,
     usual: int = 3,
     most: int = 6,
-) -> Evidence:
-    results = {key("femnist", "", n, Kind.PRINTED): result(n, a, NOISE[n], subject) for n, a in images.items()}
+) -> Results:
+    results = {trial_key("femnist", "", n, Kind.PRINTED): result(n, a, NOISE[n], subject) for n, a in images.items()}
     for n, a in text.items():
         sigma = NOISE[n] * (noise if n == "higradavg_dp" else 1.0)
-        results[key("shakespeare", "", n, Kind.PRINTED)] = result(n, a, sigma, subject)
+        results[trial_key("shakespeare", "", n, Kind.PRINTED)] = result(n, a, sigma, subject)
     for n, a in second.items():
-        results[key("composition", "", n, Kind.MORE_LOTS)] = result(n, a, NOISE[n], kind=Kind.MORE_LOTS)
+        results[trial_key("composition", "", n, Kind.MORE_LOTS)] = result(n, a, NOISE[n], kind=Kind.MORE_LOTS)
     for n, scores in alpha.items():
         for number, a in zip((2, 4, 8, 16), scores, strict=True):
-            results[key("distribution", f"alpha-{number}", n, Kind.PRINTED)] = result(n, a, NOISE[n])
+            results[trial_key("distribution", f"alpha-{number}", n, Kind.PRINTED)] = result(n, a, NOISE[n])
     sizes = {a: GroupSizes(f"α = {a}", a, {3 if a < 16 else most: 9, 2: 1}) for a in (2, 4, 8, 16)}
     uniform = GroupSizes("uniform", None, {usual: 9, 2: 1})
     groups = {"femnist": uniform, "shakespeare": uniform} | {f"distribution/alpha-{a}": s for a, s in sizes.items()}
-    return Evidence(results, (uniform, *sizes.values()), groups)
+    return Results(results, (uniform, *sizes.values()), groups)
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 def test_every_claim_holds_on_the_papers_own_figures(claim: Claim) -> None:
-    finding = claim.judge(evidence())
+    finding = claim.judge(make_results())
     assert finding.verdict is Verdict.HOLDS, finding
 
 
-FAILING = evidence(
-    images=dict.fromkeys(PRINTED, 0.5),
-    text=dict.fromkeys(PRINTED, 0.5),
-    alpha=dict.fromkeys(PRINTED, (0.9, 0.6, 0.9, 0.9)),
-    second=dict.fromkeys(FOR_SUBJECTS, 0.9),
+FAILING = make_results(
+    images=dict.fromkeys(PAPER_ALGORITHMS, 0.5),
+    text=dict.fromkeys(PAPER_ALGORITHMS, 0.5),
+    alpha=dict.fromkeys(PAPER_ALGORITHMS, (0.9, 0.6, 0.9, 0.9)),
+    second=dict.fromkeys(SUBJECT_ALGORITHMS, 0.9),
     noise=0.1,
     subject=math.inf,
     usual=2,
@@ -89,52 +89,53 @@ def test_every_claim_can_fail(claim: Claim) -> None:
     measured = FAILING
     if claim.says.startswith(STILL_HOLD):
         better = {"user_ldp": 0.9} | dict.fromkeys(("fedavg", "local_item_dp", "local_group_dp"), 0.1)
-        worse = {name: result(name, better.get(name, 0.1), 2.0) for name in PRINTED}
+        worse = {name: result(name, better.get(name, 0.1), 2.0) for name in PAPER_ALGORITHMS}
         losing = {
-            name: Result(name, Kind.PRINTED, (Round(0.5, 2.0 - (name == "user_ldp")),), noise=2.0) for name in worse
+            name: Result(name, Kind.PRINTED, (RoundScores(0.5, 2.0 - (name == "user_ldp")),), noise=2.0)
+            for name in worse
         }
-        measured = Evidence({key(claim.recipe, "", name, Kind.PRINTED): found for name, found in losing.items()})
+        measured = Results({trial_key(claim.recipe, "", name, Kind.PRINTED): found for name, found in losing.items()})
     assert claim.judge(measured).verdict is Verdict.FAILS
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 def test_every_claim_is_left_open_without_its_runs(claim: Claim) -> None:
-    assert claim.judge(Evidence()).verdict is Verdict.OPEN
+    assert claim.judge(Results()).verdict is Verdict.OPEN
 
 
 def test_a_printed_figure_is_met_as_points_or_as_a_share() -> None:
     says = "LocalItemDP is 8 % below FedAvg on FEMNIST"
     claim = next(claim for claim in all_claims() if claim.says == says)
     for item, verdict in ((0.72, "holds"), (0.50, "does not hold"), (0.80, "does not hold"), (0.736, "holds")):
-        assert claim.judge(evidence(images=IMAGES | {"local_item_dp": item})).verdict == verdict
+        assert claim.judge(make_results(images=IMAGES | {"local_item_dp": item})).verdict == verdict
 
 
 def test_why_tells_an_order_that_is_kept_from_one_that_is_not() -> None:
     claim = next(claim for claim in all_claims() if claim.says.startswith("LocalGroupDP is 15 %"))
-    assert "the order holds" in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.3})).why
-    assert "after 1 rounds" not in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.3})).why
-    assert "not even the order" in claim.judge(evidence(images=IMAGES | {"local_group_dp": 0.9})).why
+    assert "the order holds" in claim.judge(make_results(images=IMAGES | {"local_group_dp": 0.3})).why
+    assert "after 1 rounds" not in claim.judge(make_results(images=IMAGES | {"local_group_dp": 0.3})).why
+    assert "not even the order" in claim.judge(make_results(images=IMAGES | {"local_group_dp": 0.9})).why
 
 
 def test_what_is_proved_is_not_confused_with_what_is_granted() -> None:
     claim = next(claim for claim in all_claims() if "keep to a subject-level" in claim.says)
-    finding = claim.judge(evidence(subject=math.inf))
+    finding = claim.judge(make_results(subject=math.inf))
     assert finding.verdict is Verdict.FAILS
     assert "ε = ∞" in finding.measured
 
 
 def test_what_fewer_rounds_cost_is_told_apart() -> None:
     claim = next(claim for claim in all_claims() if claim.says.startswith("LocalGroupDP is 15 %"))
-    item = Result("local_item_dp", Kind.PRINTED, (Round(0.6, 1.0), Round(0.9, 1.0)), noise=1.0)
-    group = Result("local_group_dp", Kind.PRINTED, (Round(0.5, 1.0),), noise=3.0)
-    measured = Evidence({key("femnist", "", found.algorithm, Kind.PRINTED): found for found in (item, group)})
+    item = Result("local_item_dp", Kind.PRINTED, (RoundScores(0.6, 1.0), RoundScores(0.9, 1.0)), noise=1.0)
+    group = Result("local_group_dp", Kind.PRINTED, (RoundScores(0.5, 1.0),), noise=3.0)
+    measured = Results({trial_key("femnist", "", found.algorithm, Kind.PRINTED): found for found in (item, group)})
     assert "the other is at 60.0 %" in claim.judge(measured).why
 
 
 def test_one_exception_refutes_what_is_consistent() -> None:
     claim = next(claim for claim in all_claims() if claim.says.startswith("the first way"))
-    assert claim.judge(evidence(second={"local_group_dp": 0.9})).verdict is Verdict.FAILS
-    assert claim.judge(evidence(second={"local_group_dp": 0.1})).verdict is Verdict.OPEN
+    assert claim.judge(make_results(second={"local_group_dp": 0.9})).verdict is Verdict.FAILS
+    assert claim.judge(make_results(second={"local_group_dp": 0.1})).verdict is Verdict.OPEN
 
 
 @pytest.mark.parametrize(
@@ -143,9 +144,9 @@ def test_one_exception_refutes_what_is_consistent() -> None:
 )
 def test_a_verdict_that_seeds_do_not_share_is_none(again: tuple[float, ...], verdict: Verdict) -> None:
     claim = next(claim for claim in all_claims() if "under 50 %" in claim.says)
-    run = key("distribution", "alpha-16", "local_group_dp", Kind.PRINTED)
+    run = trial_key("distribution", "alpha-16", "local_group_dp", Kind.PRINTED)
     others = {seed: {run: result("local_group_dp", accuracy, 5.3)} for seed, accuracy in enumerate(again, 1)}
-    finding = claim.over_seeds(replace(evidence(), again=others))
+    finding = claim.over_seeds(replace(make_results(), repeats=others))
     assert finding.verdict is verdict
     assert all(f"{100 * accuracy:.1f} %" in finding.measured for accuracy in (0.45, *again))
 
@@ -154,14 +155,14 @@ def test_other_seeds_are_told_where_it_is_close_or_they_disagree() -> None:
     best = next(claim for claim in all_claims() if claim.says == "FedAvg is best on FEMNIST")
     assert not best.close
     for accuracy, verdict in ((0.51, Verdict.HOLDS), (0.9, Verdict.SEED)):
-        run = {key("femnist", "", "higradavg_dp", Kind.PRINTED): result("higradavg_dp", accuracy, 18.0)}
-        finding = best.over_seeds(replace(evidence(), again={1: run}))
+        run = {trial_key("femnist", "", "higradavg_dp", Kind.PRINTED): result("higradavg_dp", accuracy, 18.0)}
+        finding = best.over_seeds(replace(make_results(), repeats={1: run}))
         assert finding.verdict is verdict
         assert ("other seeds" in finding.measured) == (verdict is Verdict.SEED)
 
 
 def test_what_is_under_half_at_every_alpha_is_said_to_be() -> None:
     claim = next(claim for claim in all_claims() if "under 50 %" in claim.says)
-    assert claim.judge(evidence()).why == ""
-    low = claim.judge(evidence(alpha=ALPHA | {"local_group_dp": (0.32, 0.32, 0.31, 0.30)}))
+    assert claim.judge(make_results()).why == ""
+    low = claim.judge(make_results(alpha=ALPHA | {"local_group_dp": (0.32, 0.32, 0.31, 0.30)}))
     assert low.why == "32.0 % at α = 2 already"

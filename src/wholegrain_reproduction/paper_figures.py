@@ -7,14 +7,14 @@ from typing import Any
 import altair as alt
 
 from wholegrain.report.figures import COLOURS, Figure
-from wholegrain.reproduce.claims import ALPHAS, BY_ALPHA
-from wholegrain.reproduce.evidence import Evidence
-from wholegrain.reproduce.group_sizes import GroupSizes
-from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.trials import NAMES, PRINTED
+from wholegrain_reproduction.claims import ALPHAS, BY_ALPHA
+from wholegrain_reproduction.group_sizes import GroupSizes
+from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.results import Results
+from wholegrain_reproduction.trials import ALGORITHM_NAMES, PAPER_ALGORITHMS
 
-ORDER = [NAMES[name] for name in (*PRINTED, "subject_dp")]
-KINDS = {
+ORDER = [ALGORITHM_NAMES[name] for name in (*PAPER_ALGORITHMS, "subject_dp")]
+KIND_LABELS = {
     Kind.PRINTED: "as printed",
     Kind.TRUE: "sound, at the same true ε",
     Kind.CLAIMED: "sound, at ε = 4 for a subject",
@@ -22,20 +22,20 @@ KINDS = {
 Rows = tuple[tuple[Any, ...], ...]
 
 
-def fig1(evidence: Evidence, recipe: str, data: str) -> Iterator[Figure]:
+def fig1(results: Results, recipe: str, data: str) -> Iterator[Figure]:
     """Accuracy and loss over rounds of the printed algorithms, and how sound ones end [Marathe, Fig. 1]."""
     for measure in ("accuracy", "loss"):
         rows = tuple(
-            (NAMES[name], number, getattr(each, measure))
-            for name in PRINTED
-            if (result := evidence.result(recipe, name)) is not None
+            (ALGORITHM_NAMES[name], number, getattr(each, measure))
+            for name in PAPER_ALGORITHMS
+            if (result := results.result(recipe, name)) is not None
             for number, each in enumerate(result.rounds, 1)
             if math.isfinite(getattr(each, measure))
         )
         if rows:
             title = f"Test {measure} over rounds, as printed: {data}"
-            yield _lines(f"fig1-{recipe}-{measure}", title, "round", measure, rows, log=measure == "loss")
-    yield from _beside(evidence, recipe, data)
+            yield _line_chart(f"fig1-{recipe}-{measure}", title, "round", measure, rows, log=measure == "loss")
+    yield from _sound_comparison(results, recipe, data)
 
 
 def fig2(sizes: GroupSizes, key: str, title: str) -> Figure:
@@ -50,45 +50,45 @@ def fig2(sizes: GroupSizes, key: str, title: str) -> Figure:
     return Figure(f"fig2-{key}", title, told, ("size", "batches"), rows, chart)
 
 
-def fig3(evidence: Evidence, data: str) -> Iterator[Figure]:
+def fig3(results: Results, data: str) -> Iterator[Figure]:
     """Accuracy over α [Marathe, Fig. 3], and the group sizes that go with it."""
-    tried = [(name, Kind.PRINTED) for name in PRINTED] + [("subject_dp", Kind.CLAIMED)]
+    tried = [(name, Kind.PRINTED) for name in PAPER_ALGORITHMS] + [("subject_dp", Kind.CLAIMED)]
     rows = tuple(
-        (NAMES[name], alpha, found)
+        (ALGORITHM_NAMES[name], alpha, found)
         for name, kind in tried
         for alpha in ALPHAS
-        if (found := evidence.accuracy(BY_ALPHA, name, kind, f"alpha-{alpha}")) is not None
+        if (found := results.accuracy(BY_ALPHA, name, kind, f"alpha-{alpha}")) is not None
     )
     if rows:
         title = f"Test accuracy over α, as printed (SubjectDP: sound, ε = 4): {data}"
-        yield _lines("fig3-accuracy", title, "α", "accuracy", rows, at=ALPHAS)
-    yield from _groups(evidence, data)
+        yield _line_chart("fig3-accuracy", title, "α", "accuracy", rows, at=ALPHAS)
+    yield from _group_growth(results, data)
 
 
-def _groups(evidence: Evidence, data: str) -> Iterator[Figure]:
-    here = [(data, evidence.groups.get(f"{BY_ALPHA}/alpha-{alpha}"), alpha) for alpha in ALPHAS]
-    shape = [("FEMNIST's geometry, B = 512", each, each.alpha) for each in evidence.geometry if each.alpha]
+def _group_growth(results: Results, data: str) -> Iterator[Figure]:
+    here = [(data, results.groups.get(f"{BY_ALPHA}/alpha-{alpha}"), alpha) for alpha in ALPHAS]
+    shape = [("FEMNIST's geometry, B = 512", each, each.alpha) for each in results.geometry if each.alpha]
     rows = tuple((name, alpha, sizes.mean) for name, sizes, alpha in (*shape, *here) if sizes is not None)
     if rows:
         title = "Average largest subject group of a batch, over α"
-        yield _lines("fig3-groups", title, "α", "items", rows, at=ALPHAS)
+        yield _line_chart("fig3-groups", title, "α", "items", rows, at=ALPHAS)
 
 
-def _beside(evidence: Evidence, recipe: str, data: str) -> Iterator[Figure]:
+def _sound_comparison(results: Results, recipe: str, data: str) -> Iterator[Figure]:
     rows = tuple(
-        (NAMES[name], words, found)
-        for kind, words in KINDS.items()
-        for name in (*PRINTED, "subject_dp")
-        if (found := evidence.accuracy(recipe, name, kind)) is not None
+        (ALGORITHM_NAMES[name], words, found)
+        for kind, words in KIND_LABELS.items()
+        for name in (*PAPER_ALGORITHMS, "subject_dp")
+        if (found := results.accuracy(recipe, name, kind)) is not None
     )
     if not rows:
         return
     columns = ("algorithm", "run", "accuracy")
     encoding: dict[str, Any] = {
         "x": alt.X("algorithm:N", title=None, sort=ORDER, axis=alt.Axis(labelAngle=0)),
-        "xOffset": alt.XOffset("run:N", sort=list(KINDS.values())),
+        "xOffset": alt.XOffset("run:N", sort=list(KIND_LABELS.values())),
         "y": alt.Y("accuracy:Q", title="accuracy after the last round"),
-        "color": alt.Color("run:N", sort=list(KINDS.values()), scale=alt.Scale(range=COLOURS), legend=_legend()),
+        "color": alt.Color("run:N", sort=list(KIND_LABELS.values()), scale=alt.Scale(range=COLOURS), legend=_legend()),
     }
     chart = alt.Chart(_data(columns, rows)).mark_bar().encode(**encoding)
     title = f"As printed, and sound: {data}"
@@ -96,7 +96,9 @@ def _beside(evidence: Evidence, recipe: str, data: str) -> Iterator[Figure]:
     yield Figure(f"fig1-{recipe}-sound", title, f"{title}. {told}.", columns, rows, chart)
 
 
-def _lines(key: str, title: str, x: str, y: str, rows: Rows, *, at: tuple[int, ...] = (), log: bool = False) -> Figure:
+def _line_chart(
+    key: str, title: str, x: str, y: str, rows: Rows, *, at: tuple[int, ...] = (), log: bool = False
+) -> Figure:
     columns = ("line", x, y)
     scale = alt.Scale(type="log", nice=False) if at else alt.Scale()
     lines = list(dict.fromkeys(row[0] for row in rows))

@@ -1,4 +1,4 @@
-"""From a recipe to the runs that it takes: one spec each, under a key of its own."""
+"""The runs of a recipe: one spec each, under a key of its own."""
 
 import itertools
 import math
@@ -9,11 +9,12 @@ from typing import Any
 from wholegrain import _check
 from wholegrain.policies.as_printed import CLAIMED_UNIT
 from wholegrain.privacy.definitions import Unit
-from wholegrain.reproduce.chosen import Source
-from wholegrain.reproduce.recipes import Kind, Recipe, Scale, Settings, VariantSpec, merged
 from wholegrain.runs.spec import RunSpec
+from wholegrain_reproduction.data_choice import DataSource
+from wholegrain_reproduction.options import Scale
+from wholegrain_reproduction.recipes import Kind, Recipe, TrialSettings, VariantSpec, merge
 
-NAMES = {
+ALGORITHM_NAMES = {
     "fedavg": "FedAvg",
     "local_item_dp": "LocalItemDP",
     "user_ldp": "UserLDP",
@@ -23,21 +24,21 @@ NAMES = {
 }
 """The algorithms as the paper calls them, and ours."""
 
-PRINTED = ("fedavg", "local_item_dp", "user_ldp", "local_group_dp", "higradavg_dp")
-PRIVATE = PRINTED[1:]
-FOR_SUBJECTS = tuple(name for name in PRIVATE if CLAIMED_UNIT[name] is Unit.SUBJECT)
+PAPER_ALGORITHMS = ("fedavg", "local_item_dp", "user_ldp", "local_group_dp", "higradavg_dp")
+PRIVATE_ALGORITHMS = PAPER_ALGORITHMS[1:]
+SUBJECT_ALGORITHMS = tuple(name for name in PRIVATE_ALGORITHMS if CLAIMED_UNIT[name] is Unit.SUBJECT)
 
-AGAIN = (1, 2)
-"""Seeds, besides the recipe's own, of runs on whose chance a verdict may hang."""
+REPEAT_SEEDS = (1, 2)
+"""Seeds, besides the recipe's own, of runs whose verdict may depend on the seed."""
 
-OF_PAPER = (Kind.PRINTED, Kind.EXACT, Kind.MORE_LOTS)
+PAPER_KINDS = (Kind.PRINTED, Kind.EXACT, Kind.MORE_LOTS)
 
 
 @dataclass(frozen=True)
 class Trial:
     """One run of an experiment.
 
-    The spec of a `TRUE` trial has no ε yet: it follows from what the trial under the key `beside` is worth.
+    The spec of a `TRUE` trial has no ε yet: it is the true ε of the trial under the key `counterpart`.
     """
 
     recipe: str
@@ -47,61 +48,62 @@ class Trial:
     spec: RunSpec
     bound: int
     """K, with which a printed run is priced; the paper's algorithms themselves declare none."""
-    beside: str | None = None
+    counterpart: str | None = None
     seed: int = 0
 
     @property
     def key(self) -> str:
-        """What tells it from all others; a relative path."""
-        return key(self.recipe, self.variant, self.algorithm, self.kind, self.seed)
+        """Its unique name, a relative path."""
+        return trial_key(self.recipe, self.variant, self.algorithm, self.kind, self.seed)
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """Its name in messages."""
         variant = f", {self.variant}" if self.variant else ""
         seed = f", seed {self.seed}" if self.seed else ""
-        return f"{self.recipe}{variant}: {NAMES[self.algorithm]}, {self.kind.replace('_', ' ')}{seed}"
+        return f"{self.recipe}{variant}: {ALGORITHM_NAMES[self.algorithm]}, {self.kind.replace('_', ' ')}{seed}"
 
 
-def key(recipe: str, variant: str, algorithm: str, kind: Kind, seed: int = 0) -> str:
-    """Where the run's folder is within the experiments' own."""
+def trial_key(recipe: str, variant: str, algorithm: str, kind: Kind, seed: int = 0) -> str:
+    """The run's folder, relative to the experiment's."""
     run = f"{algorithm}-{kind}" + (f"-seed-{seed}" if seed else "")
     return "/".join(part for part in (recipe, variant, run) if part)
 
 
-def trials(recipe: Recipe, scale: Scale, data: Source) -> Iterator[Trial]:
+def make_trials(recipe: Recipe, scale: Scale, data: DataSource) -> Iterator[Trial]:
     """All runs of a recipe on this data."""
     for variant in recipe.variants:
         settings = recipe.settings(scale, data.name, variant)
         if data.path is not None:
             options = {"data": {"options": {"path": str(data.path)}}}
-            settings = replace(settings, spec=merged(settings.spec, options))
+            settings = replace(settings, spec=merge(settings.spec, options))
         for kind, algorithms in settings.runs.items():
             for algorithm in algorithms:
-                _check.known("algorithm", algorithm, NAMES)
-                yield _trial(recipe, variant, algorithm, kind, settings)
+                _check.known("algorithm", algorithm, ALGORITHM_NAMES)
+                yield _make_trial(recipe, variant, algorithm, kind, settings)
         for kind, algorithms in settings.again.items():
-            for algorithm, seed in itertools.product(algorithms, AGAIN):
-                yield _trial(recipe, variant, algorithm, kind, settings, seed)
+            for algorithm, seed in itertools.product(algorithms, REPEAT_SEEDS):
+                yield _make_trial(recipe, variant, algorithm, kind, settings, seed)
 
 
-def _trial(
-    recipe: Recipe, variant: VariantSpec, algorithm: str, kind: Kind, settings: Settings, seed: int = 0
+def _make_trial(
+    recipe: Recipe, variant: VariantSpec, algorithm: str, kind: Kind, settings: TrialSettings, seed: int = 0
 ) -> Trial:
-    sections = _printed(settings, algorithm, kind) if kind in OF_PAPER else _sound(settings, algorithm, kind)
+    make_sections = _printed_sections if kind in PAPER_KINDS else _sound_sections
+    counterpart = trial_key(recipe.name, variant.name, algorithm, _composition(settings), seed)
     return Trial(
         recipe=recipe.name,
         variant=variant.name,
         algorithm=algorithm,
         kind=kind,
-        spec=RunSpec.of({**sections, "seed": seed}),
+        spec=RunSpec.of({**make_sections(settings, algorithm, kind), "seed": seed}),
         bound=settings.spec["silos"]["items_per_subject"],
-        beside=key(recipe.name, variant.name, algorithm, _way(settings), seed) if kind is Kind.TRUE else None,
+        counterpart=counterpart if kind is Kind.TRUE else None,
         seed=seed,
     )
 
 
-def _printed(settings: Settings, algorithm: str, kind: Kind) -> dict[str, Any]:
+def _printed_sections(settings: TrialSettings, algorithm: str, kind: Kind) -> dict[str, Any]:
     rates = settings.learning_rate.printed if kind is Kind.EXACT else settings.learning_rate.used
     way = "more_lots" if kind is Kind.MORE_LOTS else "fewer_rounds"
     changes = {
@@ -109,26 +111,26 @@ def _printed(settings: Settings, algorithm: str, kind: Kind) -> dict[str, Any]:
         "silos": {"items_per_subject": None, "surplus": "refuse"},
         "rounds": {"learning_rate": rates.fedavg if algorithm == "fedavg" else rates.private},
     }
-    return merged(settings.spec, changes)
+    return merge(settings.spec, changes)
 
 
-def _sound(settings: Settings, algorithm: str, kind: Kind) -> dict[str, Any]:
+def _sound_sections(settings: TrialSettings, algorithm: str, kind: Kind) -> dict[str, Any]:
     policy: dict[str, Any] = {"name": algorithm, "batch_size": None, "rate": settings.sound.rate}
     if algorithm == "subject_dp":  # about as many items in a step as the others have
         policy |= {"rate": settings.sound.subject_rate, "items_per_step": 1}
     changes = {"policy": policy, "rounds": {"learning_rate": settings.learning_rate.used.private}}
-    if kind is Kind.TRUE and algorithm not in FOR_SUBJECTS:
-        return merged(settings.spec, merged(changes, {"privacy": {"unit": "item"}}))
-    if kind is Kind.TRUE and _way(settings) is Kind.MORE_LOTS:
-        return merged(settings.spec, changes)
-    return merged(settings.spec, merged(changes, {"rounds": {"count": _fewer(settings.spec)}}))
+    if kind is Kind.TRUE and algorithm not in SUBJECT_ALGORITHMS:
+        return merge(settings.spec, merge(changes, {"privacy": {"unit": "item"}}))
+    if kind is Kind.TRUE and _composition(settings) is Kind.MORE_LOTS:
+        return merge(settings.spec, changes)
+    return merge(settings.spec, merge(changes, {"rounds": {"count": _fewer_rounds(settings.spec)}}))
 
 
-def _way(settings: Settings) -> Kind:
+def _composition(settings: TrialSettings) -> Kind:
     """Which of the paper's ways of horizontal composition sound runs are put beside."""
     return Kind.PRINTED if Kind.PRINTED in settings.runs else Kind.MORE_LOTS
 
 
-def _fewer(spec: dict[str, Any]) -> int:
+def _fewer_rounds(spec: dict[str, Any]) -> int:
     """R/√s, as many rounds as the paper's algorithms for subjects train."""
     return max(1, int(spec["rounds"]["count"] / math.sqrt(spec["silos"]["count"])))

@@ -1,7 +1,7 @@
-"""Runs of an experiment: each in a folder of its own, not done again once finished, gone on with where it stopped.
+"""Run the trials of an experiment, each in its own folder.
 
-One run that fails does not lose the others. Every process has one thread, so that results do not depend on how many
-processes there are.
+A finished run is not repeated, an interrupted one resumes, and one that fails does not stop the others. Every process
+has one thread, so that results do not depend on the number of processes.
 """
 
 import contextlib
@@ -24,88 +24,89 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.errors import RunError, WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.privacy.definitions import Unit
-from wholegrain.reproduce.trials import OF_PAPER, Trial
-from wholegrain.reproduce.worth import Worth, worth_of_run
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.observers import RoundDone
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import Prepared, execute, guarded, prepare
 from wholegrain.runs.spec import DataSpec, RunSpec
+from wholegrain_reproduction.subject_epsilon import TrueEpsilon, price_printed_run
+from wholegrain_reproduction.trials import PAPER_KINDS, Trial
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a trial: a word, and where it failed the reason in one sentence."""
+    """How a trial ended: its status in a word or two and, if it failed, the reason in one sentence."""
 
     trial: Trial
-    done: str
+    status: str
     error: str = ""
 
 
-Told = Callable[[Outcome], None]
+OnOutcome = Callable[[Outcome], None]
+"""Called with each outcome as it comes."""
 
 
-def play_all(trials: Sequence[Trial], out: Path, processes: int, tell: Told) -> list[Outcome]:
-    """Play all trials; those that are put beside a printed run come after it."""
-    first = [trial for trial in trials if trial.beside is None]
-    then = [trial for trial in trials if trial.beside is not None]
-    return [outcome for part in (first, then) for outcome in _play_part(part, out, processes, tell)]
+def run_all(trials: Sequence[Trial], out: Path, processes: int, tell: OnOutcome) -> list[Outcome]:
+    """Run all trials; those that take their ε from a printed run come after it."""
+    first = [trial for trial in trials if trial.counterpart is None]
+    then = [trial for trial in trials if trial.counterpart is not None]
+    return [outcome for part in (first, then) for outcome in _run_part(part, out, processes, tell)]
 
 
-def play(trial: Trial, out: Path) -> Outcome:
-    """Play one trial to its end, whatever is already there."""
+def run_trial(trial: Trial, out: Path) -> Outcome:
+    """Run one trial to its end, from wherever an earlier call left it."""
     try:
-        with _timed(out / trial.key):
-            return Outcome(trial, _play(trial, out / trial.key, out))
+        with _add_time(out / trial.key):
+            return Outcome(trial, _run(trial, out / trial.key, out))
     except WholegrainError as error:
         return Outcome(trial, "failed", str(error))
     except Exception as error:  # whatever it is, the other runs go on
         return Outcome(trial, "failed", f"{type(error).__name__}: {_check.reason(error)}.")
 
 
-def worth_file(folder: Path) -> Path:
-    """Where what a printed run is worth stands: beside its folder."""
+def true_epsilon_file(folder: Path) -> Path:
+    """The file with the true ε of a printed run: beside its folder."""
     return folder.with_name(f"{folder.name}.worth.json")
 
 
 def time_file(folder: Path) -> Path:
-    """Where it stands how long a processor was at a run: beside its folder."""
+    """The file with the processor time of a run: beside its folder."""
     return folder.with_name(f"{folder.name}.time.json")
 
 
 def read_seconds(folder: Path) -> float:
-    """How long a processor was at the run in this folder, over all calls that went on with it."""
+    """Processor time of the run in this folder, summed over all calls that worked on it."""
     try:
         return float(json.loads(time_file(folder).read_text(encoding="utf-8"))["processor_seconds"])
-    except (OSError, ValueError, TypeError, KeyError):  # nothing but a page's figure hangs on it
+    except (OSError, ValueError, TypeError, KeyError):  # only a figure on the page depends on it
         return 0.0
 
 
-def read_worth(folder: Path) -> Worth | None:
-    """What the run in this folder is worth, where that is known."""
+def read_true_epsilon(folder: Path) -> TrueEpsilon | None:
+    """The true ε of the run in this folder, or None if it has not been computed."""
     try:
-        return Worth.of(json.loads(worth_file(folder).read_text(encoding="utf-8")))
+        return TrueEpsilon.of(json.loads(true_epsilon_file(folder).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise RunError(f"'{worth_file(folder)}' cannot be read: {_check.reason(error)}; remove it.") from error
+        raise RunError(f"'{true_epsilon_file(folder)}' cannot be read: {_check.reason(error)}; remove it.") from error
 
 
-def _play_part(trials: list[Trial], out: Path, processes: int, tell: Told) -> list[Outcome]:
+def _run_part(trials: list[Trial], out: Path, processes: int, tell: OnOutcome) -> list[Outcome]:
     if processes == 1 or len(trials) < 2:
         with _one_thread():
-            return [_told(play(trial, out), tell) for trial in trials]
+            return [_tell(run_trial(trial, out), tell) for trial in trials]
     outcomes: dict[str, Outcome] = {}
-    for _ in range(2):  # a process that is killed breaks the pool; what it left is tried once more
-        for outcome in _pooled([trial for trial in trials if trial.key not in outcomes], out, processes):
-            outcomes[outcome.trial.key] = _told(outcome, tell)
+    for _ in range(2):  # a killed process breaks the pool; what it left undone is tried once more
+        for outcome in _run_in_pool([trial for trial in trials if trial.key not in outcomes], out, processes):
+            outcomes[outcome.trial.key] = _tell(outcome, tell)
     lost = "a process ended in the middle of a run; call the command again to go on."
     missing = [trial for trial in trials if trial.key not in outcomes]
-    return [*outcomes.values(), *(_told(Outcome(trial, "failed", lost), tell) for trial in missing)]
+    return [*outcomes.values(), *(_tell(Outcome(trial, "failed", lost), tell) for trial in missing)]
 
 
-def _pooled(trials: list[Trial], out: Path, processes: int) -> Iterator[Outcome]:
-    """The outcomes as they come; none for what a broken pool has lost."""
+def _run_in_pool(trials: list[Trial], out: Path, processes: int) -> Iterator[Outcome]:
+    """The outcomes as they come; none for trials that a broken pool has lost."""
     if not trials:
         return
     spawn = multiprocessing.get_context("spawn")
@@ -113,14 +114,14 @@ def _pooled(trials: list[Trial], out: Path, processes: int) -> Iterator[Outcome]
         min(processes, len(trials)), mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)
     )
     try:
-        futures: list[Future[Outcome]] = [pool.submit(play, trial, out) for trial in trials]
+        futures: list[Future[Outcome]] = [pool.submit(run_trial, trial, out) for trial in trials]
         for future in as_completed(futures):
             with contextlib.suppress(BrokenProcessPool):
                 yield future.result()
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
-            process.terminate()  # whatever it was at can be gone on with
+            process.terminate()  # its run can be resumed
         raise
     pool.shutdown()
 
@@ -136,8 +137,8 @@ def _one_thread() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _timed(folder: Path) -> Iterator[None]:
-    """Add what this takes to what earlier calls took, unless the run is finished already."""
+def _add_time(folder: Path) -> Iterator[None]:
+    """Add the processor time of this block to that of earlier calls, unless the run is finished already."""
     finished, before = (folder / "summary.json").exists(), time.process_time()
     try:
         yield
@@ -147,38 +148,38 @@ def _timed(folder: Path) -> Iterator[None]:
             write_whole(time_file(folder), (json.dumps({"processor_seconds": round(seconds, 3)}) + "\n").encode())
 
 
-def _told(outcome: Outcome, tell: Told) -> Outcome:
+def _tell(outcome: Outcome, tell: OnOutcome) -> Outcome:
     tell(outcome)
     return outcome
 
 
-def _play(trial: Trial, folder: Path, out: Path) -> str:
+def _run(trial: Trial, folder: Path, out: Path) -> str:
     if (folder / "run.json").exists():
-        return _go_on(trial, RunFolder.open(folder))
+        return _resume(trial, RunFolder.open(folder))
     spec = trial.spec
-    if trial.beside is not None:
-        epsilon = _epsilon_beside(trial, out)
-        if math.isinf(epsilon):  # what is worth nothing has no sound counterpart
+    if trial.counterpart is not None:
+        epsilon = _counterpart_epsilon(trial, out)
+        if math.isinf(epsilon):  # no sound policy has an infinite ε
             return "skipped"
-        spec = _with_epsilon(spec, _rounded_down(epsilon))
+        spec = _set_epsilon(spec, _round_down(epsilon))
     prepared = _prepare(spec)
-    _keep_worth(trial, prepared, folder)
+    _keep_true_epsilon(trial, prepared, folder)
     run = RunFolder.create(folder, prepared)
     with run.held():
         _execute(prepared, run)
     return "done"
 
 
-def _go_on(trial: Trial, run: RunFolder) -> str:
+def _resume(trial: Trial, run: RunFolder) -> str:
     kept = run.spec
-    if kept != (trial.spec if trial.beside is None else _with_epsilon(trial.spec, kept.privacy.epsilon)):
+    if kept != (trial.spec if trial.counterpart is None else _set_epsilon(trial.spec, kept.privacy.epsilon)):
         raise RunError(f"The run in '{run.path}' was made with other settings; choose another --out, or remove it.")
-    known = trial.kind not in OF_PAPER or worth_file(run.path).exists()
+    known = trial.kind not in PAPER_KINDS or true_epsilon_file(run.path).exists()
     if run.finished and known:
         return "already done"
     with run.held():
         prepared = _prepare(kept)
-        _keep_worth(trial, prepared, run.path)
+        _keep_true_epsilon(trial, prepared, run.path)
         if not run.finished:
             _execute(prepared, run)
     return "gone on with"
@@ -198,32 +199,33 @@ def _prepare(spec: RunSpec) -> Prepared:
 
 @lru_cache(maxsize=1)
 def _dataset(data: str) -> Dataset:
-    """Runs of one process mostly share their data."""
+    """Most runs of one process share their data."""
     return load_dataset(RunSpec(data=DataSpec.model_validate_json(data)))
 
 
-def _keep_worth(trial: Trial, prepared: Prepared, folder: Path) -> None:
-    if trial.kind not in OF_PAPER or worth_file(folder).exists():
+def _keep_true_epsilon(trial: Trial, prepared: Prepared, folder: Path) -> None:
+    if trial.kind not in PAPER_KINDS or true_epsilon_file(folder).exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(worth_file(folder), (json.dumps(worth_of_run(prepared, trial.bound).facts()) + "\n").encode())
+    facts = price_printed_run(prepared, trial.bound).facts()
+    write_whole(true_epsilon_file(folder), (json.dumps(facts) + "\n").encode())
 
 
-def _epsilon_beside(trial: Trial, out: Path) -> float:
-    found = read_worth(out / str(trial.beside))
+def _counterpart_epsilon(trial: Trial, out: Path) -> float:
+    found = read_true_epsilon(out / str(trial.counterpart))
     if found is None:
-        raise RunError(f"What '{trial.beside}' is worth is not known, because that run has not been made.")
+        raise RunError(f"What '{trial.counterpart}' is worth is not known, because that run has not been made.")
     return found.epsilon(Unit(trial.spec.privacy.unit))
 
 
-def _with_epsilon(spec: RunSpec, epsilon: float | None) -> RunSpec:
+def _set_epsilon(spec: RunSpec, epsilon: float | None) -> RunSpec:
     return spec.model_copy(update={"privacy": spec.privacy.model_copy(update={"epsilon": epsilon})})
 
 
-def _rounded_down(epsilon: float) -> float:
+def _round_down(epsilon: float) -> float:
     """To four digits.
 
-    >>> _rounded_down(8.25599)
+    >>> _round_down(8.25599)
     8.255
     """
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)

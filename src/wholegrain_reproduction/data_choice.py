@@ -1,6 +1,6 @@
-"""Which data stands for the paper's: FEMNIST and Shakespeare themselves where their files are there, or the nearest.
+"""Which data to use: FEMNIST and Shakespeare where their files are at hand, otherwise the nearest substitute.
 
-What was chosen is said wherever results are; nothing is called FEMNIST that is not.
+Results always name the data they come from; a substitute is never called FEMNIST or Shakespeare.
 """
 
 import os
@@ -16,7 +16,7 @@ IMAGES: Mapping[str, str | None] = {"femnist": "femnist", "mnist_writers": "mnis
 TEXT: Mapping[str, str | None] = {"shakespeare": "shakespeare", "plays": "tinyshakespeare.txt", "babble": None}
 """Sources, the nearest to the paper first, and the usual name of their files; what is synthetic needs none."""
 
-WORDS: Mapping[str, str] = {
+DESCRIPTIONS: Mapping[str, str] = {
     "femnist": "FEMNIST (LEAF's files)",
     "mnist_writers": "MNIST by writer – not FEMNIST",
     "glyphs": "glyphs: synthetic writers – not FEMNIST",
@@ -27,30 +27,30 @@ WORDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A data source by name, and where its files are."""
 
     name: str
     path: Path | None = None
 
     @property
-    def words(self) -> str:
-        """What a page calls it."""
-        return WORDS[self.name]
+    def description(self) -> str:
+        """Its name on a page."""
+        return DESCRIPTIONS[self.name]
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What stands for FEMNIST, and what for Shakespeare."""
+class DataChoice:
+    """The data used for FEMNIST, and the data used for Shakespeare."""
 
-    images: Source
-    text: Source
+    images: DataSource
+    text: DataSource
 
 
-def choose(given: Iterable[str]) -> Chosen:
+def choose_data(given: Iterable[str]) -> DataChoice:
     """From NAME, NAME=PATH or a folder with the usual files; then `WHOLEGRAIN_DATA`; then synthetic data.
 
-    >>> chosen = choose(["glyphs", "babble"])
+    >>> chosen = choose_data(["glyphs", "babble"])
     >>> chosen.images.name, chosen.text.name
     ('glyphs', 'babble')
     """
@@ -58,11 +58,11 @@ def choose(given: Iterable[str]) -> Chosen:
     folders: list[Path] = []
     for each in given:
         name, equals, path = each.partition("=")
-        if name in WORDS:
-            named[name] = _there(Path(path)) if equals else None
+        if name in DESCRIPTIONS:
+            named[name] = _require_path(Path(path)) if equals else None
         elif equals or not Path(each).is_dir():
-            known = ", ".join(WORDS)
-            near = _check.suggestion(name, WORDS)
+            known = ", ".join(DESCRIPTIONS)
+            near = _check.suggestion(name, DESCRIPTIONS)
             raise SpecError(
                 f"--data takes a folder, NAME or NAME=PATH; there is no folder '{each}'{near}; known: {known}."
             )
@@ -71,25 +71,27 @@ def choose(given: Iterable[str]) -> Chosen:
     usual = os.environ.get(VARIABLE)
     if not folders and usual:
         folders = [Path(usual)]
-    return Chosen(_nearest(IMAGES, named, folders), _nearest(TEXT, named, folders))
+    return DataChoice(_choose_nearest(IMAGES, named, folders), _choose_nearest(TEXT, named, folders))
 
 
-def _nearest(sources: Mapping[str, str | None], named: Mapping[str, Path | None], folders: list[Path]) -> Source:
+def _choose_nearest(
+    sources: Mapping[str, str | None], named: Mapping[str, Path | None], folders: list[Path]
+) -> DataSource:
     asked = [name for name in sources if name in named]
     if len(asked) > 1:
         raise SpecError(f"--data names both {' and '.join(asked)}; one stands for the paper's data at a time.")
     for name in asked or sources:
-        path = named.get(name) or _found(sources[name], folders)
+        path = named.get(name) or _find_files(sources[name], folders)
         if path is not None or sources[name] is None:
-            return Source(name, path)
+            return DataSource(name, path)
     raise DataError(f"'{asked[0]}' reads files: give their place with --data {asked[0]}=PATH.")
 
 
-def _found(usual: str | None, folders: list[Path]) -> Path | None:
+def _find_files(usual: str | None, folders: list[Path]) -> Path | None:
     return next((folder / usual for folder in folders if usual and (folder / usual).exists()), None)
 
 
-def _there(path: Path) -> Path:
+def _require_path(path: Path) -> Path:
     if not path.exists():
         raise DataError(f"There is no '{path}' to read.")
     return path.absolute()

@@ -1,11 +1,11 @@
-"""Group sizes on the paper's geometry, and what the paper's own settings are worth there."""
+"""Group sizes on the paper's geometry, and the true ε of the paper's own settings there."""
 
 import math
 
 import pytest
 
-from wholegrain.reproduce.group_sizes import GroupSizes, geometry, price_paper
-from wholegrain.reproduce.recipes import GroupSizesSpec, load, load_group_sizes
+from wholegrain_reproduction.group_sizes import GroupSizes, count_group_sizes, price_paper
+from wholegrain_reproduction.recipes import GroupSizesSpec, load_group_sizes, load_recipe
 
 
 def tiny(**changes: object) -> GroupSizesSpec:
@@ -21,7 +21,7 @@ def test_mean_and_usual_size() -> None:
 
 
 def test_groups_grow_with_alpha() -> None:
-    uniform, mild, steep = geometry(tiny())
+    uniform, mild, steep = count_group_sizes(tiny())
     assert (uniform.alpha, mild.alpha, steep.alpha) == (None, 2.0, 16.0)
     assert sum(uniform.batches.values()) == 4 * 50
     # With α = 16 a subject has 116·(1 − (3/4)^16) of its 116 items in one silo on average, against 29 in each.
@@ -30,16 +30,17 @@ def test_groups_grow_with_alpha() -> None:
 
 
 def test_a_subject_whose_items_all_lie_in_the_batch_is_the_largest_group() -> None:
-    (found,) = geometry(tiny(subjects=1, items=20, held_out=0.0, silos=1, batch_size=20, batches=3, alphas=()))
+    (found,) = count_group_sizes(tiny(subjects=1, items=20, held_out=0.0, silos=1, batch_size=20, batches=3, alphas=()))
     assert found.batches == {20: 3}
     assert found.largest == 20
 
 
+@pytest.mark.slow
 def test_the_papers_settings_are_worth_less_than_they_claim() -> None:
-    recipe = load("femnist")
+    recipe = load_recipe("femnist")
     shape = load_group_sizes()
     sizes = GroupSizes("uniform", None, {3: 1}, largest=7)
-    found = {each.algorithm: each.worth for each in price_paper(recipe, shape, [sizes])}
+    found = {each.algorithm: each.true_epsilon for each in price_paper(recipe, shape, [sizes])}
     assert found["local_item_dp"].noise == pytest.approx(1.8144, abs=1e-4)
     assert found["local_group_dp"].noise == pytest.approx(5.327, abs=1e-3)
     assert found["higradavg_dp"].noise == pytest.approx(11.604, abs=1e-3)

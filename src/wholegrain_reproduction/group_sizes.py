@@ -1,4 +1,4 @@
-"""How large a subject's group gets in a batch, by how subjects lie over silos [Marathe, Fig. 2, §5.2]."""
+"""How large a subject's group gets in a batch, by how subjects are spread over silos [Marathe, Fig. 2, §5.2]."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,10 +19,10 @@ from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import Settings
 from wholegrain.privacy.definitions import Budget
 from wholegrain.report.run_reader import read_run
-from wholegrain.reproduce.recipes import GroupSizesSpec, Recipe
-from wholegrain.reproduce.trials import PRIVATE
-from wholegrain.reproduce.worth import Worth, worth
 from wholegrain.runs.spec import RunSpec
+from wholegrain_reproduction.recipes import GroupSizesSpec, Recipe
+from wholegrain_reproduction.subject_epsilon import TrueEpsilon, price_printed_plan
+from wholegrain_reproduction.trials import PRIVATE_ALGORITHMS
 
 UNIFORM = "uniform"
 
@@ -48,21 +48,21 @@ class GroupSizes:
         return max(self.batches, key=lambda size: self.batches[size])
 
 
-def geometry(settings: GroupSizesSpec) -> Iterator[GroupSizes]:
+def count_group_sizes(settings: GroupSizesSpec) -> Iterator[GroupSizes]:
     """Group sizes where every subject has the same number of items: uniformly placed, and by the power law."""
     subjects = np.repeat(np.arange(settings.subjects), settings.items)
     data = SubjectData(np.zeros((len(subjects), 0), np.uint8), subjects, subjects)
     coins = Coins.seeded(0)
     kept, _ = partition.by_item(data, settings.held_out, coins, "validation")
     data = data.take(kept)
-    yield _counted(UNIFORM, None, partition.uniform(data, settings.silos, coins), data, settings)
+    yield _count(UNIFORM, None, partition.uniform(data, settings.silos, coins), data, settings)
     for alpha in settings.alphas:
         labels = partition.power(data, settings.silos, alpha, coins)
-        yield _counted(f"α = {alpha:g}", alpha, labels, data, settings)
+        yield _count(f"α = {alpha:g}", alpha, labels, data, settings)
 
 
-def of_run(folder: Path) -> GroupSizes:
-    """Group sizes in batches of a run that was made, as its folder counted them."""
+def read_group_sizes(folder: Path) -> GroupSizes:
+    """Group sizes in the batches of a run, as its folder has them."""
     run = read_run(folder, folder.name)
     silos = run.spec.silos
     alpha = silos.alpha if silos.partition == "power" else None
@@ -71,7 +71,7 @@ def of_run(folder: Path) -> GroupSizes:
     return GroupSizes(placement, alpha, {int(size): count for size, count in found.items()})
 
 
-def _counted(
+def _count(
     placement: str, alpha: float | None, labels: partition.Labels, data: SubjectData, settings: GroupSizesSpec
 ) -> GroupSizes:
     sampling, counts, largest = FixedItems(settings.batch_size), Counter[int](), 0
@@ -84,23 +84,23 @@ def _counted(
 
 
 @dataclass(frozen=True)
-class Priced:
-    """What an algorithm, with the paper's own settings on its own geometry, is worth to a subject."""
+class PaperPrice:
+    """The true ε of an algorithm with the paper's own settings on its own geometry."""
 
     placement: str
     algorithm: str
     largest: int
-    worth: Worth
+    true_epsilon: TrueEpsilon
 
 
-def price_paper(recipe: Recipe, settings: GroupSizesSpec, found: Iterable[GroupSizes]) -> Iterator[Priced]:
+def price_paper(recipe: Recipe, settings: GroupSizesSpec, found: Iterable[GroupSizes]) -> Iterator[PaperPrice]:
     """The recipe's private algorithms at full scale on silos of the geometry's average size; nothing is trained."""
     spec = RunSpec.of({key: section for key, section in recipe.spec.items() if key != "data"})
     items = round(settings.subjects * settings.items * (1 - settings.held_out) / settings.silos)
     names = tuple(f"silo-{number}" for number in range(settings.silos))
     facts = tuple(SiloFacts(name=name, items=items, subjects=settings.subjects, drops_surplus=False) for name in names)
     for sizes in found:
-        for algorithm in PRIVATE:
+        for algorithm in PRIVATE_ALGORITHMS:
             plan = make_printed_plan(
                 algorithm,
                 Settings(batch_size=settings.batch_size, clip_norm=spec.policy.clip_norm),
@@ -109,4 +109,6 @@ def price_paper(recipe: Recipe, settings: GroupSizesSpec, found: Iterable[GroupS
                 Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta),
                 largest_subject=dict.fromkeys(names, sizes.largest),
             )
-            yield Priced(sizes.placement, algorithm, sizes.largest, worth(plan, sizes.largest, sizes.usual))
+            yield PaperPrice(
+                sizes.placement, algorithm, sizes.largest, price_printed_plan(plan, sizes.largest, sizes.usual)
+            )

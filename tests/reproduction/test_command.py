@@ -1,21 +1,25 @@
 """From the command to the page: everything once at the smallest scale, on data that needs no files."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from command import Command
-from wholegrain.reproduce import recipes, whole
-from wholegrain.reproduce.chosen import choose
-from wholegrain.reproduce.claims import all_claims
-from wholegrain.reproduce.recipes import Kind, Scale
-from wholegrain.reproduce.whole import Order, What, planned
+from wholegrain_reproduction import experiment, recipes
+from wholegrain_reproduction.claims import all_claims
+from wholegrain_reproduction.data_choice import choose_data
+from wholegrain_reproduction.experiment import Experiment, plan_trials
+from wholegrain_reproduction.options import Part, Scale
+from wholegrain_reproduction.recipes import Kind
 
 SMOKE = ("--scale", "smoke", "--data", "glyphs", "--data", "babble")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
+@pytest.mark.slow
 def test_everything_runs_at_the_smallest_scale(wholegrain: Command, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="glyphs draws typefaces of matplotlib: install wholegrain[data]")
     outcome = wholegrain("reproduce", "claims", *SMOKE, "--out", tmp_path, "--processes", "2")
@@ -31,23 +35,24 @@ def test_everything_runs_at_the_smallest_scale(wholegrain: Command, tmp_path: Pa
     assert all((folder / picture).stat().st_size > 1000 for picture in pictures)
 
 
-def order(what: What, out: Path) -> Order:
-    return Order(what=what, scale=Scale.SMOKE, chosen=choose(["glyphs", "babble"]), out=out)
+def request(what: Part, out: Path) -> Experiment:
+    return Experiment(part=what, scale=Scale.SMOKE, data=choose_data(["glyphs", "babble"]), out=out)
 
 
 def test_figures_ask_for_their_runs_alone(tmp_path: Path) -> None:
-    keys = {what: {trial.key for trial in planned(order(what, tmp_path))[1]} for what in What}
-    assert keys[What.FIG2] == {f"{recipe}/local_group_dp-printed" for recipe in ("femnist", "shakespeare")}
-    assert keys[What.FIG2] < keys[What.FIG1] < keys[What.CLAIMS]
-    assert {key.split("/")[0] for key in keys[What.FIG3]} == {"distribution"}
-    assert keys[What.FIG3] < keys[What.CLAIMS]
+    keys = {what: {trial.key for trial in plan_trials(request(what, tmp_path))[1]} for what in Part}
+    assert keys[Part.FIG2] == {f"{recipe}/local_group_dp-printed" for recipe in ("femnist", "shakespeare")}
+    assert keys[Part.FIG2] < keys[Part.FIG1] < keys[Part.CLAIMS]
+    assert {key.split("/")[0] for key in keys[Part.FIG3]} == {"distribution"}
+    assert keys[Part.FIG3] < keys[Part.CLAIMS]
 
 
+@pytest.mark.slow
 def test_what_failed_is_said_and_the_page_is_written(wholegrain: Command, tmp_path: Path) -> None:
     own = tmp_path / "recipes"
     own.mkdir()
     for name in ("femnist", "shakespeare", "group_sizes"):
-        (own / f"{name}.toml").write_text((recipes.folder() / f"{name}.toml").read_text())
+        (own / f"{name}.toml").write_text((recipes.recipes_folder() / f"{name}.toml").read_text())
     for name in ("femnist", "shakespeare"):
         text = (own / f"{name}.toml").read_text()
         text = re.sub(r"(silos\.count|silos = \{ count) = 2\b", r"\1 = 1000000", text)
@@ -83,12 +88,18 @@ def test_ctrl_c_says_how_to_go_on(wholegrain: Command, tmp_path: Path, monkeypat
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(whole, "play_all", interrupted)
+    monkeypatch.setattr(experiment, "run_all", interrupted)
     outcome = wholegrain("reproduce", "fig2", *SMOKE, "--out", tmp_path)
     assert outcome.code == 130
     assert "The same command goes on" in outcome.err
 
 
 def test_claims_name_recipes_and_kinds_that_exist() -> None:
-    assert {claim.recipe for claim in all_claims()} == set(whole.RECIPES[What.CLAIMS])
-    assert set(Kind) == {kind for name in whole.RECIPES[What.CLAIMS] for kind in recipes.load(name).runs}
+    assert {claim.recipe for claim in all_claims()} == set(experiment.RECIPES[Part.CLAIMS])
+    assert set(Kind) == {kind for name in experiment.RECIPES[Part.CLAIMS] for kind in recipes.load_recipe(name).runs}
+
+
+def test_the_command_is_listed_without_importing_what_it_runs() -> None:
+    code = "import sys, wholegrain_reproduction.command; print({'torch', 'scipy', 'altair'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -1,7 +1,7 @@
 """The experiments as files: the paper's settings, and what is changed for other data and for smaller scales.
 
 A recipe's `spec` holds the paper's own settings. Each `change` names the scale and the data that it is for (or neither)
-and why it is made, so that whatever differs from the paper can be said beside the results.
+and its reason, so that the page can list everything that differs from the paper.
 """
 
 import tomllib
@@ -16,22 +16,12 @@ from pydantic import Field, ValidationError
 from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.runs.spec import Section, sentence
+from wholegrain_reproduction.options import Scale
 
-PACKAGED = Path(__file__).parent / "recipes"
-BESIDE_SOURCES = Path(__file__).parents[3] / "recipes"
+INSTALLED = Path(__file__).parent / "recipes"
+IN_SOURCE_TREE = Path(__file__).parents[2] / "recipes"
 
-Read = TypeVar("Read", bound=Section)
-
-
-class Scale(StrEnum):
-    """How much is run."""
-
-    SMOKE = "smoke"
-    """Everything once, in a minute or two; the figures mean nothing."""
-    SMALL = "small"
-    """Under 40 minutes on two cores."""
-    FULL = "full"
-    """The paper's rounds, batches and models."""
+SpecType = TypeVar("SpecType", bound=Section)
 
 
 class Kind(StrEnum):
@@ -42,7 +32,7 @@ class Kind(StrEnum):
     EXACT = "exact"
     """The same with the printed learning rate."""
     TRUE = "true"
-    """The sound policy at the ε that the printed run is really worth."""
+    """The sound policy at the true ε of the printed run."""
     CLAIMED = "claimed"
     """A sound policy at the ε that the paper claims, for a subject and over all silos."""
     MORE_LOTS = "more_lots"
@@ -74,7 +64,7 @@ class SoundSpec(Section):
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrialSettings:
     """Which runs a variant has, and what they share: sections of a spec, learning rates, rates of sound policies."""
 
     runs: Mapping[Kind, tuple[str, ...]]
@@ -82,7 +72,7 @@ class Settings:
     learning_rate: LearningSpec
     sound: SoundSpec
     again: Mapping[Kind, tuple[str, ...]] = field(default_factory=dict)
-    """Which of them are made with other seeds, too."""
+    """Which of them are repeated with other seeds."""
 
 
 class ChangeSpec(Section):
@@ -121,7 +111,7 @@ class RecipeSpec(Section):
 
 
 class GroupSizesSpec(Section):
-    """Whose item is where, and how batches are drawn: all that group sizes depend on."""
+    """How items are spread over subjects and silos, and how batches are drawn: all that group sizes depend on."""
 
     title: str
     place: str
@@ -136,46 +126,46 @@ class GroupSizesSpec(Section):
 
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment with everything that its file, and the file it is based on, say."""
+    """An experiment: its file, merged over the file that it is based on."""
 
     name: str
     title: str
     place: str
     runs: Mapping[Kind, tuple[str, ...]]
-    """Which algorithms are run, by what for."""
+    """Which algorithms are run, by kind."""
     spec: Mapping[str, Any]
     learning_rate: LearningSpec
     sound: SoundSpec
     variants: tuple[VariantSpec, ...]
     changes: tuple[ChangeSpec, ...]
 
-    def settings(self, scale: Scale, data: str, variant: VariantSpec) -> Settings:
+    def settings(self, scale: Scale, data: str, variant: VariantSpec) -> TrialSettings:
         """What all runs of this variant share at this scale and on this data."""
-        runs, spec = dict(self.runs), merged(self.spec, variant.spec)
+        runs, spec = dict(self.runs), merge(self.spec, variant.spec)
         rates, sound = self.learning_rate.model_dump(), self.sound.model_dump()
         again: dict[Kind, tuple[str, ...]] = {}
-        for change in self.applied(scale, data, variant.name):
-            spec, rates = merged(spec, change.spec), merged(rates, change.learning_rate)
+        for change in self.changes_for(scale, data, variant.name):
+            spec, rates = merge(spec, change.spec), merge(rates, change.learning_rate)
             sound |= change.sound
             runs |= change.runs
             again |= change.again
-        return Settings(runs, spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound), again)
+        return TrialSettings(runs, spec, LearningSpec.model_validate(rates), SoundSpec.model_validate(sound), again)
 
-    def applied(self, scale: Scale, data: str, variant: str = "") -> list[ChangeSpec]:
+    def changes_for(self, scale: Scale, data: str, variant: str = "") -> list[ChangeSpec]:
         """The changes for this scale, data and variant, in the order of the file."""
         asked = {"scale": scale, "data": data, "vary": variant}
         return [change for change in self.changes if all(getattr(change, key) in (None, asked[key]) for key in asked)]
 
 
-def folder() -> Path:
+def recipes_folder() -> Path:
     """Where the recipes are: inside an installed package, or beside its sources."""
-    return PACKAGED if PACKAGED.is_dir() else BESIDE_SOURCES
+    return INSTALLED if INSTALLED.is_dir() else IN_SOURCE_TREE
 
 
-def load(name: str, where: Path | None = None) -> Recipe:
-    """The recipe of this name, with its base beneath it."""
-    found = _read(name, where or folder(), RecipeSpec)
-    base = load(found.base, where) if found.base else None
+def load_recipe(name: str, where: Path | None = None) -> Recipe:
+    """Read the recipe of this name and its base."""
+    found = _read(name, where or recipes_folder(), RecipeSpec)
+    base = load_recipe(found.base, where) if found.base else None
     rates = found.learning_rate or (base.learning_rate if base else None)
     sound = found.sound or (base.sound if base else None)
     if rates is None or sound is None:
@@ -185,7 +175,7 @@ def load(name: str, where: Path | None = None) -> Recipe:
         title=found.title,
         place=found.place,
         runs=found.runs,
-        spec=merged(base.spec if base else {}, found.spec),
+        spec=merge(base.spec if base else {}, found.spec),
         learning_rate=rates,
         sound=sound,
         variants=found.vary,
@@ -195,25 +185,25 @@ def load(name: str, where: Path | None = None) -> Recipe:
 
 def load_group_sizes(where: Path | None = None) -> GroupSizesSpec:
     """The geometry whose group sizes are counted."""
-    return _read("group_sizes", where or folder(), GroupSizesSpec)
+    return _read("group_sizes", where or recipes_folder(), GroupSizesSpec)
 
 
-def merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """One tree laid over another.
+def merge(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree with the values of `over` in place of its own.
 
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
+    >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
     {'a': {'b': 1, 'c': 3}}
     """
     result = dict(tree)
     for key, value in over.items():
         below = result.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            value = merged(below, value)
+            value = merge(below, value)
         result[key] = value
     return result
 
 
-def _read(name: str, where: Path, kind: type[Read]) -> Read:
+def _read(name: str, where: Path, kind: type[SpecType]) -> SpecType:
     path = where / f"{name}.toml"
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))

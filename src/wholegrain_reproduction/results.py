@@ -1,4 +1,4 @@
-"""What was measured: one result for each run that came to its end, and group sizes. The claims read nothing else."""
+"""What was measured: a result for each finished run, and group sizes. Claims are judged from this alone."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wholegrain.report.run_reader import Facts, RunRecord, read_run
-from wholegrain.reproduce.group_sizes import GroupSizes, of_run
-from wholegrain.reproduce.recipes import Kind
-from wholegrain.reproduce.running import read_seconds, read_worth
-from wholegrain.reproduce.trials import Trial, key
-from wholegrain.reproduce.worth import Worth
+from wholegrain_reproduction.group_sizes import GroupSizes, read_group_sizes
+from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.run_trials import read_seconds, read_true_epsilon
+from wholegrain_reproduction.subject_epsilon import TrueEpsilon
+from wholegrain_reproduction.trials import Trial, trial_key
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundScores:
     """Accuracy and loss on the test part after a round. Not private."""
 
     accuracy: float
@@ -25,18 +25,18 @@ class Round:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: what it scored, and what it is worth to a subject."""
+    """A finished run: its scores and its true ε."""
 
     algorithm: str
     kind: Kind
-    rounds: tuple[Round, ...]
+    rounds: tuple[RoundScores, ...]
     epsilon: float | None = None
     """The budget: what the paper claims, or what a sound policy keeps to."""
     unit: str = "subject"
-    worth: Worth | None = None
+    true_epsilon: TrueEpsilon | None = None
     noise: float = math.nan
     seconds: float = 0.0
-    """How long a processor was at it."""
+    """Processor time."""
 
     @property
     def accuracy(self) -> float:
@@ -50,27 +50,27 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Results:
     """Results by the key of their trial; group sizes on the paper's geometry, and in the batches of printed runs."""
 
-    results: Mapping[str, Result] = field(default_factory=dict)
+    by_key: Mapping[str, Result] = field(default_factory=dict)
     geometry: tuple[GroupSizes, ...] = ()
     groups: Mapping[str, GroupSizes] = field(default_factory=dict)
-    again: Mapping[int, Mapping[str, Result]] = field(default_factory=dict)
-    """By seed: what came of runs that were made again, under the keys of those they repeat."""
+    repeats: Mapping[int, Mapping[str, Result]] = field(default_factory=dict)
+    """By seed: results of repeated runs, under the keys of the runs that they repeat."""
 
-    def seeds(self) -> "tuple[Evidence, ...]":
-        """What was measured, and what it would be with another seed for the runs that were made again."""
-        others = (replace(self, results={**self.results, **found}, again={}) for found in self.again.values())
+    def per_seed(self) -> "tuple[Results, ...]":
+        """These results, and for each other seed the same with repeated runs in place of the first ones."""
+        others = (replace(self, by_key={**self.by_key, **found}, repeats={}) for found in self.repeats.values())
         return (self, *others)
 
-    def of(self, trial: Trial) -> Result | None:
+    def of_trial(self, trial: Trial) -> Result | None:
         """The result of this trial, whatever its seed."""
-        return (self.again.get(trial.seed, {}) if trial.seed else self.results).get(_repeated(trial))
+        return (self.repeats.get(trial.seed, {}) if trial.seed else self.by_key).get(_original_key(trial))
 
     def result(self, recipe: str, algorithm: str, kind: Kind = Kind.PRINTED, variant: str = "") -> Result | None:
         """The result of this trial, if there is one."""
-        return self.results.get(key(recipe, variant, algorithm, kind))
+        return self.by_key.get(trial_key(recipe, variant, algorithm, kind))
 
     def accuracy(self, recipe: str, algorithm: str, kind: Kind = Kind.PRINTED, variant: str = "") -> float | None:
         """Its accuracy after the last round."""
@@ -78,43 +78,43 @@ class Evidence:
         return None if found is None else found.accuracy
 
 
-def gather(trials: Iterable[Trial], out: Path, geometry: Iterable[GroupSizes] = ()) -> Evidence:
-    """The evidence of all trials whose runs have come to their end."""
+def read_results(trials: Iterable[Trial], out: Path, geometry: Iterable[GroupSizes] = ()) -> Results:
+    """The results of all trials whose runs are finished."""
     results: dict[str, Result] = {}
     groups: dict[str, GroupSizes] = {}
-    again: dict[int, dict[str, Result]] = {}
+    repeats: dict[int, dict[str, Result]] = {}
     for trial in trials:
         folder = out / trial.key
         if (folder / "summary.json").exists():
             found = _result(trial, read_run(folder, trial.key))
             if trial.seed:
-                again.setdefault(trial.seed, {})[_repeated(trial)] = found
+                repeats.setdefault(trial.seed, {})[_original_key(trial)] = found
                 continue
             results[trial.key] = found
             if trial.algorithm == "local_group_dp" and trial.kind is Kind.PRINTED:
-                groups[f"{trial.recipe}/{trial.variant}".rstrip("/")] = of_run(folder)
-    return Evidence(results, tuple(geometry), groups, again)
+                groups[f"{trial.recipe}/{trial.variant}".rstrip("/")] = read_group_sizes(folder)
+    return Results(results, tuple(geometry), groups, repeats)
 
 
-def _repeated(trial: Trial) -> str:
-    return key(trial.recipe, trial.variant, trial.algorithm, trial.kind)
+def _original_key(trial: Trial) -> str:
+    return trial_key(trial.recipe, trial.variant, trial.algorithm, trial.kind)
 
 
 def _result(trial: Trial, run: RunRecord) -> Result:
-    worth = read_worth(run.path)
+    true_epsilon = read_true_epsilon(run.path)
     return Result(
         algorithm=trial.algorithm,
         kind=trial.kind,
-        rounds=tuple(_round(facts) for facts in run.rounds),
+        rounds=tuple(_read_scores(facts) for facts in run.rounds),
         epsilon=run.spec.privacy.epsilon if trial.algorithm != "fedavg" else None,
         unit=run.spec.privacy.unit,
-        worth=worth,
-        noise=worth.noise if worth else float(run.plan["silos"][0]["noise_multiplier"] or 0.0),
+        true_epsilon=true_epsilon,
+        noise=true_epsilon.noise if true_epsilon else float(run.plan["silos"][0]["noise_multiplier"] or 0.0),
         seconds=read_seconds(run.path),
     )
 
 
-def _round(facts: Facts) -> Round:
+def _read_scores(facts: Facts) -> RoundScores:
     test = facts["scores (not private)"]["test"]
     loss = math.inf if test["loss"] is None else test["loss"]
-    return Round(test["accuracy"], loss, facts["moved"], facts["noise"])
+    return RoundScores(test["accuracy"], loss, facts["moved"], facts["noise"])

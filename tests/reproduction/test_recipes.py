@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 from wholegrain.errors import SpecError
-from wholegrain.reproduce.chosen import IMAGES, TEXT, Source
-from wholegrain.reproduce.recipes import Kind, Scale, load, load_group_sizes
-from wholegrain.reproduce.trials import FOR_SUBJECTS, PRINTED, Trial, key, trials
+from wholegrain_reproduction.data_choice import IMAGES, TEXT, DataSource
+from wholegrain_reproduction.options import Scale
+from wholegrain_reproduction.recipes import Kind, load_group_sizes, load_recipe
+from wholegrain_reproduction.trials import PAPER_ALGORITHMS, SUBJECT_ALGORITHMS, Trial, make_trials, trial_key
 
 RECIPES = ("femnist", "shakespeare", "distribution", "composition")
 
 
 def of(recipe: str, scale: Scale = Scale.FULL, data: str | None = None) -> dict[str, Trial]:
-    loaded = load(recipe)
+    loaded = load_recipe(recipe)
     source = data or ("shakespeare" if recipe == "shakespeare" else "femnist")
-    return {trial.key: trial for trial in trials(loaded, scale, Source(source))}
+    return {trial.key: trial for trial in make_trials(loaded, scale, DataSource(source))}
 
 
 @pytest.mark.parametrize(
@@ -30,8 +31,8 @@ def test_the_full_scale_is_the_papers(
     recipe: str, batch: int, rounds: int, clip: float, open_rate: float, private_rate: float, model: str
 ) -> None:
     found = of(recipe)
-    for name in PRINTED:
-        spec = found[key(recipe, "", name, Kind.PRINTED)].spec
+    for name in PAPER_ALGORITHMS:
+        spec = found[trial_key(recipe, "", name, Kind.PRINTED)].spec
         assert (spec.silos.partition, spec.silos.count) == ("uniform", 16)
         assert (spec.policy.batch_size, spec.policy.clip_norm, spec.policy.as_printed) == (batch, clip, True)
         assert (spec.privacy.epsilon, spec.privacy.delta) == (4.0, 1e-5)
@@ -44,9 +45,9 @@ def test_the_full_scale_is_the_papers(
 @pytest.mark.parametrize(("recipe", "rounds"), [("femnist", 25), ("shakespeare", 50)])
 def test_sound_policies_train_as_many_rounds_as_the_paper_allows_for_subjects(recipe: str, rounds: int) -> None:
     found = of(recipe)
-    for name in FOR_SUBJECTS:
-        assert found[key(recipe, "", name, Kind.CLAIMED)].spec.rounds.count == rounds
-        assert found[key(recipe, "", name, Kind.TRUE)].spec.rounds.count == rounds
+    for name in SUBJECT_ALGORITHMS:
+        assert found[trial_key(recipe, "", name, Kind.CLAIMED)].spec.rounds.count == rounds
+        assert found[trial_key(recipe, "", name, Kind.TRUE)].spec.rounds.count == rounds
 
 
 def test_every_alpha_of_the_paper_is_compared() -> None:
@@ -60,7 +61,7 @@ def test_the_second_way_is_what_the_composition_runs() -> None:
     for trial in of("composition").values():
         (sound if trial.kind is Kind.TRUE else printed).append(trial)
     assert {trial.spec.policy.composition for trial in printed} == {"more_lots"}
-    assert {trial.beside for trial in sound} == {trial.key for trial in printed}
+    assert {trial.counterpart for trial in sound} == {trial.key for trial in printed}
     assert {trial.spec.rounds.count for trial in sound} == {100}  # the second way trains all rounds
     assert {trial.spec.policy.composition for trial in of("femnist").values()} == {"fewer_rounds"}
 
@@ -82,11 +83,11 @@ def test_group_sizes_have_femnists_geometry() -> None:
 @pytest.mark.parametrize(("recipe", "scale"), list(itertools.product(RECIPES, Scale)))
 def test_every_scale_and_source_has_its_runs(recipe: str, scale: Scale) -> None:
     for data in TEXT if recipe == "shakespeare" else IMAGES:
-        found = list(trials(load(recipe), scale, Source(data)))
+        found = list(make_trials(load_recipe(recipe), scale, DataSource(data)))
         assert len({trial.key for trial in found}) == len(found)
         assert {trial.spec.data.source for trial in found} == {data}
         for trial in found:
-            assert trial.beside is None or trial.beside in {other.key for other in found}
+            assert trial.counterpart is None or trial.counterpart in {other.key for other in found}
 
 
 def test_printed_algorithms_declare_no_bound_and_drop_nothing() -> None:
@@ -97,7 +98,7 @@ def test_printed_algorithms_declare_no_bound_and_drop_nothing() -> None:
 
 
 def test_a_path_reaches_the_source(tmp_path: Path) -> None:
-    found = list(trials(load("femnist"), Scale.SMALL, Source("mnist_writers", tmp_path)))
+    found = list(make_trials(load_recipe("femnist"), Scale.SMALL, DataSource("mnist_writers", tmp_path)))
     assert {trial.spec.data.options["path"] for trial in found} == {str(tmp_path)}
     assert "path" not in of("femnist", Scale.SMALL, "mnist_writers")[found[0].key].spec.data.options
 
@@ -105,8 +106,8 @@ def test_a_path_reaches_the_source(tmp_path: Path) -> None:
 def test_what_is_not_as_in_the_paper_is_said() -> None:
     for recipe, scale in itertools.product(("femnist", "shakespeare"), (Scale.SMALL, Scale.SMOKE)):
         for data in TEXT if recipe == "shakespeare" else IMAGES:
-            assert any(change.because for change in load(recipe).applied(scale, data))
-    assert load("femnist").applied(Scale.FULL, "femnist") == []
+            assert any(change.because for change in load_recipe(recipe).changes_for(scale, data))
+    assert load_recipe("femnist").changes_for(Scale.FULL, "femnist") == []
 
 
 @pytest.mark.parametrize(
@@ -122,4 +123,4 @@ def test_a_recipe_that_cannot_be_used_is_refused(tmp_path: Path, text: str | Non
     if text is not None:
         (tmp_path / "own.toml").write_text(text)
     with pytest.raises(SpecError, match=message):
-        load("own", tmp_path)
+        load_recipe("own", tmp_path)

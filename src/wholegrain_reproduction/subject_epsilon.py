@@ -1,7 +1,7 @@
-"""What a printed run is really worth to a subject, and what it is at most worth if one looks away from what is wrong.
+"""The true ε of the paper's algorithms as printed, for a subject over all silos.
 
-Of LocalGroupDP and HiGradAvgDP as printed nothing can be proved: private facts set the scale of their noise. *Granted*
-that nobody reads that scale off a release, their steps are priced as if it were fixed and public: at the noise of the
+For LocalGroupDP and HiGradAvgDP as printed nothing can be proved: private facts set the scale of their noise. *Granted*
+that nobody learns that scale from a release, their steps are priced as if it were fixed and public: at the noise of the
 most frequent group size, and at any public divisor. This is no guarantee; it says how far the rest of the claim is off.
 """
 
@@ -18,15 +18,15 @@ from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, PublicDi
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import repeat
 from wholegrain.runs.data_description import count
+from wholegrain.runs.json_numbers import finite
 from wholegrain.runs.runner import Prepared
-from wholegrain.runs.summary import finite
 
 BATCHES = 20
 
 
 @dataclass(frozen=True)
-class Worth:
-    """ε for an item and for a subject over all silos, proved; and for a subject, granted what cannot be proved."""
+class TrueEpsilon:
+    """The proved ε for an item and for a subject over all silos, and a subject's if noise is taken as public."""
 
     item: float
     subject: float
@@ -35,31 +35,31 @@ class Worth:
     """The noise multiplier in the first silo; the most frequent one where batches decide."""
 
     def epsilon(self, unit: Unit) -> float:
-        """The ε at which a sound policy is put beside the run: the proved one, or else the granted one."""
+        """The ε at which a sound policy is compared with the run: the proved one if finite, else the granted one."""
         if unit is Unit.ITEM:
             return self.item
         return self.subject if math.isfinite(self.subject) else self.granted
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it: no bound is null."""
+        """As JSON; null means that there is no bound."""
         return {name: finite(value) for name, value in asdict(self).items()}
 
     @staticmethod
-    def of(facts: Mapping[str, Any]) -> "Worth":
+    def of(facts: Mapping[str, Any]) -> "TrueEpsilon":
         """From its facts."""
-        return Worth(**{name: math.inf if value is None else value for name, value in facts.items()})
+        return TrueEpsilon(**{name: math.inf if value is None else value for name, value in facts.items()})
 
 
-def worth(plan: Plan, bound: int, usual: int) -> Worth:
-    """What a printed plan is worth where a subject has at most `bound` items in a silo, and `usual` in a batch.
+def price_printed_plan(plan: Plan, bound: int, usual: int) -> TrueEpsilon:
+    """The true ε of a printed plan if a subject has at most `bound` items in a silo, and usually `usual` in a batch.
 
-    All silos are priced by their worst one, which is no less than exact and one price instead of sixteen.
+    All silos are priced as the worst of them: an upper bound, at the cost of one price instead of sixteen.
     """
-    rows = [_granted(row, bound, usual) for row in plan.rows]
+    rows = [_fix_noise(row, bound, usual) for row in plan.rows]
     provable = plan.policy != "fedavg" and not obstacles(plan.rows[0][0], Unit.SUBJECT)
-    granted = math.inf if plan.policy == "fedavg" else _price(plan, rows)
+    granted = math.inf if plan.policy == "fedavg" else _price_rows(plan, rows)
     first = rows[0][0].noise
-    return Worth(
+    return TrueEpsilon(
         item=plan.guarantee(Unit.ITEM).epsilon,
         subject=granted if provable else math.inf,
         granted=granted,
@@ -67,22 +67,22 @@ def worth(plan: Plan, bound: int, usual: int) -> Worth:
     )
 
 
-def worth_of_run(prepared: Prepared, bound: int) -> Worth:
+def price_printed_run(prepared: Prepared, bound: int) -> TrueEpsilon:
     """The same for a run. Private: it reads how large groups get, as the printed algorithms do."""
     most = max(silo.data.largest_subject for silo in prepared.silos.values())
     if most > bound:
         raise SpecError(f"A subject has {most} items in a silo; set silos.items_per_subject = {most} in the recipe.")
     sizes = count(prepared.spec, prepared.silos, BATCHES)["batches"]["largest_group"]
-    return worth(prepared.plan, bound, int(Counter(sizes).most_common(1)[0][0]))
+    return price_printed_plan(prepared.plan, bound, int(Counter(sizes).most_common(1)[0][0]))
 
 
-def _price(plan: Plan, rows: list[Row]) -> float:
+def _price_rows(plan: Plan, rows: list[Row]) -> float:
     releases = sum(plan.horizon.releases().values())
     event = repeat(step_event(*worst_row(rows, Unit.SUBJECT), Unit.SUBJECT), releases)
     return plan.accountant.epsilon(event, plan.delta)
 
 
-def _granted(row: Row, bound: int, usual: int) -> Row:
+def _fix_noise(row: Row, bound: int, usual: int) -> Row:
     """The row with K declared, and noise and divisor fixed and public."""
     policy, facts = row
     if isinstance(policy.noise, NoiseByLargestGroup):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wholegrain.errors import DataError, SpecError
-from wholegrain.reproduce.chosen import IMAGES, TEXT, WORDS, choose
+from wholegrain_reproduction.data_choice import DESCRIPTIONS, IMAGES, TEXT, choose_data
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +14,7 @@ def _no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def names(*given: str) -> tuple[str, str]:
-    chosen = choose(given)
+    chosen = choose_data(given)
     return chosen.images.name, chosen.text.name
 
 
@@ -31,19 +31,19 @@ def test_the_papers_own_data_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "femnist").mkdir()
     (tmp_path / "shakespeare").mkdir()
     assert names() == ("femnist", "shakespeare")
-    assert choose([]).images.path == tmp_path / "femnist"
+    assert choose_data([]).images.path == tmp_path / "femnist"
 
 
 def test_a_name_is_taken_by_its_word(tmp_path: Path) -> None:
     (tmp_path / "mnist_by_writer.npz").touch()
     assert names(str(tmp_path), "glyphs") == ("glyphs", "babble")
-    assert choose([f"plays={tmp_path}"]).text.path == tmp_path
-    assert choose(["mnist_writers", str(tmp_path)]).images.path == tmp_path / "mnist_by_writer.npz"
+    assert choose_data([f"plays={tmp_path}"]).text.path == tmp_path
+    assert choose_data(["mnist_writers", str(tmp_path)]).images.path == tmp_path / "mnist_by_writer.npz"
 
 
 def test_only_the_papers_data_is_called_by_its_name() -> None:
     for name in (*IMAGES, *TEXT):
-        assert ("not" in WORDS[name]) == (name not in ("femnist", "shakespeare"))
+        assert ("not" in DESCRIPTIONS[name]) == (name not in ("femnist", "shakespeare"))
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_only_the_papers_data_is_called_by_its_name() -> None:
 )
 def test_what_cannot_be_is_refused(given: tuple[str, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        choose(given)
+        choose_data(given)

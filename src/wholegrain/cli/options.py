@@ -1,0 +1,8 @@
+"""Options that several commands share."""
+
+from typing import Annotated
+
+import typer
+
+Changes = Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value. May be repeated.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
