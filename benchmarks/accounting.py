@@ -8,7 +8,7 @@ import time
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.accountants import PldAccountant
 
 
@@ -20,7 +20,7 @@ def calibrate(sizes: list[int]) -> tuple[float, float]:
     horizon = Horizon(silos=tuple(s.name for s in silos), rounds=100, steps=50)
     goal = Goal(epsilon=4.0, delta=1e-5, accountant=PldAccountant())
     started = time.perf_counter()
-    plan = make_plan("local_item_dp", Settings(batch_size=512), Federation(silos=silos), horizon, goal)
+    plan = make_plan("local_item_dp", PolicySettings(batch_size=512), Federation(silos=silos), horizon, goal)
     return plan.rows[0][0].noise.multiplier, time.perf_counter() - started  # type: ignore[union-attr]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from wholegrain.audit.auditing import CURVE, FINAL, METHODS, SERVER, Audit, Settings, audit
+from wholegrain.audit.auditing import CURVE, FINAL, METHODS, SERVER, Audit, AuditSettings, audit
 from wholegrain.audit.membership import membership
 from wholegrain.data.clinics import clinics
 from wholegrain.privacy.definitions import Unit
@@ -46,7 +46,9 @@ def policies() -> None:
         for model in ("logistic", "mlp"):
             asked = spec({"name": policy, "rate": 0.5, **settings}, {"epsilon": 4.0}, model={"name": model})
             crowded = policy != "user_ldp"
-            found = audit(prepare(asked, dataset=data), data, Settings(canaries=100_000, runs=20 if crowded else 400))
+            found = audit(
+                prepare(asked, dataset=data), data, AuditSettings(canaries=100_000, runs=20 if crowded else 400)
+            )
             cells = (
                 policy,
                 model,
@@ -67,7 +69,7 @@ def many() -> None:
     print("| canaries | one run | trials | curve |")
     print("|---|---|---|---|")
     for canaries in (1_000, 10_000, 100_000):
-        found = audit(run, data, Settings(canaries=canaries, runs=4))
+        found = audit(run, data, AuditSettings(canaries=canaries, runs=4))
         bounds = {each.method: each.epsilon for each in found.findings if each.attack == "crowd: level"}
         print(f"| {canaries:,} | {' | '.join(f'{bounds[method]:.2f}' for method in METHODS)} |", flush=True)
 
@@ -80,7 +82,7 @@ def item() -> None:
     print("| unit | proved ε | lower bound | without the curve | verdict |")
     print("|---|---|---|---|---|")
     for unit in (Unit.ITEM, Unit.SUBJECT):
-        found = audit(run, data, Settings(unit=unit, canaries=10_000, runs=20))
+        found = audit(run, data, AuditSettings(unit=unit, canaries=10_000, runs=20))
         without = best(found, SERVER, curve=False)
         print(
             f"| {unit} | {found.proved.epsilon:.2f} | {found.epsilon:.2f} | {without} | {found.verdict} |", flush=True
@@ -92,7 +94,7 @@ def printed() -> None:
     data = clinics(patients=800, clinics=8, span=1, visits=20)
     policy = {"name": "local_group_dp", "batch_size": 128, "as_printed": True}
     asked = spec(policy, {"epsilon": 4.0}, rounds={"count": 4, "steps": 1})
-    found = audit(prepare(asked, dataset=data), data, Settings(runs=300))
+    found = audit(prepare(asked, dataset=data), data, AuditSettings(runs=300))
     assert found.claimed is not None
     print(f"claimed {found.claimed.epsilon:.2f}; lower bound {found.epsilon:.2f}; {found.verdict}")
     for each in sorted(found.findings, key=lambda finding: -finding.epsilon):

@@ -12,13 +12,13 @@ from peers import Ghost, Hooks
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from wholegrain.data.sampling import Batch
 from wholegrain.gradients import vmap_gradients
-from wholegrain.gradients.clip_units import Buckets, scattered
-from wholegrain.gradients.clipping import Clip, Pooled, pool_gradients
+from wholegrain.gradients.clip_units import Buckets, scatter_codes
+from wholegrain.gradients.clipping import Clip, ClippedTotal, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.private_step import release
 from workloads import GROUP_SIZES, SEED, Workload
@@ -80,7 +80,7 @@ class Private:
         self.noise = SeededNoise(SEED).stream(0, "silo")
         facts = facts_of(workload)
         self.public = *policy.expected_sizes(facts), policy.largest_subject(facts)
-        self.numbers = scattered(self.batch.groups)
+        self.numbers = scatter_codes(self.batch.groups)
 
     def gradient(self) -> Tensor:
         """The clipped sum."""
@@ -99,7 +99,7 @@ def in_pieces(model: nn.Module) -> ClippedSum:
 
     def clipped_sum(
         vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None = None
-    ) -> Pooled:
+    ) -> ClippedTotal:
         layout = Layout.of(model)
         most = max(1, vmap_gradients.MOST_VALUES // len(vector))
         total, zeroed = torch.zeros_like(vector), 0
@@ -109,7 +109,7 @@ def in_pieces(model: nn.Module) -> ClippedSum:
             pooled = pool_gradients(vmap_gradients.item_gradients(model, cross_entropy, layout, *batch), within, clip)
             total.add_(pooled.total)
             zeroed += pooled.zeroed
-        return Pooled(total, zeroed)
+        return ClippedTotal(total, zeroed)
 
     return clipped_sum
 
@@ -134,7 +134,7 @@ def _by_subject(groups: Tensor) -> list[list[int]]:
 def policy_for(name: str, workload: Workload) -> Policy:
     """A row of the catalogue whose expected batch is the workload's."""
     expected = workload.subjects if name == "subject_dp" else workload.batch
-    settings = Settings(batch_size=expected, clip_norm=CLIP_NORM)
+    settings = PolicySettings(batch_size=expected, clip_norm=CLIP_NORM)
     return find(name).row(settings, facts_of(workload)).with_noise(NOISE_MULTIPLIER)
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from killing import Release, Stage, Trap, fork, kill_after, launch, wait, was_killed
 from wholegrain.errors import WholegrainError
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import load
 
 ROUNDS, STEPS, SILOS = 6, 2, 3
@@ -391,7 +391,7 @@ def rehearse(base: Path, noise: str) -> Trial:
     spec.write_text(SPEC % noise + (GENEROUS if noise == "secure" else ""))
     os.environ["WHOLEGRAIN_CACHE"], os.environ["WHOLEGRAIN_STATE"] = str(base / "cache"), str(base / "state")
     prepared = prepare(load(spec))
-    with guarded(prepared, "rehearsal") as guard:
+    with open_guard(prepared, "rehearsal") as guard:
         execute(prepared, guard)
     stage = Stage(base / "unbroken")
     stage.path.mkdir()

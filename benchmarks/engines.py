@@ -29,7 +29,7 @@ from record import ROOT, circumstances, table, told
 sys.path.append(str(ROOT / "tests"))  # for the federation of real processes, which tests start as well
 from deployment import as_toml
 from loopback import Federation, rounds_of, running, simulation
-from wholegrain.runs.runner import Prepared, in_process, prepare
+from wholegrain.runs.runner import PreparedRun, in_process, prepare
 from wholegrain.runs.spec import load
 
 SPEC = """
@@ -123,7 +123,7 @@ def overheads(found: dict[str, list[float]]) -> str:
     return table(["", "ms a round", "of which beyond the steps"], rows, True)
 
 
-def bare(prepared: Prepared) -> list[float]:
+def bare(prepared: PreparedRun) -> list[float]:
     """Seconds for the steps of each round, one silo after the other."""
     engine, vector, seconds = in_process(prepared), prepared.first, []
     horizon = prepared.plan.horizon

@@ -18,7 +18,7 @@ from wholegrain.errors import WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.parameters import flatten
 from wholegrain.privacy.accountants import accountant
-from wholegrain.runs.runner import Prepared, Start, execute, guarded, plan_for, prepare
+from wholegrain.runs.runner import PreparedRun, StartState, execute, open_guard, plan_for, prepare
 from wholegrain.runs.spec import RunSpec
 
 SHARE = 0.2
@@ -50,21 +50,21 @@ class Trial:
 
 
 @functools.lru_cache(maxsize=2)
-def _prepared(text: str) -> tuple[Prepared, Tensor]:
+def _prepared(text: str) -> tuple[PreparedRun, Tensor]:
     """A run, and the parameters that it begins with: a finished run leaves its own in the model."""
     tree = json.loads(text)
     made = prepare(RunSpec.of(tree), dataset=utility.dataset(json.dumps(tree["data"], sort_keys=True)))
     return made, flatten(made.model).clone()
 
 
-def ready(trial: Trial, base: Tree) -> tuple[Prepared, Start]:
+def ready(trial: Trial, base: Tree) -> tuple[PreparedRun, StartState]:
     """The run and where it begins, with what trials share made once."""
     spec = trial.spec(base)
     by_span = {"policy": {"name": "subject_dp", "rate": 1.0, "by_span": spec.policy.by_span}}
     shared = merged(trial.spec(base).model_dump(include={"seed", "data", "silos", "model", "evaluation"}), by_span)
     made, first = _prepared(json.dumps(merged(shared, {"privacy": {"noise_multiplier": 1.0}}), sort_keys=True))
     facts = tuple(facts for _, facts in made.plan.rows)
-    return replace(made, spec=spec, plan=plan_for(spec, facts, accountant("pld"))), Start(State(0, first.clone()))
+    return replace(made, spec=spec, plan=plan_for(spec, facts, accountant("pld"))), StartState(State(0, first.clone()))
 
 
 def play(trial: Trial, base: Tree) -> Tree:
@@ -72,7 +72,7 @@ def play(trial: Trial, base: Tree) -> Tree:
     found: Tree = {"data": trial.data, "epsilon": trial.epsilon, "seed": trial.seed, "settings": trial.settings}
     try:
         prepared, start = ready(trial, base)
-        with guarded(prepared, "held out") as guard:
+        with open_guard(prepared, "held out") as guard:
             score = execute(prepared, guard, start=start).scores["validation"]
     except WholegrainError as error:
         return {**found, "tree": trial.tree, "refused": str(error)}

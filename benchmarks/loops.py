@@ -13,7 +13,7 @@ from silos import Federated, Ready
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
-from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
+from wholegrain.federation.rounds import Aggregation, RoundRecord, State, rounds
 from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.guard import Guard
@@ -96,7 +96,7 @@ def play(federated: Federated) -> Iterator[RoundRecord]:
 
 def _play(federated: Federated, engine: Engine, guard: Any) -> Iterator[RoundRecord]:
     shares = weights([silo.facts for silo in federated.silos.values()], Averaging.PLAIN)
-    return rounds(State(0, flatten(federated.model)), federated.plan.horizon, engine, guard, Averaged(shares))
+    return rounds(State(0, flatten(federated.model)), federated.plan.horizon, engine, guard, Aggregation(shares))
 
 
 def open_guard(plan: Plan, stream: str) -> Guard:

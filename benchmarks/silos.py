@@ -23,7 +23,7 @@ from wholegrain.models.model_inputs import values
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 from workloads import GROUP_SIZES, SEED
@@ -110,7 +110,7 @@ def federate(
     federation = Federation(silos=tuple(silo.facts for silo in members.values()))
     # What a subject adds to a batch is 4 items on average: the same expected items under every policy.
     expected = setting.batch // 4 if policy == "subject_dp" else setting.batch
-    settings = Settings(batch_size=expected, clip_norm=CLIP_NORM)
+    settings = PolicySettings(batch_size=expected, clip_norm=CLIP_NORM)
     goal = Goal(epsilon=None, delta=DELTA, noise_multiplier=NOISE_MULTIPLIER)
     return Federated(setting, members, make_plan(policy, settings, federation, horizon, goal))
 

@@ -31,7 +31,7 @@ from wholegrain.errors import WholegrainError
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import load_dataset, split_dataset
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 RESULTS = record.ROOT / "benchmarks" / "utility.jsonl"
@@ -246,7 +246,7 @@ def play(case: Case) -> Tree:
     try:
         data = dataset(json.dumps(case.spec["data"], sort_keys=True))
         prepared = prepare(spec, dataset=data, pricing=accountant("pld"))
-        with guarded(prepared, "utility") as guard:
+        with open_guard(prepared, "utility") as guard:
             run = execute(prepared, guard)
     except WholegrainError as error:
         return {**found, "refused": str(error)}

@@ -3,10 +3,10 @@
 from wholegrain.data.sampling import PoissonSubjects
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 
 
-def two_clips(settings: Settings, silo: SiloFacts) -> Policy:
+def two_clips(settings: PolicySettings, silo: SiloFacts) -> Policy:
     """A person, by sampling people and averaging their clipped gradients."""
     rate = settings.rate_over(silo.subjects)
     return Policy(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from wholegrain.gradients.backend_selection import SlowGradients, _WholeModel
 from wholegrain.gradients.backends import Chain, Graph
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool, Pooled, pool_gradients
+from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.reference import Loss, batch_gradient
@@ -52,7 +52,7 @@ def item_gradients(model: nn.Module, loss: Loss, vector: Tensor, batch: Batch) -
     return torch.stack(rows) if rows else vector.new_zeros(0, layout.size)
 
 
-def assert_same(actual: Pooled, expected: Pooled, note: str = "") -> None:
+def assert_same(actual: ClippedTotal, expected: ClippedTotal, note: str = "") -> None:
     """Equal but for rounding."""
     scale = expected.total.norm().clamp(min=torch.finfo(expected.total.dtype).tiny)
     off = float((actual.total - expected.total).norm() / scale)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wholegrain.engines import wire
 from wholegrain.engines.wire import SiloTask
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 
 PARAMETERS = 8
 """Of the logistic model on the table's three features and two classes."""
@@ -94,7 +94,7 @@ def task(**changes: Any) -> SiloTask:
         "round": 0,
         "steps": 2,
         "policy": "subject_dp",
-        "settings": Settings(rate=0.5),
+        "settings": PolicySettings(rate=0.5),
         "noise_multiplier": 2.0,
         "learning_rate": 0.5,
         "model": "logistic",

@@ -22,9 +22,9 @@ import numpy as np
 
 from backbones import public_model, write_backbone
 from deployment import as_toml, charter_tree, table
-from wholegrain.deploy.scaffold import Founding, found
+from wholegrain.deploy.scaffold import FederationDraft, write_federation
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 GUIDE = Path(__file__).parents[1] / "docs" / "operate-a-federation.md"
@@ -253,7 +253,7 @@ def running(folder: Path) -> Iterator[Federation]:
     """A SuperLink that knows three silos, which are started, too; all of it is ended at the end."""
     (folder / "home").mkdir()
     made = Federation(folder, free_port(), write_tables(folder / "data"))
-    found(Founding(NAMES, "127.0.0.1", made.port), folder / "federation")
+    write_federation(FederationDraft(NAMES, "127.0.0.1", made.port), folder / "federation")
     for name in NAMES:
         write_silo(made, name)
     try:
@@ -300,7 +300,7 @@ def simulated(federation: Federation, rounds: int, tmp_path: Path, model: Mappin
     """The model of the same training in one process."""
     prepared = prepare(RunSpec.of(simulation(federation, rounds, model)))
     folder = RunFolder.create(tmp_path / "simulated", prepared)
-    with guarded(prepared, folder.run, folder.path) as guard:
+    with open_guard(prepared, folder.run, folder.path) as guard:
         folder.finish(execute(prepared, guard))
     return (folder.path / "model.safetensors").read_bytes()
 

@@ -2,13 +2,13 @@
 
 from wholegrain.data.sampling import PoissonSubjects
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
 
 
 def any_row(name: str) -> Policy:
     """The policy's row in some silo; its structure is the same in every one."""
     facts = SiloFacts(name="silo", items=20, subjects=10, items_per_subject=4)
-    return CATALOG[name].row(Settings(rate=0.5, group_cap=2), facts)
+    return CATALOG[name].row(PolicySettings(rate=0.5, group_cap=2), facts)
 
 
 def cap_of(policy: Policy) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from wholegrain.engines.distributed import Distributed, Spread, joined, serve
+from wholegrain.engines.distributed import Distributed, RankAssignment, join_process_group, serve
 from wholegrain.engines.processes import rank, world_size
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
 
@@ -59,10 +59,10 @@ def _sum(vector: torch.Tensor) -> str:
 
 
 def main() -> None:
-    spread = Spread(SILOS, world_size())
+    spread = RankAssignment(SILOS, world_size())
     local = Letters(spread.owned(rank() or 0))
     seen = []
-    with joined():
+    with join_process_group():
         for size in SIZES:
             if rank():
                 serve(local, spread, torch.zeros(size))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from wholegrain.cli import run_commands
 from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import Prepared, prepare
+from wholegrain.runs.runner import PreparedRun, prepare
 from wholegrain.runs.spec import RunSpec
 
 ROUNDS, STEPS, SILOS = 3, 2, 2
@@ -85,11 +85,11 @@ class Remembering:
 
 
 @functools.cache
-def _prepared(spec: str) -> Prepared:
+def _prepared(spec: str) -> PreparedRun:
     return prepare(RunSpec.model_validate_json(spec), pricing=PRICING)
 
 
-def prepared(spec: RunSpec, pricing: object = None) -> Prepared:
+def prepared(spec: RunSpec, pricing: object = None) -> PreparedRun:
     """What `prepare` gives, made once for each spec."""
     return _prepared(spec.model_dump_json())
 

@@ -17,7 +17,7 @@ from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import LAYERS
 from wholegrain.gradients.parameters import flatten
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import load
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extend.md").read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def test_a_source_and_a_server_optimiser(folder: Path) -> None:
     prepared = prepare(load(folder / "spec.toml"))
     assert repr(prepared.server.optimiser) == "Yogi(momentum=0.9, second=0.99, tiny=0.01)"
     assert sorted(prepared.silos) == ["0", "1", "2"]
-    with guarded(prepared, "a run") as guard:
+    with open_guard(prepared, "a run") as guard:
         run = execute(prepared, guard)
     assert len(run.rounds) == 2
     assert all(done.moved > 0 for done in run.rounds)

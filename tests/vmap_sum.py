@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClipPer, Pooled, pool_gradients
+from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, pool_gradients
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import Loss, batch_gradient
 from wholegrain.gradients.vmap_gradients import item_gradients
@@ -19,17 +19,17 @@ def clipped_sum(
     groups: Tensor,
     clip: Clip,
     buckets: Buckets | None = None,
-) -> Pooled:
+) -> ClippedTotal:
     """Pool by vmap; where nothing is clipped within the batch, by one ordinary backward pass."""
     layout = Layout.of(model)
     if len(inputs) == 0:
-        return Pooled(vector.new_zeros(layout.size), 0)
+        return ClippedTotal(vector.new_zeros(layout.size), 0)
     if clip.per in (ClipPer.NONE, ClipPer.BATCH):
         mean = batch_gradient(model, loss, layout, vector, inputs, targets)
         if clip.per is ClipPer.BATCH:
             return pool_gradients(mean[None], groups[:1] * 0, clip)
         if bool(torch.isfinite(mean).all()):
-            return Pooled(mean * len(inputs), 0)
+            return ClippedTotal(mean * len(inputs), 0)
         # Otherwise find the items at fault, one by one.
     gradients = item_gradients(model, loss, layout, vector, inputs, targets)
     return pool_gradients(gradients, groups, clip)

@@ -52,7 +52,7 @@ def count(name: str, value: int) -> int:
     return int(value)
 
 
-def known(name: str, value: str, options: Iterable[str]) -> str:
+def one_of(name: str, value: str, options: Iterable[str]) -> str:
     """One of the options; otherwise the error suggests the closest."""
     options = list(options)
     if value not in options:

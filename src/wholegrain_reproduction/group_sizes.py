@@ -16,7 +16,7 @@ from wholegrain.policies.as_printed import make_printed_plan
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.definitions import Budget
 from wholegrain.report.run_reader import read_run
 from wholegrain.runs.spec import RunSpec
@@ -53,7 +53,7 @@ def count_group_sizes(settings: GroupSizesSpec) -> Iterator[GroupSizes]:
     subjects = np.repeat(np.arange(settings.subjects), settings.items)
     data = SubjectData(np.zeros((len(subjects), 0), np.uint8), subjects, subjects)
     coins = Coins.seeded(0)
-    kept, _ = partition.by_item(data, settings.held_out, coins, "validation")
+    kept, _ = partition.split_by_item(data, settings.held_out, coins, "validation")
     data = data.take(kept)
     yield _count(UNIFORM, None, partition.uniform(data, settings.silos, coins), data, settings)
     for alpha in settings.alphas:
@@ -103,7 +103,7 @@ def price_paper(recipe: Recipe, settings: GroupSizesSpec, found: Iterable[GroupS
         for algorithm in PRIVATE_ALGORITHMS:
             plan = make_printed_plan(
                 algorithm,
-                Settings(batch_size=settings.batch_size, clip_norm=spec.policy.clip_norm),
+                PolicySettings(batch_size=settings.batch_size, clip_norm=spec.policy.clip_norm),
                 Federation(silos=facts),
                 Horizon(silos=names, rounds=spec.rounds.count, steps=spec.rounds.steps),
                 Budget(spec.privacy.epsilon or 0.0, spec.privacy.delta),

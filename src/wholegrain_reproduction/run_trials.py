@@ -27,7 +27,7 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.observers import RoundDone
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import Prepared, execute, guarded, prepare
+from wholegrain.runs.runner import PreparedRun, execute, open_guard, prepare
 from wholegrain.runs.spec import DataSpec, RunSpec
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon, price_printed_run
 from wholegrain_reproduction.trials import PAPER_KINDS, Trial
@@ -185,15 +185,15 @@ def _resume(trial: Trial, run: RunFolder) -> str:
     return "gone on with"
 
 
-def _execute(prepared: Prepared, folder: RunFolder) -> None:
+def _execute(prepared: PreparedRun, folder: RunFolder) -> None:
     def record(done: RoundDone, state: State) -> None:
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
-    with guarded(prepared, folder.run, folder.path, create=False) as guard:
+    with open_guard(prepared, folder.run, folder.path, create=False) as guard:
         folder.finish(execute(prepared, guard, start=folder.start(prepared), record=record))
 
 
-def _prepare(spec: RunSpec) -> Prepared:
+def _prepare(spec: RunSpec) -> PreparedRun:
     return prepare(spec, dataset=_dataset(spec.data.model_dump_json()))
 
 
@@ -203,7 +203,7 @@ def _dataset(data: str) -> Dataset:
     return load_dataset(RunSpec(data=DataSpec.model_validate_json(data)))
 
 
-def _keep_true_epsilon(trial: Trial, prepared: Prepared, folder: Path) -> None:
+def _keep_true_epsilon(trial: Trial, prepared: PreparedRun, folder: Path) -> None:
     if trial.kind not in PAPER_KINDS or true_epsilon_file(folder).exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import repeat
 from wholegrain.runs.data_description import count
 from wholegrain.runs.json_numbers import finite
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 
 BATCHES = 20
 
@@ -67,7 +67,7 @@ def price_printed_plan(plan: Plan, bound: int, usual: int) -> TrueEpsilon:
     )
 
 
-def price_printed_run(prepared: Prepared, bound: int) -> TrueEpsilon:
+def price_printed_run(prepared: PreparedRun, bound: int) -> TrueEpsilon:
     """The same for a run. Private: it reads how large groups get, as the printed algorithms do."""
     most = max(silo.data.largest_subject for silo in prepared.silos.values())
     if most > bound:

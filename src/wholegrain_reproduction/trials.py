@@ -79,7 +79,7 @@ def make_trials(recipe: Recipe, scale: Scale, data: DataSource) -> Iterator[Tria
             settings = replace(settings, spec=merge(settings.spec, options))
         for kind, algorithms in settings.runs.items():
             for algorithm in algorithms:
-                _check.known("algorithm", algorithm, ALGORITHM_NAMES)
+                _check.one_of("algorithm", algorithm, ALGORITHM_NAMES)
                 yield _make_trial(recipe, variant, algorithm, kind, settings)
         for kind, algorithms in settings.again.items():
             for algorithm, seed in itertools.product(algorithms, REPEAT_SEEDS):

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wholegrain.audit.auditing import Audit, Settings, audit
+from wholegrain.audit.auditing import Audit, AuditSettings, audit
 from wholegrain.audit.simulate import NoiseOf, noise_like
 from wholegrain.data.sampling import Batch
-from wholegrain.gradients.clipping import Clip, Pooled
+from wholegrain.gradients.clipping import Clip, ClippedTotal
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.policies.policy import Policy, PublicDivisor
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.runner import Prepared, prepare
+from wholegrain.runs.runner import PreparedRun, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource, NoiseStream
 
@@ -33,7 +33,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 @cache
-def prepared(policy: str, model: str = "logistic", **changes: Any) -> Prepared:
+def prepared(policy: str, model: str = "logistic", **changes: Any) -> PreparedRun:
     """A run over small clinics, nobody in more than one, nobody with more than two visits."""
     usual = {"rate": 0.5, "steps": 1, "rounds": 2, "clip_norm": 1.0, "visits": 2, "clinics": 8}
     settings = usual | POLICIES[policy] | changes
@@ -62,7 +62,7 @@ def findings(found: Audit, *words: str) -> list[float]:
 
 
 def audited(
-    run: Prepared,
+    run: PreparedRun,
     *,
     canaries: int = 500,
     runs: int = 12,
@@ -72,7 +72,7 @@ def audited(
     """The audit, with a fault in the noise where one is given."""
     usual = noise_like(run)
     noise: NoiseOf = usual if fault is None else lambda number: fault(usual(number))
-    settings = Settings(canaries=canaries, runs=runs, subjects=subjects)
+    settings = AuditSettings(canaries=canaries, runs=runs, subjects=subjects)
     return audit(run, load_dataset(run.spec), settings, noise=noise)
 
 
@@ -139,14 +139,14 @@ class ForgetsALayer:
 
     def __call__(
         self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, *more: Any
-    ) -> Pooled:
+    ) -> ClippedTotal:
         total = self.inner(vector, inputs, targets, groups, clip, *more).total.clone()
         raw = self.inner(vector, inputs, targets, groups, replace(clip, norm=1e6), *more).total
         self.layout.views(total)[self.parameter].copy_(self.layout.views(raw)[self.parameter])
-        return Pooled(total, 0)
+        return ClippedTotal(total, 0)
 
 
-def forgets(run: Prepared, parameter: str) -> Prepared:
+def forgets(run: PreparedRun, parameter: str) -> PreparedRun:
     """The run with a layer that is not clipped."""
     return replace(run, clipped_sum=ForgetsALayer(run.clipped_sum, Layout.of(run.model), parameter))
 
@@ -159,7 +159,7 @@ class LyingDivisor(PublicDivisor):
         return float(max(batch.subjects, 1))
 
 
-def with_rows(run: Prepared, change: Callable[[Policy], Policy]) -> Prepared:
+def with_rows(run: PreparedRun, change: Callable[[Policy], Policy]) -> PreparedRun:
     """The run with another policy than the one that was priced."""
     rows = tuple((change(policy), silo) for policy, silo in run.plan.rows)
     return replace(run, plan=replace(run.plan, rows=rows))
@@ -177,7 +177,7 @@ class SinglePrecision:
 
     def __call__(
         self, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip, *more: Any
-    ) -> Pooled:
+    ) -> ClippedTotal:
         if len(torch.unique(groups)) < len(groups) or not len(groups):  # only somebody with one row is clipped wrongly
             return self._right(vector, inputs, targets, groups, clip, *more)
         outputs, features = self._shape
@@ -186,7 +186,7 @@ class SinglePrecision:
         outward = torch.softmax(rows @ weight.t() + bias, 1) - nn.functional.one_hot(targets, outputs)
         squares = outward.square().sum(1) * (rows.square().sum(1) + 1)
         outward = outward * squares.clamp(min=clip.norm**2).rsqrt().mul(clip.norm)[:, None]
-        return Pooled(torch.cat([(outward.t() @ rows).flatten(), outward.sum(0)]), 0)
+        return ClippedTotal(torch.cat([(outward.t() @ rows).flatten(), outward.sum(0)]), 0)
 
 
 def rounded_up(rows: Tensor, norm: float) -> Tensor:

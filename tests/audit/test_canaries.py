@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from audit.planted import POLICIES, prepared
-from wholegrain.audit.attacks import in_a_crowd, one_in_each_home, secret_coins
-from wholegrain.audit.canaries import BASE, Block, Company, Design
-from wholegrain.audit.canary_inputs import dressed, telling_input
+from wholegrain.audit.attacks import attack_crowd, attack_each_home, secret_coins
+from wholegrain.audit.canaries import BASE, Block, CanaryCompany, Design
+from wholegrain.audit.canary_inputs import replace_canaries, telling_input
 from wholegrain.audit.scores import NoiseLaw
-from wholegrain.audit.simulate import Seen, last_of, noise_like, play, unwatched
+from wholegrain.audit.simulate import ObservedUpdate, final_parameters, ignore_updates, noise_like, simulate_run
 from wholegrain.data.sampling import FixedItems
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.parameters import flatten
@@ -26,7 +26,7 @@ CLIPS = {
 
 
 def crowd(policy: str, canaries: int = 16) -> Design:
-    return Design(prepared=prepared(policy), unit=Unit.SUBJECT, block=Block(canaries, 8), company=Company.CROWD)
+    return Design(prepared=prepared(policy), unit=Unit.SUBJECT, block=Block(canaries, 8), company=CanaryCompany.CROWD)
 
 
 def batch_of(design: Design, silo: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -63,7 +63,7 @@ def test_canaries_leave_the_models_sum_alone(policy: str) -> None:
 
 def test_a_clip_of_the_whole_batch_turns_round() -> None:
     """With the canary one way, without it the other: 2C apart."""
-    design = one_in_each_home(prepared("user_ldp"), Unit.SUBJECT)
+    design = attack_each_home(prepared("user_ldp"), Unit.SUBJECT)
     size, clip = design.prepared.first.numel(), Clip(ClipPer.BATCH, Pool.MEAN, 1.0)
     seen = []
     for present in (False, True):
@@ -76,7 +76,7 @@ def test_a_clip_of_the_whole_batch_turns_round() -> None:
 
 
 def test_a_silo_holds_canaries_to_its_bounds() -> None:
-    design = one_in_each_home(prepared("higradavg_dp"), Unit.SUBJECT)
+    design = attack_each_home(prepared("higradavg_dp"), Unit.SUBJECT)
     assert design.rows(design.prepared.plan.rows[0][1]) == 6  # three times what it may bring
     silos = design.silos(np.ones(8, np.bool_))
     assert all(silo.data.largest_subject == 2 for silo in silos.values())
@@ -89,7 +89,7 @@ def test_nobody_lives_in_more_silos_than_the_span_allows() -> None:
         plan=replace(run.plan, span=3),
         spec=run.spec.model_copy(update={"silos": run.spec.silos.model_copy(update={"span": 3})}),
     )
-    design = Design(prepared=wide, unit=Unit.SUBJECT, block=Block(4, 1), company=Company.CROWD)
+    design = Design(prepared=wide, unit=Unit.SUBJECT, block=Block(4, 1), company=CanaryCompany.CROWD)
     assert [len(home) for home in design.homes] == [3, 3]
     assert len(design.home_of) == 6
     silos = design.silos(np.ones(4, np.bool_))  # refused if anybody were in more
@@ -101,7 +101,7 @@ def test_a_batch_of_fixed_size_finds_its_silo_full() -> None:
     run = prepared("subject_dp")
     rows = tuple((replace(policy, sampling=FixedItems(5)), silo) for policy, silo in run.plan.rows)
     fixed = replace(run, plan=replace(run.plan, rows=rows))
-    design = one_in_each_home(fixed, Unit.SUBJECT)
+    design = attack_each_home(fixed, Unit.SUBJECT)
     full, short = (design.silos(np.full(8, present)) for present in (True, False))
     for _, silo in rows:
         assert full[silo.name].data.items == silo.items
@@ -110,14 +110,16 @@ def test_a_batch_of_fixed_size_finds_its_silo_full() -> None:
 
 def test_an_item_is_one_row_with_a_sibling_where_its_subject_is_clipped() -> None:
     block = Block(3, 1)
-    design = Design(prepared=prepared("subject_dp"), unit=Unit.ITEM, block=block, company=Company.CROWD)
+    design = Design(prepared=prepared("subject_dp"), unit=Unit.ITEM, block=block, company=CanaryCompany.CROWD)
     made_up = [silo.data for silo in design.silos(np.array([True, False, False])).values()]
     codes = np.concatenate([data.targets[data.targets >= BASE] - BASE for data in made_up])
     assert sorted(codes) == [0, 3 + 8 + 1, 3 + 8 + 2, 3 + 8 + 3]
 
 
 def test_an_item_takes_the_place_of_one_of_k_where_surplus_is_dropped() -> None:
-    design = Design(prepared=prepared("higradavg_dp"), unit=Unit.ITEM, block=Block(400, 1), company=Company.MADE_UP)
+    design = Design(
+        prepared=prepared("higradavg_dp"), unit=Unit.ITEM, block=Block(400, 1), company=CanaryCompany.MADE_UP
+    )
     rows = np.concatenate([silo.data.targets for silo in design.silos(np.ones(400, np.bool_)).values()]) - BASE
     ours, siblings = rows[rows < 400], rows[rows > 400 + 8]
     assert len(ours) + len(siblings) == 400 * 2
@@ -128,15 +130,17 @@ def test_an_item_takes_the_place_of_one_of_k_where_surplus_is_dropped() -> None:
 def test_an_audit_is_the_run_it_audits() -> None:
     """Without canaries the silos are the run's own, and the model comes out as the run itself would train it."""
     run = prepared("subject_dp")
-    design = Design(prepared=run, unit=Unit.SUBJECT, block=Block(1, 1), company=Company.CROWD)
+    design = Design(prepared=run, unit=Unit.SUBJECT, block=Block(1, 1), company=CanaryCompany.CROWD)
     model, noise = flatten(run.model), SeededNoise(5)
-    seen: list[Seen] = []
+    seen: list[ObservedUpdate] = []
     silos = design.silos(np.zeros(1, np.bool_))
-    with_block = last_of(play(design.run(silos, noise), design.start, seen.append))
+    with_block = final_parameters(simulate_run(design.run(silos, noise), design.start, seen.append))
     assert len(seen) == 2 * 8
     assert with_block.shape == (model.numel() + 3,)
-    plain = last_of(play(replace(run, noise=noise), model, unwatched))
-    assert torch.equal(plain, last_of(play(replace(run, silos=silos, noise=noise), model, unwatched)))
+    plain = final_parameters(simulate_run(replace(run, noise=noise), model, ignore_updates))
+    assert torch.equal(
+        plain, final_parameters(simulate_run(replace(run, silos=silos, noise=noise), model, ignore_updates))
+    )
 
 
 def test_coins_are_fair_and_of_their_own() -> None:
@@ -150,7 +154,7 @@ def test_coins_are_fair_and_of_their_own() -> None:
 def test_scores_have_the_law_that_was_priced(policy: str) -> None:
     """E[e^L | out] = 1 and E[e^−L | in] = 1 for a log-likelihood ratio L."""
     run = prepared(policy)
-    found = in_a_crowd(run, noise_like(run), Unit.SUBJECT, 4000, seed=1)
+    found = attack_crowd(run, noise_like(run), Unit.SUBJECT, 4000, seed=1)
     level = found.scores["level"]
     assert np.exp(level[~found.coins]).mean() == pytest.approx(1.0, abs=0.2)
     assert np.exp(-level[found.coins]).mean() == pytest.approx(1.0, abs=0.2)
@@ -186,9 +190,9 @@ def test_strength_is_tested_exactly() -> None:
 
 def test_a_portrait_takes_the_canarys_place() -> None:
     run = prepared("subject_dp", "mlp")
-    design = Design(prepared=run, unit=Unit.SUBJECT, block=Block(1, 0), company=Company.ONE)
+    design = Design(prepared=run, unit=Unit.SUBJECT, block=Block(1, 0), company=CanaryCompany.ONE)
     portrait = telling_input(run, flatten(run.model), seed=0)
-    silos = dressed(design.silos(np.ones(1, np.bool_)), portrait)
+    silos = replace_canaries(design.silos(np.ones(1, np.bool_)), portrait)
     for name, silo in silos.items():
         own = 2 if name == design.homes[0][0] else 0
         assert silo.data.items == 1 + own

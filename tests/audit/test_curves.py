@@ -7,7 +7,7 @@ from scipy import stats
 
 from audit.simulated import rejected_at_most
 from wholegrain.audit.confidence_bounds import Counts, Rates, rates
-from wholegrain.audit.curves import curve, refuted_by_rates, refuted_epsilon, scaled
+from wholegrain.audit.curves import curve, refuted_by_rates, refuted_epsilon, scale_noise
 from wholegrain.privacy import events
 
 MU, DELTA = 1.25, 1e-5
@@ -57,4 +57,4 @@ def test_nothing_seen_refutes_nothing() -> None:
 def test_events_are_scaled_to_the_last_part() -> None:
     event = events.compose([events.repeat(events.sampled_gaussian(0.1, 2.0), 5), events.group_by_poisson(0.1, 3, 2.0)])
     twice = events.compose([events.repeat(events.sampled_gaussian(0.1, 4.0), 5), events.group_by_poisson(0.1, 3, 4.0)])
-    assert scaled(event, 2.0) == twice
+    assert scale_noise(event, 2.0) == twice

@@ -19,10 +19,10 @@ from audit.planted import (
     prepared,
     with_rows,
 )
-from wholegrain.audit.auditing import Audit, Verdict
+from wholegrain.audit.auditing import Audit, AuditVerdict
 from wholegrain.data.sampling import PoissonItems
 from wholegrain.data.subjects import SubjectData
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 
 NOISE, MOVE, LEAVES = (
     "noise where nothing else is",
@@ -31,12 +31,12 @@ NOISE, MOVE, LEAVES = (
 )
 
 
-def found_out(right: Prepared, wrong: Prepared | None = None, **how: Any) -> Audit:
+def found_out(right: PreparedRun, wrong: PreparedRun | None = None, **how: Any) -> Audit:
     """The audit of what is wrong: a violation, where the same audit of what is right is consistent."""
     usual = {name: value for name, value in how.items() if name != "fault"}
-    assert audited(right, **usual).verdict is Verdict.CONSISTENT
+    assert audited(right, **usual).verdict is AuditVerdict.CONSISTENT
     found = audited(wrong or right, **how)
-    assert found.verdict is Verdict.VIOLATION
+    assert found.verdict is AuditVerdict.VIOLATION
     return found
 
 
@@ -87,10 +87,10 @@ def test_noise_used_again_in_every_step() -> None:
 @pytest.mark.slow
 def test_a_cap_on_a_subjects_items_that_is_not_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepared("higradavg_dp", visits=1, noise=0.4)
-    assert audited(run, runs=25).verdict is Verdict.CONSISTENT
+    assert audited(run, runs=25).verdict is AuditVerdict.CONSISTENT
     monkeypatch.setattr(SubjectData, "capped", lambda self, most, generator: self)
     found = audited(run, runs=25)
-    assert found.verdict is Verdict.VIOLATION
+    assert found.verdict is AuditVerdict.VIOLATION
     assert findings(found, "alone", "level")
 
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from audit.planted import findings
 from backbones import public_model, write_backbone
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.auditing import Audit, Settings, Verdict, audit
-from wholegrain.audit.neighbours import Neighbours, file_of, neighbours
+from wholegrain.audit.auditing import Audit, AuditSettings, AuditVerdict, audit
+from wholegrain.audit.neighbours import Neighbours, build_file, neighbours
 from wholegrain.audit.removal import affordable, from_the_file, moves
-from wholegrain.audit.simulate import noise_like, play, unwatched
+from wholegrain.audit.simulate import ignore_updates, noise_like, simulate_run
 from wholegrain.data import partition
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subject_coins import Coins
@@ -28,7 +28,7 @@ from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.runs import datasets
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.runner import Prepared, execute, guarded, prepare
+from wholegrain.runs.runner import PreparedRun, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.silo.training import Silo
 
@@ -61,9 +61,9 @@ def spec(**sections: Any) -> RunSpec:
     return RunSpec.of(usual | sections)
 
 
-def pairs_of(asked: RunSpec) -> tuple[Prepared, Any, list[Neighbours]]:
+def pairs_of(asked: RunSpec) -> tuple[PreparedRun, Any, list[Neighbours]]:
     run, dataset = prepare(asked), load_dataset(asked)
-    file = file_of(run, dataset, seed=0)
+    file = build_file(run, dataset, seed=0)
     return run, file, neighbours(file, seed=0)
 
 
@@ -127,10 +127,10 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
 def test_coins_by_position_are_a_violation(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     way, where, name, wrong = FAULTS[fault]
     asked = spec(**WAYS[way])
-    assert audited(asked).verdict is Verdict.CONSISTENT
+    assert audited(asked).verdict is AuditVerdict.CONSISTENT
     monkeypatch.setattr(where, name, wrong)
     found = audited(asked)
-    assert found.verdict is Verdict.VIOLATION
+    assert found.verdict is AuditVerdict.VIOLATION
     assert found.failed == (OTHERS, SUMS)
 
 
@@ -168,7 +168,7 @@ def test_sizes_that_are_counted_although_they_were_declared(monkeypatch: pytest.
 
     monkeypatch.setattr(datasets, "_silo", counted)
     found = audited(spec(silos=CAPPED | {"sizes": {"*": {"items": 100, "subjects": 50}}}))
-    assert found.verdict is Verdict.VIOLATION
+    assert found.verdict is AuditVerdict.VIOLATION
     assert found.failed == (PUBLIC,)
 
 
@@ -211,7 +211,7 @@ def test_a_capped_table_with_a_hold_out(wholegrain: Any, tmp_path: Path, monkeyp
     assert right.code == 0, right.out
     assert "Verdict: consistent" in right.out
     assert "nobody changes" in right.out
-    monkeypatch.setattr(partition, "by_subject", positions_held_out)
+    monkeypatch.setattr(partition, "split_by_subject", positions_held_out)
     wrong = wholegrain(*arguments)
     assert wrong.code == 1
     assert "Not as it was priced: one subject leaves the file: others" in wrong.out
@@ -243,7 +243,7 @@ def test_models_with_a_frozen_part(train: str, rank: int | None, tmp_path: Path)
         privacy={"noise_multiplier": 1.2},
     )
     found = audited(asked, canaries=1000)
-    assert found.verdict is Verdict.CONSISTENT
+    assert found.verdict is AuditVerdict.CONSISTENT
     assert found.epsilon > 0.2 * found.proved.epsilon
     assert found.failed == ()
 
@@ -257,8 +257,8 @@ SERVERS = [
 @pytest.mark.parametrize("server", SERVERS)
 def test_the_last_model_is_the_one_that_the_run_keeps(server: dict[str, Any]) -> None:
     run = prepare(spec(server=server, rounds={"count": 4}))
-    *_, last = play(run, run.first, unwatched)
-    with guarded(run, "run") as guard:
+    *_, last = simulate_run(run, run.first, ignore_updates)
+    with open_guard(run, "run") as guard:
         assert torch.equal(last, execute(run, guard).vector)
 
 
@@ -266,7 +266,7 @@ def test_the_last_model_is_the_one_that_the_run_keeps(server: dict[str, Any]) ->
 @pytest.mark.slow
 def test_a_server_with_a_step_of_its_own(server: dict[str, Any]) -> None:
     found = audited(spec(server=server, privacy={"noise_multiplier": 3.0}), canaries=1000)
-    assert found.verdict is Verdict.CONSISTENT
+    assert found.verdict is AuditVerdict.CONSISTENT
     assert found.failed == ()
 
 
@@ -274,7 +274,7 @@ def test_a_release() -> None:
     """Coins of the operating system, noise on a grid, sizes declared."""
     sizes = {f"clinic-{number}": {"items": 60, "subjects": 50} for number in range(3)}
     found = audited(spec(silos=CAPPED | {"sizes": sizes}, privacy={"noise_multiplier": 3.0, "noise": "secure"}))
-    assert found.verdict is Verdict.CONSISTENT
+    assert found.verdict is AuditVerdict.CONSISTENT
     assert found.failed == ()
     assert check(found, PUBLIC).seen == "the same"
 
@@ -300,13 +300,13 @@ def test_costly_gradients_are_tried_less_often(monkeypatch: pytest.MonkeyPatch) 
     assert affordable(run, run.silos, 4) == (4, 2)
 
 
-FEW = Settings(canaries=200, runs=8, subjects=1000)
+FEW = AuditSettings(canaries=200, runs=8, subjects=1000)
 
 
 def audited(asked: RunSpec, **settings: Any) -> Audit:
     dataset: Dataset = load_dataset(asked)
     few = {"canaries": FEW.canaries, "runs": FEW.runs, "subjects": FEW.subjects}
-    return audit(prepare(asked, dataset=dataset), dataset, Settings(**few | settings))
+    return audit(prepare(asked, dataset=dataset), dataset, AuditSettings(**few | settings))
 
 
 def check(found: Audit, name: str) -> Any:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.planted import prepared
-from wholegrain.audit.likelihoods import Law, law_of
+from wholegrain.audit.likelihoods import Law, canary_law
 from wholegrain.privacy.definitions import Unit
 
 
@@ -35,13 +35,13 @@ def test_base_and_unit_place_the_coordinate() -> None:
 )
 def test_each_policys_law_is_its_event(policy: str, chances: tuple[float, ...], unit: float, base: float) -> None:
     row = prepared(policy).plan.rows[0]
-    law = law_of(*row, Unit.SUBJECT, steps=1)
+    law = canary_law(*row, Unit.SUBJECT, steps=1)
     assert law is not None
     assert law.chances == pytest.approx(chances)
     assert (law.unit, law.base) == (unit, base)
 
 
 def test_what_was_priced_otherwise_has_no_law() -> None:
-    assert law_of(*prepared("subject_dp").plan.rows[0], Unit.ITEM, steps=1) is None
-    assert law_of(*prepared("higradavg_dp").plan.rows[0], Unit.ITEM, steps=1) is None
-    assert law_of(*prepared("local_item_dp").plan.rows[0], Unit.ITEM, steps=1) is not None
+    assert canary_law(*prepared("subject_dp").plan.rows[0], Unit.ITEM, steps=1) is None
+    assert canary_law(*prepared("higradavg_dp").plan.rows[0], Unit.ITEM, steps=1) is None
+    assert canary_law(*prepared("local_item_dp").plan.rows[0], Unit.ITEM, steps=1) is not None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wholegrain.audit.membership import auc, cast_of, measured, membership, rate_at
+from wholegrain.audit.membership import auc, measure_attack, membership, split_members, true_positive_rate
 from wholegrain.audit.roc_figure import write_figure
 from wholegrain.data.clinics import clinics
 from wholegrain.data.subjects import SubjectData
@@ -19,7 +19,7 @@ NONE = Guarantee(unit=Unit.SUBJECT, standing=Standing.NONE, epsilon=np.inf, delt
 
 def test_nobody_is_asked_about_by_an_item_that_was_trained_on() -> None:
     data = clinics(patients=200, clinics=2, span=2, visits=7).data
-    cast = cast_of(data, seed=0)
+    cast = split_members(data, seed=0)
     assert not set(cast.trained) & set(cast.kept)
     trained, kept = data.take(cast.trained), data.take(cast.kept)
     members = set(trained.subjects)
@@ -33,7 +33,7 @@ def test_nobody_is_asked_about_by_an_item_that_was_trained_on() -> None:
 def test_it_takes_people_with_two_items() -> None:
     lonely = SubjectData(np.zeros((50, 1), np.float32), np.zeros(50, np.int64), np.arange(50))
     with pytest.raises(DataError, match="two items or more"):
-        cast_of(lonely, seed=0)
+        split_members(lonely, seed=0)
 
 
 def test_the_area_is_mann_and_whitneys() -> None:
@@ -46,18 +46,18 @@ def test_intervals_cover_what_they_should() -> None:
     """AUC of two unit normals one apart is Φ(1/√2)."""
     draws, true, covered = np.random.default_rng(1), float(stats.norm.cdf(1 / np.sqrt(2))), 0
     for seed in range(60):
-        found = measured(draws.normal(1.0, size=80), draws.normal(size=80), NONE, 0.95, seed)
+        found = measure_attack(draws.normal(1.0, size=80), draws.normal(size=80), NONE, 0.95, seed)
         covered += found.auc_interval[0] <= true <= found.auc_interval[1]
     assert covered >= 50
 
 
 def test_rates_are_taken_above_a_line_with_few_false_ones() -> None:
     others = np.arange(1000.0)
-    found = rate_at(np.array([989.5, 990.5, 995.0, 2.0]), others, 0.01, 0.95)
+    found = true_positive_rate(np.array([989.5, 990.5, 995.0, 2.0]), others, 0.01, 0.95)
     assert found.true_positives == 0.75  # above 989, ten others are
     assert found.low < 0.75 < found.high
     assert found.resolved
-    assert not rate_at(np.array([1.0]), others[:50], 0.01, 0.95).resolved
+    assert not true_positive_rate(np.array([1.0]), others[:50], 0.01, 0.95).resolved
 
 
 def spec(policy: str, **privacy: object) -> RunSpec:

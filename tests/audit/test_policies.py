@@ -3,7 +3,7 @@
 import pytest
 
 from audit.planted import POLICIES, audited, prepared
-from wholegrain.audit.auditing import Verdict
+from wholegrain.audit.auditing import AuditVerdict
 from wholegrain.privacy.definitions import Standing
 
 QUICK = ("local_group_dp", "subject_dp")
@@ -18,6 +18,6 @@ def test_what_was_proved_holds_and_half_of_it_is_in_use(policy: str, model: str)
     found = audited(run, canaries=5000, runs=60 if policy == "user_ldp" else 8)
     assert found.proved.standing is Standing.PROVED
     assert 2.0 < found.proved.epsilon < 8.0
-    assert found.verdict is Verdict.CONSISTENT
+    assert found.verdict is AuditVerdict.CONSISTENT
     assert 0.5 * found.proved.epsilon <= found.epsilon <= found.proved.epsilon
     assert all(check.passed for check in found.checks)

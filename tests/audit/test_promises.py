@@ -1,9 +1,9 @@
 """Where a promise is about something else than a subject, or falls short: an audit shows it."""
 
 from audit.planted import prepared
-from wholegrain.audit.attacks import in_a_crowd
-from wholegrain.audit.auditing import TRIALS, Settings, Verdict, audit
-from wholegrain.audit.estimators import Evidence, by_one_run
+from wholegrain.audit.attacks import attack_crowd
+from wholegrain.audit.auditing import TRIALS, AuditSettings, AuditVerdict, audit
+from wholegrain.audit.estimators import AttackEvidence, one_run_bound
 from wholegrain.audit.simulate import noise_like
 from wholegrain.data.clinics import clinics
 from wholegrain.privacy.definitions import Standing, Unit
@@ -18,8 +18,8 @@ def test_what_an_item_is_promised_does_not_hide_a_subject_with_many() -> None:
     assert item.standing is subject.standing is Standing.PROVED
     bounds = {}
     for unit in (Unit.ITEM, Unit.SUBJECT):
-        found = in_a_crowd(run, noise_like(run), unit, 2000, seed=0)
-        bounds[unit] = by_one_run(Evidence(found.coins, found.scores["level"], item.delta), 0.05).epsilon
+        found = attack_crowd(run, noise_like(run), unit, 2000, seed=0)
+        bounds[unit] = one_run_bound(AttackEvidence(found.coins, found.scores["level"], item.delta), 0.05).epsilon
     assert 3.0 < item.epsilon < 4.0
     assert 0 < bounds[Unit.ITEM] < item.epsilon < bounds[Unit.SUBJECT] < subject.epsilon
 
@@ -34,11 +34,11 @@ def test_local_group_dp_as_printed_gives_away_more_than_it_claims() -> None:
         }
     )
     dataset = clinics(patients=20, clinics=1, span=1, visits=3)
-    found = audit(prepare(spec, dataset=dataset), dataset, Settings(runs=150))
+    found = audit(prepare(spec, dataset=dataset), dataset, AuditSettings(runs=150))
     assert found.proved.standing is Standing.NONE
     assert found.claimed is not None
     assert found.claimed.epsilon == 0.5
-    assert found.verdict is Verdict.CLAIM_REFUTED
+    assert found.verdict is AuditVerdict.CLAIM_REFUTED
     best = max(found.findings, key=lambda each: each.epsilon)
     assert (best.attack, best.method) == ("alone: louder", TRIALS)
 
@@ -46,6 +46,6 @@ def test_local_group_dp_as_printed_gives_away_more_than_it_claims() -> None:
 def test_fedavg_promises_nothing_and_keeps_it() -> None:
     spec = RunSpec.of({"policy": {"name": "fedavg", "rate": 0.5}, "rounds": {"count": 2}})
     dataset = clinics(patients=80, clinics=4, span=1, visits=2)
-    found = audit(prepare(spec, dataset=dataset), dataset, Settings(canaries=1000, runs=4))
-    assert found.verdict is Verdict.NOTHING_PROMISED
+    found = audit(prepare(spec, dataset=dataset), dataset, AuditSettings(canaries=1000, runs=4))
+    assert found.verdict is AuditVerdict.NOTHING_PROMISED
     assert found.epsilon > 3.0

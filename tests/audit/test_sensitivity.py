@@ -13,21 +13,21 @@ from torch.nn.functional import cross_entropy
 
 from audit.planted import POLICIES, SinglePrecision, audited, prepared, rounded_up
 from wholegrain.audit import sensitivity
-from wholegrain.audit.auditing import Verdict
+from wholegrain.audit.auditing import AuditVerdict
 from wholegrain.audit.sensitivity import extreme_vectors, largest_move, move_among_many, scaled_vector
-from wholegrain.audit.sums import allowed_move, handed_over
+from wholegrain.audit.sums import allowed_move, noised_sum_input
 from wholegrain.gradients import clipping
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 
 MOVE = "how far one subject moves the sum"
 MANY = 1_000_000
 
 
-def in_single_precision(run: Prepared) -> Prepared:
+def in_single_precision(run: PreparedRun) -> PreparedRun:
     return replace(run, clipped_sum=SinglePrecision(run.model, cross_entropy))
 
 
@@ -41,7 +41,7 @@ def test_squares_that_underflow_let_raw_features_through() -> None:
     run = in_single_precision(prepared("subject_dp"))
     assert largest_move(run, seed=0) > 1e3
     found = audited(run)
-    assert found.verdict is Verdict.VIOLATION
+    assert found.verdict is AuditVerdict.VIOLATION
     assert found.failed == (MOVE,)
 
 
@@ -71,7 +71,7 @@ def test_sums_in_single_precision_are_off_by_more_than_a_subject_may_be(monkeypa
 def test_the_verdict_is_a_violation_where_sums_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensitivity, "BookKeeping", SinglePrecision)
     found = audited(prepared("subject_dp"), subjects=MANY)
-    assert found.verdict is Verdict.VIOLATION
+    assert found.verdict is AuditVerdict.VIOLATION
     assert found.failed == ("the same, one of 1,000,000 subjects",)
 
 
@@ -114,4 +114,4 @@ def test_what_is_handed_over_is_the_sum_before_noise() -> None:
     policy = run.plan.policy_for(name)
     groups = torch.unique(silo.targets.new_tensor(silo.data.subjects), return_inverse=True)[1]
     expected = run.clipped_sum(run.first, silo.inputs, silo.targets, groups, policy.clip).total.double()
-    torch.testing.assert_close(handed_over(run.clipped_sum, silo, policy, run.first), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(noised_sum_input(run.clipped_sum, silo, policy, run.first), expected, rtol=0, atol=1e-5)

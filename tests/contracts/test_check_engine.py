@@ -17,7 +17,7 @@ from wholegrain.models.model_catalog import build
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 
@@ -52,7 +52,7 @@ def silos() -> dict[str, Silo]:
 def plan() -> Plan:
     return make_plan(
         "subject_dp",
-        Settings(batch_size=4),
+        PolicySettings(batch_size=4),
         Federation(silos=tuple(silo.facts for silo in silos().values())),
         Horizon(silos=NAMES, rounds=5, steps=3),
         Goal(epsilon=None, delta=1e-5, noise_multiplier=0.9, accountant=Unpriced()),

@@ -11,7 +11,7 @@ import torch
 import wholegrain as wg
 from wholegrain.errors import SpecError
 from wholegrain.runs.metrics import METRICS, find_metrics
-from wholegrain.runs.summary import round_facts, round_of
+from wholegrain.runs.summary import read_round, round_facts
 
 every_metric = pytest.mark.parametrize("name", METRICS)
 TARGETS = torch.tensor([0, 1, 2, 1, 0, 0])
@@ -54,7 +54,7 @@ def test_metrics_are_scored_and_kept_in_the_record(
     score = run.scores["test"]
     assert ["accuracy", *score.further] == names
     assert np.isnan(score.further["own_metrics:broken"])
-    kept = round_of(round_facts(run.rounds[-1])).scores["test"]
+    kept = read_round(round_facts(run.rounds[-1])).scores["test"]
     assert kept.further == pytest.approx(score.further, abs=1e-6, nan_ok=True)
     assert not trained([]).scores["test"].further
 

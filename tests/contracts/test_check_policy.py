@@ -24,12 +24,12 @@ from wholegrain.policies.guarantees import obstacles, step_event
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings, find
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings, find
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.silo.training import Silo, Trainer
 
 SIGMA, CLIP_NORM, CAP, RATE = 1.3, 0.4, 2, 0.35
-SETTINGS = Settings(rate=RATE, clip_norm=CLIP_NORM, group_cap=CAP, items_per_step=CAP)
+SETTINGS = PolicySettings(rate=RATE, clip_norm=CLIP_NORM, group_cap=CAP, items_per_step=CAP)
 COUNTS = [6, 5, 3, 2, 1, 1]
 FACTS = SiloFacts(name="silo", items=sum(COUNTS), subjects=len(COUNTS), items_per_subject=max(COUNTS))
 EMPTY = Batch(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -243,4 +243,4 @@ def test_a_row_reads_the_optional_settings_that_its_entry_names_and_no_others(na
 
 def test_local_group_dp_needs_its_cap() -> None:
     with pytest.raises(SpecError, match="group_cap"):
-        find("local_group_dp").row(Settings(rate=0.1), FACTS)
+        find("local_group_dp").row(PolicySettings(rate=0.1), FACTS)

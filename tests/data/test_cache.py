@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wholegrain.data import cache
-from wholegrain.data.cache import Arrays, Origin, remembered
+from wholegrain.data.cache import Arrays, Origin, load_cached
 
 ARRAYS = {
     "images": np.arange(600, dtype=np.uint8).reshape(3, 200),
@@ -51,17 +51,17 @@ def assert_same(arrays: Arrays) -> None:
 
 def test_the_second_time_nothing_is_parsed(origin: Origin) -> None:
     parser = Parser()
-    assert_same(remembered(origin, parser))
-    assert_same(remembered(origin, parser))
+    assert_same(load_cached(origin, parser))
+    assert_same(load_cached(origin, parser))
     assert parser.asked == 1
-    assert all(array.flags.writeable for array in remembered(origin, parser).values())
+    assert all(array.flags.writeable for array in load_cached(origin, parser).values())
 
 
 @pytest.mark.parametrize("mask", [0, 0o022])
 def test_raw_items_are_closed_to_others_whatever_the_umask(origin: Origin, mask: int) -> None:
     before = os.umask(mask)
     try:
-        remembered(origin, Parser())
+        load_cached(origin, Parser())
     finally:
         os.umask(before)
     assert stat.S_IMODE(origin.place.stat().st_mode) == 0o600
@@ -69,7 +69,7 @@ def test_raw_items_are_closed_to_others_whatever_the_umask(origin: Origin, mask:
 
 
 def test_it_is_kept_in_the_cache_folder_for_its_owner_alone(origin: Origin, tmp_path: Path) -> None:
-    remembered(origin, Parser())
+    load_cached(origin, Parser())
     kept = list((tmp_path / "cache" / "data").iterdir())
     assert kept == [origin.place]
     assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
@@ -92,31 +92,31 @@ def change_all_but_the_date(origin: Origin) -> None:
 
 @pytest.mark.parametrize("change", [change_content, change_date, change_all_but_the_date])
 def test_changed_files_are_parsed_again_and_replace_the_old(origin: Origin, change: Callable[[Origin], None]) -> None:
-    remembered(origin, Parser({"old": np.zeros(3)}))
+    load_cached(origin, Parser({"old": np.zeros(3)}))
     change(origin)
     parser = Parser()
-    assert_same(remembered(origin, parser))
-    assert_same(remembered(origin, parser))
+    assert_same(load_cached(origin, parser))
+    assert_same(load_cached(origin, parser))
     assert parser.asked == 1
     assert len(list(origin.place.parent.iterdir())) == 1
 
 
 def test_a_file_more_is_another_origin(origin: Origin, tmp_path: Path) -> None:
-    remembered(origin, Parser({"old": np.zeros(3)}))
+    load_cached(origin, Parser({"old": np.zeros(3)}))
     (tmp_path / "c.json").write_text("more")
     more = Origin(origin.reader, origin.root, (*origin.files, tmp_path / "c.json"))
-    assert_same(remembered(more, Parser()))
+    assert_same(load_cached(more, Parser()))
 
 
 def test_another_reader_has_a_place_of_its_own(origin: Origin) -> None:
-    remembered(origin, Parser({"old": np.zeros(3)}))
-    assert_same(remembered(Origin("reader-v2", origin.root, origin.files), Parser()))
+    load_cached(origin, Parser({"old": np.zeros(3)}))
+    assert_same(load_cached(Origin("reader-v2", origin.root, origin.files), Parser()))
 
 
 def test_another_format_is_not_read(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
-    remembered(origin, Parser({"old": np.zeros(3)}))
+    load_cached(origin, Parser({"old": np.zeros(3)}))
     monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
-    assert_same(remembered(origin, Parser()))
+    assert_same(load_cached(origin, Parser()))
 
 
 def test_files_that_change_while_they_are_read_are_not_kept(origin: Origin) -> None:
@@ -124,20 +124,20 @@ def test_files_that_change_while_they_are_read_are_not_kept(origin: Origin) -> N
         change_content(origin)
         return ARRAYS
 
-    assert_same(remembered(origin, parse))
+    assert_same(load_cached(origin, parse))
     assert not origin.place.exists()
 
 
 def kept_bytes(origin: Origin) -> bytes:
-    remembered(origin, Parser())
+    load_cached(origin, Parser())
     return origin.place.read_bytes()
 
 
 def assert_made_again(origin: Origin) -> None:
     parser = Parser()
-    assert_same(remembered(origin, parser))
+    assert_same(load_cached(origin, parser))
     assert parser.asked == 1
-    assert_same(remembered(origin, parser))
+    assert_same(load_cached(origin, parser))
     assert parser.asked == 1
 
 
@@ -187,20 +187,20 @@ def test_any_changed_byte_is_harmless(tmp_path_factory: pytest.TempPathFactory, 
     content = bytearray(kept_bytes(origin))
     content[place % len(content)] ^= flip
     origin.place.write_bytes(content)
-    assert_same(remembered(origin, Parser()))
+    assert_same(load_cached(origin, Parser()))
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(origin: Origin, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
     parser = Parser()
-    assert_same(remembered(origin, parser))
-    assert_same(remembered(origin, parser))
+    assert_same(load_cached(origin, parser))
+    assert_same(load_cached(origin, parser))
     assert parser.asked == 2
 
 
 def test_a_place_that_is_taken_by_a_folder_is_done_without(origin: Origin) -> None:
     origin.place.mkdir(parents=True)
-    assert_same(remembered(origin, Parser()))
+    assert_same(load_cached(origin, Parser()))
     assert list(origin.place.parent.iterdir()) == [origin.place]
 
 
@@ -209,7 +209,7 @@ def test_nothing_half_written_stays(origin: Origin, monkeypatch: pytest.MonkeyPa
         raise OSError("No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    assert_same(remembered(origin, Parser()))
+    assert_same(load_cached(origin, Parser()))
     assert list(origin.place.parent.iterdir()) == []
 
 
@@ -218,12 +218,12 @@ def test_errors_of_the_parser_come_through(origin: Origin) -> None:
         raise ValueError("broken source")
 
     with pytest.raises(ValueError, match="broken source"):
-        remembered(origin, parse)
+        load_cached(origin, parse)
     assert not origin.place.exists()
 
 
 def test_a_file_that_is_gone_is_the_parsers_to_tell(origin: Origin) -> None:
     origin.files[0].unlink()
     parser = Parser()
-    remembered(origin, parser)
+    load_cached(origin, parser)
     assert parser.asked == 1

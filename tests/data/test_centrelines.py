@@ -27,15 +27,15 @@ RECTANGLES = st.tuples(st.integers(2, 28), st.integers(2, 28), st.integers(1, 9)
 @given(st.lists(RECTANGLES, min_size=1, max_size=5))
 def test_thinning_keeps_what_hangs_together_and_adds_nothing(rectangles: list[tuple[int, int, int, int]]) -> None:
     drawn = filled(rectangles)
-    lines = centrelines.thinned(drawn)
+    lines = centrelines.thin_strokes(drawn)
     assert not (lines & ~drawn).any()
     assert label(lines[0], EIGHT)[1] == label(drawn[0], EIGHT)[1]
-    assert (centrelines.thinned(lines) == lines).all()
+    assert (centrelines.thin_strokes(lines) == lines).all()
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8])
 def test_a_bar_of_any_width_becomes_one_line_along_its_middle(width: int) -> None:
-    lines = centrelines.thinned(filled([(5, 10, 30, width)]))[0]
+    lines = centrelines.thin_strokes(filled([(5, 10, 30, width)]))[0]
     assert lines.sum(axis=1).max() == 1
     assert lines.sum() >= 30 - width
     assert np.argwhere(lines)[:, 1].mean() == pytest.approx(10 + (width - 1) / 2, abs=0.6)
@@ -43,14 +43,14 @@ def test_a_bar_of_any_width_becomes_one_line_along_its_middle(width: int) -> Non
 
 def test_a_ring_stays_a_ring() -> None:
     ring = filled([(5, 5, 20, 20)]) & ~filled([(10, 10, 10, 10)])
-    lines = centrelines.thinned(ring)[0]
+    lines = centrelines.thin_strokes(ring)[0]
     assert label(~lines)[1] == 2
 
 
 def test_one_picture_does_not_wear_another() -> None:
     one, other = filled([(5, 5, 4, 20)]), filled([(2, 12, 30, 5)])
-    both = centrelines.thinned(np.concatenate([one, other]))
-    assert (both == np.concatenate([centrelines.thinned(one), centrelines.thinned(other)])).all()
+    both = centrelines.thin_strokes(np.concatenate([one, other]))
+    assert (both == np.concatenate([centrelines.thin_strokes(one), centrelines.thin_strokes(other)])).all()
 
 
 def test_every_character_of_every_face_is_there_once_and_centred() -> None:

@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from wholegrain.data.data_folder import located
+from wholegrain.data.data_folder import find_data
 from wholegrain.errors import DataError, SpecError
 
 
 def test_a_path_that_is_given_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHOLEGRAIN_DATA", "/nowhere")
-    assert located(str(tmp_path), "femnist", "femnist") == tmp_path
-    assert located(tmp_path, "femnist", "femnist") == tmp_path
+    assert find_data(str(tmp_path), "femnist", "femnist") == tmp_path
+    assert find_data(tmp_path, "femnist", "femnist") == tmp_path
 
 
 def test_otherwise_the_usual_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHOLEGRAIN_DATA", str(tmp_path))
-    assert located(None, "mnist_writers") == tmp_path
+    assert find_data(None, "mnist_writers") == tmp_path
     (tmp_path / "femnist").mkdir()
-    assert located(None, "femnist", "femnist") == tmp_path / "femnist"
+    assert find_data(None, "femnist", "femnist") == tmp_path / "femnist"
     with pytest.raises(DataError, match=r"There is no .*plays.* set data\.options\.path"):
-        located(None, "plays", "plays.txt")
+        find_data(None, "plays", "plays.txt")
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -29,16 +29,16 @@ def test_without_either_it_says_what_to_set(value: str | None, monkeypatch: pyte
     if value is not None:
         monkeypatch.setenv("WHOLEGRAIN_DATA", value)
     with pytest.raises(DataError, match=r"'femnist' reads files .* data\.options\.path .* WHOLEGRAIN_DATA .*'femnist'"):
-        located(None, "femnist", "femnist")
+        find_data(None, "femnist", "femnist")
 
 
 @pytest.mark.parametrize("path", ["none", "a\0b", "x" * 5000])
 def test_a_path_that_leads_nowhere(path: str, tmp_path: Path) -> None:
     with pytest.raises(DataError):
-        located(tmp_path / path, "femnist", "femnist")
+        find_data(tmp_path / path, "femnist", "femnist")
 
 
 @pytest.mark.parametrize("path", [3, True, ["a"], {"a": 1}])
 def test_a_path_that_is_no_name(path: object) -> None:
     with pytest.raises(SpecError, match="name of a file or folder"):
-        located(path, "femnist", "femnist")  # type: ignore[arg-type]
+        find_data(path, "femnist", "femnist")  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wholegrain.data import draws
-from wholegrain.data.draws import NumpyDraws, SecureDraws, draws_of
+from wholegrain.data.draws import NumpyDraws, SecureDraws, as_draws
 
 KEY = bytes(range(32))
 
@@ -63,5 +63,5 @@ def test_a_choice_is_of_different_things(size: int) -> None:
 
 def test_only_a_numpy_generator_is_wrapped() -> None:
     secure = SecureDraws(KEY)
-    assert draws_of(secure) is secure
-    assert isinstance(draws_of(np.random.default_rng(0)), draws.NumpyDraws)
+    assert as_draws(secure) is secure
+    assert isinstance(as_draws(np.random.default_rng(0)), draws.NumpyDraws)

@@ -109,7 +109,7 @@ def test_split_needs_a_name_for_every_item() -> None:
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
 def test_by_subject_never_splits_a_subject(fraction: float) -> None:
     data = people()
-    kept, held_out = partition.by_subject(data, fraction, Coins.seeded(0), "test")
+    kept, held_out = partition.split_by_subject(data, fraction, Coins.seeded(0), "test")
     assert sorted([*kept, *held_out]) == list(range(data.items))
     assert not set(data.subjects[kept]) & set(data.subjects[held_out])
     share = len(set(data.subjects[held_out])) / SUBJECTS
@@ -120,7 +120,7 @@ def test_by_subject_never_splits_a_subject(fraction: float) -> None:
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
 def test_by_item_holds_out_a_share_of_the_items(fraction: float) -> None:
     data = people()
-    kept, held_out = partition.by_item(data, fraction, Coins.seeded(0), "test")
+    kept, held_out = partition.split_by_item(data, fraction, Coins.seeded(0), "test")
     assert sorted([*kept, *held_out]) == list(range(data.items))
     assert len(held_out) / data.items == pytest.approx(fraction, abs=0.03)
     assert len(held_out) / data.items == fraction or 0 < fraction < 1
@@ -129,6 +129,6 @@ def test_by_item_holds_out_a_share_of_the_items(fraction: float) -> None:
 def test_parts_with_different_names_are_drawn_apart() -> None:
     data = people()
     test, again, validation = (
-        partition.by_subject(data, 0.5, Coins.seeded(0), name)[1] for name in ("test", "test", "validation")
+        partition.split_by_subject(data, 0.5, Coins.seeded(0), name)[1] for name in ("test", "test", "validation")
     )
     assert test.tolist() == again.tolist() != validation.tolist()

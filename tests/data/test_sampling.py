@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wholegrain.data.draws import SecureDraws
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling, Source
 from wholegrain.data.subjects import Roster
-from wholegrain.gradients.clip_units import arranged
+from wholegrain.gradients.clip_units import sort_into_runs
 
 SAMPLERS: list[Sampling] = [
     PoissonItems(0.6),
@@ -67,7 +67,7 @@ def test_the_same_items_are_the_same_batch_however_they_were_drawn(roster: Roste
 @given(roster=rosters, seed=st.integers(0, 999))
 def test_gradients_of_subjects_need_not_put_a_batch_in_order(roster: Roster, seed: int) -> None:
     batch = draw(FixedItems(roster.items), roster, seed)
-    order, sizes = arranged(torch.from_numpy(batch.groups))
+    order, sizes = sort_into_runs(torch.from_numpy(batch.groups))
     assert order is None
     assert sizes.tolist() == batch.group_sizes.tolist()
 

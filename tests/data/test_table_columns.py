@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 from wholegrain.data.table import read
-from wholegrain.data.table_columns import Column, Kind, columns
+from wholegrain.data.table_columns import Column, ColumnKind, columns
 from wholegrain.errors import DataError, SpecError
 
 FRAME = pl.DataFrame(
     {"id": ["a", "b"], "age": [1, 2], "weight": [1.5, None], "ill": [True, False], "when": [date(2020, 1, 1)] * 2}
 )
-KINDS = [Kind.NAME, Kind.WHOLE, Kind.NUMBER, Kind.NAME, Kind.OTHER]
+KINDS = [ColumnKind.NAME, ColumnKind.WHOLE, ColumnKind.NUMBER, ColumnKind.NAME, ColumnKind.OTHER]
 
 
 def test_a_parquet_files_columns(tmp_path: Path) -> None:
@@ -23,13 +23,13 @@ def test_a_parquet_files_columns(tmp_path: Path) -> None:
 
 def test_a_csv_files_columns(tmp_path: Path) -> None:
     FRAME.write_csv(tmp_path / "t.csv")
-    kinds = [*KINDS[:-1], Kind.NAME]  # a date in a CSV is text
+    kinds = [*KINDS[:-1], ColumnKind.NAME]  # a date in a CSV is text
     assert list(columns(tmp_path / "t.csv")) == [Column(n, k) for n, k in zip(FRAME.columns, kinds, strict=True)]
 
 
 def test_only_the_first_rows_of_a_csv_are_read(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,age,sex\n" + "a,1,f\n" * 150 + "a,old,f\n")
-    assert columns(tmp_path / "t.csv")[1].kind is Kind.WHOLE
+    assert columns(tmp_path / "t.csv")[1].kind is ColumnKind.WHOLE
 
 
 @pytest.mark.parametrize("name", ['with "quotes"', "a.b", " led by a space", "größe", "new\nline", "[x]", "a=b", "#c"])

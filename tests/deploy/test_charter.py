@@ -10,8 +10,8 @@ pytest.importorskip("flwr")
 
 from deployment import as_toml, charter_tree, write_charter, write_table
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import hosted
-from wholegrain.deploy.silo_service import facts_of, standing_of
+from wholegrain.deploy.client import open_silo
+from wholegrain.deploy.silo_service import operator_status, public_facts
 from wholegrain.errors import DataError, SpecError
 
 
@@ -153,25 +153,25 @@ def test_blanks_must_be_filled_wherever_they_are(tmp_path: Path) -> None:
 
 def test_a_policy_that_nobody_knows_is_refused_when_the_silo_opens(tmp_path: Path) -> None:
     charter = load_charter(write_charter(tmp_path, allow={"policies": ["subject_pd"]}))
-    with pytest.raises(SpecError, match="did you mean 'subject_dp'"), hosted(charter):
+    with pytest.raises(SpecError, match="did you mean 'subject_dp'"), open_silo(charter):
         pass
 
 
 def test_data_that_breaks_its_bound_is_refused_where_the_charter_says_so(tmp_path: Path) -> None:
     charter = load_charter(write_charter(tmp_path, limit={"items_per_subject": 2, "surplus": "refuse"}))
-    with pytest.raises(DataError, match="more than items_per_subject = 2"), hosted(charter):
+    with pytest.raises(DataError, match="more than items_per_subject = 2"), open_silo(charter):
         pass
 
 
 def test_data_is_held_to_its_bound_otherwise(tmp_path: Path) -> None:
-    with hosted(load_charter(write_charter(tmp_path, limit={"items_per_subject": 2}))) as host:
+    with open_silo(load_charter(write_charter(tmp_path, limit={"items_per_subject": 2}))) as host:
         assert host.silo.data.largest_subject == 2
         assert host.silo.facts.items_per_subject == 2
         assert host.silo.facts.drops_surplus
 
 
 def test_held_out_subjects_are_never_trained_on(tmp_path: Path) -> None:
-    with hosted(load_charter(write_charter(tmp_path, held_out=0.25))) as host:
+    with open_silo(load_charter(write_charter(tmp_path, held_out=0.25))) as host:
         assert host.held_out is not None
         assert not set(host.held_out.subjects) & set(host.silo.data.subjects)
         assert host.held_out.subject_count + host.silo.data.subject_count == 40
@@ -191,9 +191,9 @@ def test_what_is_told_of_a_silo_is_what_its_owner_declares(tmp_path: Path, noise
     told, counted = [], []
     for people in (40, 20):
         write_table(tmp_path / "visits.csv", people)
-        with hosted(load_charter(path)) as host:
-            told.append(facts_of(host))
-            counted.append(standing_of(host)["counted (not private)"])
+        with open_silo(load_charter(path)) as host:
+            told.append(public_facts(host))
+            counted.append(operator_status(host)["counted (not private)"])
     assert told[0] == told[1]
     assert (told[0]["items"], told[0]["subjects"]) == (7000, 900)
     assert counted[0].endswith("of 40 subjects")
@@ -205,7 +205,7 @@ def test_the_seed_of_a_charter_decides_nothing_where_noise_is_secure(
 ) -> None:
     def trained_on(seed: int, noise: str, silo: str = "north") -> list[int]:
         path = write_charter(tmp_path, seed=seed, silo=silo, held_out=0.5, limit={"noise": noise})
-        with hosted(load_charter(path)) as host:
+        with open_silo(load_charter(path)) as host:
             return sorted(set(host.silo.data.subjects.tolist()))
 
     assert trained_on(1, "seeded") != trained_on(2, "seeded")

@@ -20,8 +20,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 from deployment import ask, message, task, text_message, vector, write_charter
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import FAILED, app, hosted, reply_to
-from wholegrain.deploy.silo_service import Host
+from wholegrain.deploy.client import FAILED, answer, app, open_silo
+from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.errors import DataError
 from wholegrain.silo.training import Trainer
@@ -30,8 +30,8 @@ SECRET = "p007 has the value 3.1415"
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    with hosted(load_charter(write_charter(tmp_path / "north"))) as found:
+def host(tmp_path: Path) -> Iterator[SiloService]:
+    with open_silo(load_charter(write_charter(tmp_path / "north"))) as found:
         yield found
 
 
@@ -39,7 +39,7 @@ def said(reply: Message) -> dict[str, Any]:
     return wire.read_answer(reply)
 
 
-def refusals(host: Host) -> list[dict[str, Any]]:
+def refusals(host: SiloService) -> list[dict[str, Any]]:
     assert host.ledger.path is not None
     path = host.ledger.path.with_name("refusals.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -57,17 +57,17 @@ def test_refusals_and_ledger_are_closed_to_others_whatever_the_umask(tmp_path: P
     """What a refusal quotes, and what was released from the data, are their owner's alone."""
     before = os.umask(mask)
     try:
-        with hosted(load_charter(write_charter(tmp_path / "north"))) as host:
-            reply_to(ask(task(model="mlp")), host)
-            reply_to(ask(task()), host)
+        with open_silo(load_charter(write_charter(tmp_path / "north"))) as host:
+            answer(ask(task(model="mlp")), host)
+            answer(ask(task()), host)
     finally:
         os.umask(before)
     for name in ("refusals.jsonl", "ledger.sqlite", "ledger.sqlite.heads"):
         assert stat.S_IMODE((tmp_path / "north" / name).stat().st_mode) == 0o600
 
 
-def test_a_query_is_answered_with_name_and_public_sizes(host: Host) -> None:
-    reply = reply_to(message(kind="query"), host)
+def test_a_query_is_answered_with_name_and_public_sizes(host: SiloService) -> None:
+    reply = answer(message(kind="query"), host)
     assert said(reply) == {
         "silo": "north",
         "items": 100,
@@ -80,8 +80,8 @@ def test_a_query_is_answered_with_name_and_public_sizes(host: Host) -> None:
     assert not reply.content.array_records
 
 
-def test_a_task_is_answered_with_the_update_and_nothing_else(host: Host) -> None:
-    reply = reply_to(ask(task(), vector(0.5)), host)
+def test_a_task_is_answered_with_the_update_and_nothing_else(host: SiloService) -> None:
+    reply = answer(ask(task(), vector(0.5)), host)
     assert said(reply) == {"silo": "north"}
     assert set(reply.content) == {wire.ANSWER, wire.PARAMETERS}
     update = wire.read_vector(reply)
@@ -90,30 +90,30 @@ def test_a_task_is_answered_with_the_update_and_nothing_else(host: Host) -> None
     assert not refusals(host)
 
 
-def test_a_reply_goes_to_whom_asked(host: Host) -> None:
+def test_a_reply_goes_to_whom_asked(host: SiloService) -> None:
     asked = ask(task())
-    reply = reply_to(asked, host)
+    reply = answer(asked, host)
     assert reply.metadata.reply_to_message_id == "message-1"
     assert (reply.metadata.src_node_id, reply.metadata.dst_node_id) == (2, 1)
     assert reply.metadata.run_id == 7
 
 
-def test_a_message_type_with_an_action_is_the_same_message(host: Host) -> None:
-    assert "refused" not in said(reply_to(message(kind="query.who"), host))
-    assert "refused" not in said(reply_to(ask(task(), kind="train.now"), host))
+def test_a_message_type_with_an_action_is_the_same_message(host: SiloService) -> None:
+    assert "refused" not in said(answer(message(kind="query.who"), host))
+    assert "refused" not in said(answer(ask(task(), kind="train.now"), host))
 
 
-def test_a_refusal_is_told_by_its_rule_and_kept_by_the_silo(host: Host) -> None:
-    reply = reply_to(ask(task(noise_multiplier=0.5)), host)
+def test_a_refusal_is_told_by_its_rule_and_kept_by_the_silo(host: SiloService) -> None:
+    reply = answer(ask(task(noise_multiplier=0.5)), host)
     told = "[limit.smallest_noise] a noise multiplier of 0.5 is too small"
     assert said(reply) == {"silo": "north", "refused": told}
     assert set(reply.content) == {wire.ANSWER}
     (line,) = refusals(host)
     assert line["refused"] == told
     assert (line["message"], line["run"], line["round"]) == ("train", 7, "0")
-    reply_to(ask(task(model="mlp")), host)
+    answer(ask(task(model="mlp")), host)
     start = wire.StartTask(digest="0" * 64, train="head")
-    reply = reply_to(ask(task(start=start)), host)
+    reply = answer(ask(task(start=start)), host)
     told = f"[allow.models] the model 'logistic' is agreed to from no backbone, not from {start}"
     assert said(reply) == {"silo": "north", "refused": told}
     assert [line["refused"] for line in refusals(host)[2:]] == [told]
@@ -121,56 +121,56 @@ def test_a_refusal_is_told_by_its_rule_and_kept_by_the_silo(host: Host) -> None:
 
 @pytest.mark.parametrize("error", [ValueError(SECRET), DataError(SECRET), MemoryError(SECRET), RecursionError(SECRET)])
 def test_an_error_that_was_not_foreseen_is_told_in_general_words_only(
-    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+    host: SiloService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     monkeypatch.setattr(Trainer, "train", dying(error))
     with caplog.at_level(logging.WARNING):
-        reply = reply_to(ask(task()), host)
+        reply = answer(ask(task()), host)
     assert said(reply) == {"silo": "north", "refused": FAILED}
     assert SECRET not in str(reply)
     assert SECRET in refusals(host)[0]["refused"]
     assert SECRET in caplog.text
 
 
-def test_the_silo_goes_on_after_an_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_silo_goes_on_after_an_error(host: SiloService, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "train", dying(ValueError(SECRET)))
-        reply_to(ask(task()), host)
-    assert "refused" not in said(reply_to(ask(task()), host))
+        answer(ask(task()), host)
+    assert "refused" not in said(answer(ask(task()), host))
 
 
-def test_a_ledger_that_cannot_be_trusted_is_told_in_general_words_only(host: Host) -> None:
+def test_a_ledger_that_cannot_be_trusted_is_told_in_general_words_only(host: SiloService) -> None:
     assert host.ledger.path is not None
     with sqlite3.connect(host.ledger.path) as database:
         database.execute("INSERT INTO entries VALUES (2, 'now', '{}', 'no hash')")
-    reply = reply_to(ask(task()), host)
+    reply = answer(ask(task()), host)
     assert said(reply) == {"silo": "north", "refused": FAILED}
     assert "cannot be trusted" in refusals(host)[0]["refused"]
 
 
 def test_refusals_that_cannot_be_written_down_are_refusals_all_the_same(
-    host: Host, caplog: pytest.LogCaptureFixture
+    host: SiloService, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert host.ledger.path is not None
     host.ledger.path.with_name("refusals.jsonl").mkdir()
-    assert said(reply_to(ask(task(model="mlp")), host))["refused"].startswith("[allow.models]")
+    assert said(answer(ask(task(model="mlp")), host))["refused"].startswith("[allow.models]")
     assert "refusals.jsonl' cannot be written" in caplog.text
 
 
-def test_a_server_writes_no_line_of_its_own_into_the_log(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_writes_no_line_of_its_own_into_the_log(host: SiloService, caplog: pytest.LogCaptureFixture) -> None:
     forged = "x\n2030-01-01 wholegrain.silo: all is well\x1b[2J"
-    reply_to(ask(task(model=forged)), host)
+    answer(ask(task(model=forged)), host)
     (record,) = caplog.records
     assert record.getMessage().isprintable()
     assert forged in refusals(host)[0]["refused"]
 
 
-def test_scores_leave_only_where_the_charter_lets_them(host: Host, tmp_path: Path) -> None:
-    assert said(reply_to(ask(task(), kind="evaluate"), host))["refused"].startswith("[allow.scores]")
+def test_scores_leave_only_where_the_charter_lets_them(host: SiloService, tmp_path: Path) -> None:
+    assert said(answer(ask(task(), kind="evaluate"), host))["refused"].startswith("[allow.scores]")
     open_silo = write_charter(tmp_path / "open", held_out=0.5, allow={"scores": ["accuracy"]})
-    with hosted(load_charter(open_silo)) as other:
+    with open_silo(load_charter(open_silo)) as other:
         head = other.ledger.head
-        reply = reply_to(ask(task(), kind="evaluate"), other)
+        reply = answer(ask(task(), kind="evaluate"), other)
         assert list(said(reply)["scores"]) == ["accuracy"]
         assert set(reply.content) == {wire.ANSWER}
         assert other.ledger.head == head
@@ -198,9 +198,9 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_garbage_is_answered_with_a_refusal_and_costs_nothing(host: Host, kind: str) -> None:
+def test_garbage_is_answered_with_a_refusal_and_costs_nothing(host: SiloService, kind: str) -> None:
     head = host.ledger.head
-    told = said(reply_to(GARBAGE[kind], host))
+    told = said(answer(GARBAGE[kind], host))
     assert told["refused"].startswith("[")
     assert told["refused"] != FAILED
     assert host.ledger.head == head
@@ -215,10 +215,10 @@ def test_garbage_is_answered_with_a_refusal_and_costs_nothing(host: Host, kind: 
     ),
     st.sampled_from(["train", "evaluate", "train.x"]),
 )
-def test_no_message_makes_a_silo_fail_or_pay(host: Host, records: dict[str, dict[str, Any]], kind: str) -> None:
+def test_no_message_makes_a_silo_fail_or_pay(host: SiloService, records: dict[str, dict[str, Any]], kind: str) -> None:
     head = host.ledger.head
     content = RecordDict({name: ConfigRecord(values) for name, values in records.items()})
-    assert said(reply_to(message(content, kind), host))["refused"].startswith("[message]")
+    assert said(answer(message(content, kind), host))["refused"].startswith("[message]")
     assert host.ledger.head == head
 
 
@@ -241,7 +241,7 @@ def test_what_the_app_spends_lasts(tmp_path: Path) -> None:
     path = write_charter(tmp_path)
     for _ in range(2):
         app(ask(task()), context(charter=str(path)))
-    with hosted(load_charter(path)) as host:
+    with open_silo(load_charter(path)) as host:
         (run,) = host.ledger.book.runs.values()
         assert run.reserved == {"north": 4}
 

@@ -34,7 +34,7 @@ from loopback import (
 )
 from wholegrain.deploy.certificates import silo_key
 from wholegrain.engines.wire import StartTask
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.ledger import Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -162,9 +162,13 @@ folder = "{folder}"
 """
 
 ASKED = {
-    "too much ε": ("limit.epsilon", {"settings": Settings(rate=1.0), "noise_multiplier": 0.5, "steps": 5}, vector()),
+    "too much ε": (
+        "limit.epsilon",
+        {"settings": PolicySettings(rate=1.0), "noise_multiplier": 0.5, "steps": 5},
+        vector(),
+    ),
     "less noise": ("limit.smallest_noise", {"noise_multiplier": 0.4}, vector()),
-    "a larger clip": ("limit.largest_clip", {"settings": Settings(rate=0.5, clip_norm=9.0)}, vector()),
+    "a larger clip": ("limit.largest_clip", {"settings": PolicySettings(rate=0.5, clip_norm=9.0)}, vector()),
     "more steps": ("limit.most_steps", {"steps": 6}, vector()),
     "another model": ("allow.models", {"model": "mlp"}, vector()),
     "another backbone": ("allow.models", {"start": StartTask(digest="0" * 64, train="head")}, vector()),

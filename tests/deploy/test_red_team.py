@@ -19,13 +19,13 @@ pytest.importorskip("flwr")
 from deployment import as_toml, ask, charter_tree, task, write_table
 from wholegrain.audit.confidence_bounds import Counts, rates, two_world_epsilon
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import hosted, reply_to
-from wholegrain.deploy.silo_service import Host, standing_of
+from wholegrain.deploy.client import answer, open_silo
+from wholegrain.deploy.silo_service import SiloService, operator_status
 from wholegrain.engines import wire
 from wholegrain.gradients import ghost_norms
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.rounding import SLACK
-from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Trainer
 
@@ -40,9 +40,9 @@ CONFIDENCE = 0.999
 
 
 @pytest.fixture
-def worlds(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+def worlds(tmp_path: Path) -> Iterator[tuple[SiloService, SiloService]]:
     """The silo with the victim and the silo without, each with its own ledger and a budget that no attack exhausts."""
-    opened = [hosted(load_charter(_charter(tmp_path / name, gone))) for name, gone in (("in", False), ("out", True))]
+    opened = [open_silo(load_charter(_charter(tmp_path / name, gone))) for name, gone in (("in", False), ("out", True))]
     yield opened[0].__enter__(), opened[1].__enter__()
     for context in opened:
         context.__exit__(None, None, None)
@@ -62,7 +62,7 @@ def _charter(folder: Path, gone: bool) -> Path:
     return path
 
 
-def parameters(host: Host, kind: str) -> Tensor:
+def parameters(host: SiloService, kind: str) -> Tensor:
     """What a server may send: any finite numbers."""
     layout = Layout.of(host.agreed[0].learner.model)
     start = torch.zeros(layout.size)
@@ -85,17 +85,17 @@ ATTACKS = {
 }
 
 
-def released(host: Host, start: Tensor, clip: float, rate: float, round: int) -> Tensor:
+def released(host: SiloService, start: Tensor, clip: float, rate: float, round: int) -> Tensor:
     """What the silo's answer says of its noisy sum, in clip norms."""
     asked = task(
-        steps=1, model=MODEL, settings=Settings(rate=1.0, clip_norm=clip), noise_multiplier=NOISE, learning_rate=rate,
-        round=round,
+        steps=1, model=MODEL, settings=PolicySettings(rate=1.0, clip_norm=clip), noise_multiplier=NOISE,
+        learning_rate=rate, round=round,
     )  # fmt: skip
-    reply = reply_to(ask(asked, start), host)
+    reply = answer(ask(asked, start), host)
     return _sum(host, start, wire.read_vector(reply), clip, rate)
 
 
-def _sum(host: Host, start: Tensor, update: Tensor, clip: float, rate: float) -> Tensor:
+def _sum(host: SiloService, start: Tensor, update: Tensor, clip: float, rate: float) -> Tensor:
     return (start.double() - update.double()) * (host.silo.facts.subjects / (rate * clip))
 
 
@@ -119,10 +119,10 @@ class Looking(SeededNoise):
         return self.__dict__["silent"]
 
 
-def exact(host: Host, start: Tensor, clip: float, row: str = "subject_dp") -> Tensor:
+def exact(host: SiloService, start: Tensor, clip: float, row: str = "subject_dp") -> Tensor:
     """The sum before noise, in clip norms, as an attacker who knows all rows can compute it."""
     looking = Looking(0)
-    policy = find(row).row(Settings(rate=1.0, clip_norm=clip), host.silo.facts).with_noise(NOISE)
+    policy = find(row).row(PolicySettings(rate=1.0, clip_norm=clip), host.silo.facts).with_noise(NOISE)
     Trainer(clipped_sum=host.agreed[0].gradients, noise=looking, learning_rate=1.0).train(
         host.agreed[0].silo, policy, start, 0, 1
     )
@@ -130,7 +130,9 @@ def exact(host: Host, start: Tensor, clip: float, row: str = "subject_dp") -> Te
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_sum_moves_by_one_clip_norm_whatever_the_server_sends(worlds: tuple[Host, Host], attack: str) -> None:
+def test_the_sum_moves_by_one_clip_norm_whatever_the_server_sends(
+    worlds: tuple[SiloService, SiloService], attack: str
+) -> None:
     kind, clip, _ = ATTACKS[attack]
     with_victim, without = worlds
     start = parameters(with_victim, kind)
@@ -141,7 +143,9 @@ def test_the_sum_moves_by_one_clip_norm_whatever_the_server_sends(worlds: tuple[
     assert float(by_item.norm()) <= visits * (1 + SLACK)
 
 
-def test_squares_that_underflow_would_be_found(worlds: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_squares_that_underflow_would_be_found(
+    worlds: tuple[SiloService, SiloService], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The fault that let a server read rows, planted again: squares as they are, of whatever size."""
     for name in ("squared_norms", "raised_squares"):
         monkeypatch.setattr(ghost_norms, name, lambda rows, more=0.0: torch.linalg.vecdot(rows, rows) + more)
@@ -159,7 +163,9 @@ def test_squares_that_underflow_would_be_found(worlds: tuple[Host, Host], monkey
 @pytest.mark.parametrize(
     "attack", [name if name == "extremes 1" else pytest.param(name, marks=pytest.mark.slow) for name in [*ATTACKS][::2]]
 )
-def test_what_is_measured_stays_below_what_the_ledger_says(worlds: tuple[Host, Host], attack: str) -> None:
+def test_what_is_measured_stays_below_what_the_ledger_says(
+    worlds: tuple[SiloService, SiloService], attack: str
+) -> None:
     kind, clip, rate = ATTACKS[attack]
     with_victim, without = worlds
     start = parameters(with_victim, kind)
@@ -172,7 +178,7 @@ def test_what_is_measured_stays_below_what_the_ledger_says(worlds: tuple[Host, H
         found = []
         for round in range(TRIALS):
             noisy = released(host, start, clip, rate, round)
-            ledger = ledger or standing_of(host)["epsilon_spent"]  # of one round
+            ledger = ledger or operator_status(host)["epsilon_spent"]  # of one round
             found.append(float(noisy.nan_to_num_(0.0, 0.0, 0.0) @ direction) - middle)
         scores[name] = np.array(found)
     counts = Counts(int((scores["in"] > 0).sum()), TRIALS, int((scores["out"] > 0).sum()), TRIALS)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from wholegrain.cli.app import app
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.scaffold import Founding, found
+from wholegrain.deploy.scaffold import FederationDraft, write_federation
 from wholegrain.errors import RunError, SpecError
 from wholegrain.policies.guarantees import federation_epsilon
 from wholegrain.policies.policy import FixedNoise
@@ -35,7 +35,7 @@ SILOS = ("north", "south", "West_2")
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("new") / "federation"
-    found(Founding(SILOS, "fl.example.org", 8443), folder)
+    write_federation(FederationDraft(SILOS, "fl.example.org", 8443), folder)
     return folder
 
 
@@ -54,7 +54,7 @@ def test_every_party_has_its_files_and_no_others(federation: Path) -> None:
 def test_folders_and_keys_are_closed_to_others_whatever_the_umask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        found(Founding(("a", "b"), "localhost", 8443), tmp_path / "f")
+        write_federation(FederationDraft(("a", "b"), "localhost", 8443), tmp_path / "f")
     finally:
         os.umask(before)
     assert {mode(path) for path in (tmp_path / "f").rglob("*") if path.is_dir()} == {0o700}
@@ -74,7 +74,7 @@ def test_private_keys_are_for_their_owner_alone(federation: Path) -> None:
 def test_private_keys_are_never_readable_by_others_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        found(Founding(("a",), "h", 1), tmp_path / "f")
+        write_federation(FederationDraft(("a",), "h", 1), tmp_path / "f")
     finally:
         os.umask(before)
     assert mode(tmp_path / "f" / "a" / "key") == mode(tmp_path / "f" / "server" / "server.key") == 0o600
@@ -130,14 +130,14 @@ def test_the_servers_certificate_holds_for_nobody_else(federation: Path, host: s
 
 
 def test_another_federations_authority_is_not_trusted(federation: Path, tmp_path: Path) -> None:
-    found(Founding(("north",), "fl.example.org", 8443), tmp_path / "other")
+    write_federation(FederationDraft(("north",), "fl.example.org", 8443), tmp_path / "other")
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(federation / "server", tmp_path / "other" / "north" / "ca.crt", "fl.example.org")
 
 
 @pytest.mark.parametrize("host", ["::1", "192.0.2.7", "a" * 63 + "." + "b" * 63 + ".example.org"])
 def test_a_server_may_be_reached_by_address_or_by_a_long_name(tmp_path: Path, host: str) -> None:
-    found(Founding(("a",), host, 8443), tmp_path / "f")
+    write_federation(FederationDraft(("a",), host, 8443), tmp_path / "f")
     shake_hands(tmp_path / "f" / "server", tmp_path / "f" / "a" / "ca.crt", host)
     address = tomllib.loads((tmp_path / "f" / "a" / "silo.toml").read_text())["link"]["address"]
     assert address == ("[::1]:8443" if host == "::1" else f"{host}:8443")
@@ -193,7 +193,7 @@ def test_a_majority_of_silos_makes_a_round(federation: Path) -> None:
 @pytest.mark.parametrize("name", ["plain", 'a"b', "back\\slash", "with space", "ünïcode"])
 def test_the_servers_files_name_its_own_folder_whatever_it_is_called(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
-    found(Founding(("a",), "h", 8443), folder)
+    write_federation(FederationDraft(("a",), "h", 8443), folder)
     app = tomllib.loads((folder / "server" / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert app["config"] == {"spec": str(folder / "server" / "spec.toml"), "out": str(folder / "server" / "run")}
     link = tomllib.loads((folder / "server" / "flower" / "config.toml").read_text())["superlink"]["federation"]
@@ -215,12 +215,12 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, content: st
         folder.mkdir()
         (folder / "mine").touch()
     with pytest.raises(RunError, match="already exists and is not empty"):
-        found(Founding(("a",), "h", 1), folder)
+        write_federation(FederationDraft(("a",), "h", 1), folder)
     assert folder.is_file() or [path.name for path in folder.iterdir()] == ["mine"]
 
 
 def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
-    found(Founding(("a",), "h", 1), tmp_path)
+    write_federation(FederationDraft(("a",), "h", 1), tmp_path)
     assert (tmp_path / "a" / "key").exists()
 
 
@@ -229,19 +229,19 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
 )
 def test_bad_names_are_refused(silos: tuple[str, ...]) -> None:
     with pytest.raises(SpecError):
-        Founding(silos, "h", 8443)
+        FederationDraft(silos, "h", 8443)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_bad_ports_are_refused(port: int) -> None:
     with pytest.raises(SpecError, match="port"):
-        Founding(("a",), "h", port)
+        FederationDraft(("a",), "h", port)
 
 
 @pytest.mark.parametrize("host", ["", "a b", 'x"y', "a\nb", "ü.de", "-a", "a..b", "a.", "h:1", "a" * 254, "[::1]"])
 def test_bad_hosts_are_refused(host: str) -> None:
     with pytest.raises(SpecError, match="neither a host's name nor an address"):
-        Founding(("a",), host, 8443)
+        FederationDraft(("a",), host, 8443)
 
 
 def test_the_command_says_who_gets_what(tmp_path: Path) -> None:

@@ -20,15 +20,15 @@ from grids import FakeGrid, Node, within_a_server_app
 from loopback import write_tables
 from wholegrain.deploy import server
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import hosted, reply_to
+from wholegrain.deploy.client import open_silo
 from wholegrain.deploy.server import prepare_server, serve
-from wholegrain.deploy.silo_service import Host
+from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.errors import RunError, SpecError
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.report.run_reader import read_run
 from wholegrain.report.wording import conditions
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 NAMES = ("north", "south")
@@ -40,25 +40,25 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[dict[str, Host]]:
+def hosts(tmp_path: Path) -> Iterator[dict[str, SiloService]]:
     with ExitStack() as stack:
         limit = {"noise": "seeded", "smallest_noise": 0.5, "epsilon": 8.0}
         charters = {name: write_charter(tmp_path / name, silo=name, limit=limit) for name in NAMES}
-        yield {name: stack.enter_context(hosted(load_charter(path))) for name, path in charters.items()}
+        yield {name: stack.enter_context(open_silo(load_charter(path))) for name, path in charters.items()}
 
 
-def node(host: Host) -> Node:
+def node(host: SiloService) -> Node:
     def answer(message: Message) -> RecordDict:
-        return reply_to(message, host).content
+        return answer(message, host).content
 
     return answer
 
 
-def grid_of(hosts: dict[str, Host]) -> FakeGrid:
+def grid_of(hosts: dict[str, SiloService]) -> FakeGrid:
     return FakeGrid({number: node(host) for number, host in enumerate(hosts.values(), start=11)})
 
 
-def spec(hosts: dict[str, Host], **changes: Any) -> RunSpec:
+def spec(hosts: dict[str, SiloService], **changes: Any) -> RunSpec:
     silos = [
         {"name": name, "items": host.silo.facts.items, "subjects": 40, "items_per_subject": 4}
         for name, host in hosts.items()
@@ -99,7 +99,7 @@ def test_a_run_leaves_the_same_record_as_any_other_and_every_silo_has_paid(hosts
 
 
 @pytest.fixture(params=[("head", None), ("low_rank", 2), ("all", None)], ids=lambda param: param[0])
-def public(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[dict[str, Host], dict[str, Any]]]:
+def public(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[dict[str, SiloService], dict[str, Any]]]:
     """Silos that agree to a public start, each by a copy of its own, and the model as the server names it."""
     train, rank = request.param
     sizes = write_tables(tmp_path / "data")
@@ -114,17 +114,17 @@ def public(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[dic
                 limit={"noise": "seeded", "smallest_noise": 0.5},
                 allow={"models": [public_model("b.safetensors", train, rank)]},
             )
-            hosts[name] = stack.enter_context(hosted(load_charter(path)))
+            hosts[name] = stack.enter_context(open_silo(load_charter(path)))
         write_backbone(tmp_path / "server" / "b.safetensors")
         yield hosts, public_model(str(tmp_path / "server" / "b.safetensors"), train, rank)
 
 
-def public_spec(hosts: dict[str, Host], model: dict[str, Any]) -> RunSpec:
+def public_spec(hosts: dict[str, SiloService], model: dict[str, Any]) -> RunSpec:
     silos = [{"items_per_subject": 4, **only(host, "name", "items", "subjects")} for host in hosts.values()]
     return spec(hosts, model=model, federation={"silos": silos})
 
 
-def only(host: Host, *names: str) -> dict[str, Any]:
+def only(host: SiloService, *names: str) -> dict[str, Any]:
     return {name: getattr(host.silo.facts, name) for name in names}
 
 
@@ -141,7 +141,7 @@ def test_silos_that_start_from_their_copies_train_the_model_of_one_process(publi
             | {"data": {"table": own}, "silos": {"items_per_subject": 4, "sizes": sizes}, "evaluation": {"test": 0.0}}
         )
     )
-    with guarded(alone, "alone") as guard:
+    with open_guard(alone, "alone") as guard:
         expected = execute(alone, guard)
     assert torch.equal(run.vector, expected.vector)
     assert all(torch.equal(run.model.state_dict()[name], value) for name, value in expected.model.state_dict().items())
@@ -149,7 +149,7 @@ def test_silos_that_start_from_their_copies_train_the_model_of_one_process(publi
     sent = [message for message in grid.sent if message.metadata.message_type == "train"]
     assert {wire.read_vector(message).numel() for message in sent} == {alone.public["trained_parameters"]}
     assert all(set(message.content) == {wire.TASK, wire.PARAMETERS} for message in sent)
-    assert {wire.read_task(message).start for message in sent} == {wire.start_of(alone.public)}
+    assert {wire.read_task(message).start for message in sent} == {wire.start_task(alone.public)}
     words = dict(conditions(read_run(out, "run")))["Public"]
     for part in (alone.public["digest"][:16], "made up for a test", "the copy that its own charter names"):
         assert part in words
@@ -215,7 +215,7 @@ def test_a_silo_that_refuses_is_on_record_with_its_rule(hosts, tmp_path: Path) -
     out = tmp_path / "run"
     (tmp_path / "north" / "silo.toml").unlink()
     strict = write_charter(tmp_path / "strict", silo="north", limit={"smallest_noise": 50.0})
-    with hosted(load_charter(strict)) as host:
+    with open_silo(load_charter(strict)) as host:
         serve(spec(hosts), out, grid_of({"north": host, "south": hosts["south"]}))
     for line in rounds_of(out):
         (fault,) = line["faults"]

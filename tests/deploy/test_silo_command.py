@@ -14,14 +14,14 @@ def test_a_silo_says_where_it_stands(wholegrain: Command, tmp_path: Path) -> Non
     pytest.importorskip("flwr")
     from deployment import task, vector, write_charter
     from wholegrain.deploy.charter import load_charter
-    from wholegrain.deploy.client import hosted
+    from wholegrain.deploy.client import open_silo
 
     path = write_charter(tmp_path)
     told = wholegrain("silo", "--policy-file", path, "--check", "--json")
     assert told.code == 0
     standing = json.loads(told.out)
     assert (standing["subjects"], standing["epsilon"], standing["epsilon_spent"]) == (40, 4.0, 0.0)
-    with hosted(load_charter(path)) as host:
+    with open_silo(load_charter(path)) as host:
         host.answer(task(), vector())
     assert json.loads(wholegrain("silo", "--policy-file", path, "--check", "--json").out)["epsilon_spent"] > 1
     told = wholegrain("silo", "--policy-file", path, "--check")
@@ -65,9 +65,9 @@ def test_what_could_never_work_is_found_by_a_check(
     pytest.importorskip("flwr")
     from deployment import task, vector, write_charter
     from wholegrain.deploy.charter import load_charter
-    from wholegrain.deploy.client import hosted
+    from wholegrain.deploy.client import open_silo
 
-    with hosted(load_charter(write_charter(tmp_path))) as host:
+    with open_silo(load_charter(write_charter(tmp_path))) as host:
         host.answer(task(), vector())
     told = wholegrain("silo", "--policy-file", write_charter(tmp_path, **changes), "--check")
     assert told.code == 2

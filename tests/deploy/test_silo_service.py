@@ -22,9 +22,9 @@ from backbones import public_model, write_backbone
 from deployment import PARAMETERS, charter_tree, task, vector, write_charter
 from wholegrain.data.dataset import Dataset
 from wholegrain.deploy.charter import Charter, load_charter
-from wholegrain.deploy.client import hosted
+from wholegrain.deploy.client import open_silo
 from wholegrain.deploy.model_agreement import agree
-from wholegrain.deploy.silo_service import Host, standing_of
+from wholegrain.deploy.silo_service import SiloService, operator_status
 from wholegrain.engines.wire import SiloTask, StartTask
 from wholegrain.errors import LedgerError, RefusalError
 from wholegrain.federation.rounds import digest
@@ -32,7 +32,7 @@ from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy import events, ledger
 from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.filters import Filter
@@ -42,7 +42,7 @@ from wholegrain.silo import training
 from wholegrain.silo.noise_sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
 
-Open = Callable[..., Host]
+Open = Callable[..., SiloService]
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     """Silos of charters with these changes; their ledgers are files."""
     contexts = []
 
-    def open_silo(**changes: Any) -> Host:
-        contexts.append(hosted(load_charter(write_charter(tmp_path, **changes))))
+    def open_silo(**changes: Any) -> SiloService:
+        contexts.append(open_silo(load_charter(write_charter(tmp_path, **changes))))
         return contexts[-1].__enter__()
 
     yield open_silo
@@ -59,19 +59,19 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         context.__exit__(None, None, None)
 
 
-def entries(host: Host) -> list[tuple[Any, ...]]:
+def entries(host: SiloService) -> list[tuple[Any, ...]]:
     """Every entry of the ledger's file, read by somebody else."""
     assert host.ledger.path is not None
     with sqlite3.connect(host.ledger.path) as database:
         return database.execute("SELECT * FROM entries ORDER BY number").fetchall()
 
 
-def kinds(host: Host) -> list[str]:
+def kinds(host: SiloService) -> list[str]:
     return [body.split('"')[3] for _, _, body, _ in entries(host)]
 
 
-def spent(host: Host) -> float:
-    found = standing_of(host)["epsilon_spent"]
+def spent(host: SiloService) -> float:
+    found = operator_status(host)["epsilon_spent"]
     assert isinstance(found, float)
     return found
 
@@ -92,7 +92,7 @@ def _rate(asked: SiloTask) -> float:
     return given.rate if given.rate is not None else min(1.0, (given.batch_size or 1) / 40)
 
 
-def refusal(host: Host, asked: SiloTask, start: Tensor | None = None) -> RefusalError:
+def refusal(host: SiloService, asked: SiloTask, start: Tensor | None = None) -> RefusalError:
     """The refusal of this task, with the ledger as it was."""
     before = entries(host)
     with pytest.raises(RefusalError) as caught:
@@ -102,7 +102,7 @@ def refusal(host: Host, asked: SiloTask, start: Tensor | None = None) -> Refusal
 
 
 def subject(**changes: Any) -> dict[str, Any]:
-    return {"settings": Settings(**{"rate": 0.5, **changes})}
+    return {"settings": PolicySettings(**{"rate": 0.5, **changes})}
 
 
 NAN, INF = float("nan"), float("inf")
@@ -134,7 +134,7 @@ FORBIDDEN: dict[str, tuple[str, dict[str, Any], Tensor | None]] = {
     "more than ε in one task": ("limit.epsilon", {"noise_multiplier": 1.0, "steps": 5, **subject(rate=1.0)}, None),
     "all of them by a huge batch": (
         "limit.epsilon",
-        {"noise_multiplier": 1.0, "steps": 5, "settings": Settings(batch_size=10**12)},
+        {"noise_multiplier": 1.0, "steps": 5, "settings": PolicySettings(batch_size=10**12)},
         None,
     ),
 }
@@ -172,7 +172,7 @@ HEAD, LOW_RANK, MLP = 10, 24, 26
 
 
 @pytest.fixture
-def started(opened: Open, tmp_path: Path) -> tuple[Host, Host, str]:
+def started(opened: Open, tmp_path: Path) -> tuple[SiloService, SiloService, str]:
     """A silo that agrees to the head of a backbone, one that agrees to updates of rank 2, and the backbone's digest."""
     digest = write_backbone(tmp_path / "b.safetensors")
     asked = [("head", None), ("low_rank", 2)]
@@ -207,7 +207,7 @@ def test_what_is_frozen_is_computed_once_and_in_the_silo(started, monkeypatch: p
     host, _, digest = started
     for round in range(2):
         host.answer(from_backbone(digest, round=round), torch.zeros(HEAD))
-        monkeypatch.setattr(training, "viewed", lambda *_: pytest.fail("computed again"))
+        monkeypatch.setattr(training, "apply_view", lambda *_: pytest.fail("computed again"))
     (agreed, _) = host.agreed
     frozen = model_catalog.build("mlp", 3, 2, 11, {"hidden": [4]})[:3]
     expected = frozen(torch.from_numpy(host.silo.data.inputs).float())
@@ -312,7 +312,7 @@ def test_the_row_that_is_trained_is_the_row_that_is_priced(
 
 def test_a_cap_within_the_batch_buys_nothing_from_a_policy_that_has_none(opened: Open) -> None:
     host = opened()
-    host.answer(task(settings=Settings(rate=0.5, group_cap=1, items_per_step=1)), vector())
+    host.answer(task(settings=PolicySettings(rate=0.5, group_cap=1, items_per_step=1)), vector())
     assert spent(host) == pytest.approx(cost([task()]), rel=1e-6)
 
 
@@ -348,7 +348,7 @@ def test_rounds_go_on_for_as_long_as_the_budget_lasts_and_no_longer(opened: Open
         subject(rate=0.25),
         subject(items_per_step=1),
         subject(group_cap=1),
-        {"settings": Settings(batch_size=20)},
+        {"settings": PolicySettings(batch_size=20)},
     ],
     ids=str,
 )
@@ -423,7 +423,7 @@ def test_renaming_the_table_opens_no_fresh_budget(opened: Open, tmp_path: Path) 
     charter = write_charter(tmp_path)
     (tmp_path / "visits.csv").rename(tmp_path / "renamed.csv")
     charter.write_text(charter.read_text().replace("visits.csv", "renamed.csv"))
-    with hosted(load_charter(charter)) as again:
+    with open_silo(load_charter(charter)) as again:
         assert spent(again) == before > 0
 
 
@@ -560,7 +560,7 @@ def test_the_scores_that_the_charter_allows_leave_and_cost_nothing(opened: Open,
 def test_an_operator_sees_where_the_silo_stands(opened: Open) -> None:
     host = opened()
     host.answer(task(), vector())
-    standing = standing_of(host)
+    standing = operator_status(host)
     assert standing["epsilon_spent"] == pytest.approx(cost([task()]), rel=1e-6)
     assert standing["accountant"] == "Rényi filter"
     assert standing["subjects"] == 40
@@ -574,28 +574,28 @@ GRID = 0.05
 """Coarse, which makes ε an upper bound that is quickly had."""
 
 
-def fresh_host(book: Ledger, noise: str) -> Host:
+def fresh_host(book: Ledger, noise: str) -> SiloService:
     """A silo that has just started, over a ledger that may not be new; its table is read once."""
     charter = Charter.model_validate(charter_tree(limit={"noise": noise}))
     dataset, silo = SILO["parts"]
     agreed = agree(charter, dataset, silo, None)
-    return Host(charter, dataset, silo, None, agreed, book, PldAccountant(GRID), lambda: noise_source(noise, 3))
+    return SiloService(charter, dataset, silo, None, agreed, book, PldAccountant(GRID), lambda: noise_source(noise, 3))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_silo(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with hosted(load_charter(write_charter(tmp_path_factory.mktemp("silo")))) as host:
+    with open_silo(load_charter(write_charter(tmp_path_factory.mktemp("silo")))) as host:
         SILO["parts"] = host.dataset, host.silo
 
 
 rates = st.sampled_from([1.0, 0.5, 0.1, 1e-9])
 some_settings = st.builds(
-    Settings,
+    PolicySettings,
     rate=rates,
     clip_norm=st.sampled_from([1.0, 0.5, 1e-12, 2.0]),
     group_cap=st.sampled_from([None, 1]),
     items_per_step=st.sampled_from([None, 1]),
-) | st.builds(Settings, batch_size=st.sampled_from([1, 20, 10**12]))
+) | st.builds(PolicySettings, batch_size=st.sampled_from([1, 20, 10**12]))
 tasks = st.builds(
     task,
     run=st.sampled_from(["a", "b"]),

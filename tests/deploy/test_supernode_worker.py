@@ -25,8 +25,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from deployment import ask, task, vector, write_charter
 from wholegrain.deploy import supernode, supernode_worker
 from wholegrain.deploy.charter import LinkSpec, load_charter
-from wholegrain.deploy.client import hosted
-from wholegrain.deploy.silo_service import Host
+from wholegrain.deploy.client import open_silo
+from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.errors import RunError, SpecError
 
@@ -34,8 +34,8 @@ LINK = LinkSpec(address="fl.example.org:8443", certificates="/silo/ca.crt", key=
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    with hosted(load_charter(write_charter(tmp_path / "north"))) as found:
+def host(tmp_path: Path) -> Iterator[SiloService]:
+    with open_silo(load_charter(write_charter(tmp_path / "north"))) as found:
         yield found
 
 
@@ -83,7 +83,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return made
 
 
-def work(host: Host) -> None:
+def work(host: SiloService) -> None:
     """One task, from its token to its answer, as far as it gets."""
     taken: queue.SimpleQueue[supernode_worker._Task] = queue.SimpleQueue()
     supernode_worker._take(LINK, "token", taken)
@@ -91,7 +91,7 @@ def work(host: Host) -> None:
         supernode_worker._work(taken.get(), host)
 
 
-def test_a_task_is_answered_and_handed_over(fake: Fake, host: Host) -> None:
+def test_a_task_is_answered_and_handed_over(fake: Fake, host: SiloService) -> None:
     work(host)
     (reply,) = fake.pushed
     assert wire.read_vector(reply).shape == vector().shape
@@ -102,7 +102,7 @@ def test_a_task_is_answered_and_handed_over(fake: Fake, host: Host) -> None:
 @pytest.mark.parametrize(
     "error", [ValueError("no such object"), RuntimeError("No messages received"), httpx.ReadTimeout("late"), KeyError()]
 )
-def test_a_task_that_cannot_be_unpacked_is_left_alone(fake: Fake, host: Host, error: Exception) -> None:
+def test_a_task_that_cannot_be_unpacked_is_left_alone(fake: Fake, host: SiloService, error: Exception) -> None:
     fake.message = error
     work(host)
     assert not fake.pushed
@@ -114,7 +114,7 @@ def test_a_task_that_cannot_be_unpacked_is_left_alone(fake: Fake, host: Host, er
 
 
 def test_a_task_whose_content_never_comes_does_not_keep_the_silo_from_others(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: SiloService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As SuperNodes hand them out, of a run that ended while its message was on the way."""
     stale, fresh = threading.Event(), Fake(ask(task()))
@@ -153,13 +153,13 @@ def test_a_task_whose_content_never_comes_does_not_keep_the_silo_from_others(
     stale.set()
 
 
-def test_an_answer_that_cannot_be_handed_over_does_not_end_the_silo(fake: Fake, host: Host) -> None:
+def test_an_answer_that_cannot_be_handed_over_does_not_end_the_silo(fake: Fake, host: SiloService) -> None:
     fake.fails = httpx.ConnectError("refused")
     work(host)
     assert not fake.finished
 
 
-def test_a_task_that_has_expired_does_not_end_the_silo(fake: Fake, host: Host) -> None:
+def test_a_task_that_has_expired_does_not_end_the_silo(fake: Fake, host: SiloService) -> None:
     """Flower's own heartbeat would raise SIGINT in this process."""
     work(host)
     assert fake.beats

@@ -22,12 +22,12 @@ import wholegrain
 from backbones import write_backbone
 from wholegrain.cli import app
 from wholegrain.engines import distributed
-from wholegrain.engines.distributed import Spread
+from wholegrain.engines.distributed import RankAssignment
 from wholegrain.engines.processes import _free_port
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
-from wholegrain.runs.engine_choice import EngineChoice, engine_for
-from wholegrain.runs.runner import Prepared, prepare
+from wholegrain.runs.engine_choice import EngineChoice, open_engine
+from wholegrain.runs.runner import PreparedRun, prepare
 from wholegrain.runs.spec import load
 
 SOURCE = Path(wholegrain.__file__).parents[1]
@@ -178,7 +178,7 @@ def test_answers_and_faults_come_in_the_order_of_the_cohort_from_any_rank() -> N
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 20])
 def test_every_silo_has_one_owner(size: int) -> None:
-    spread = Spread(ranks.SILOS, size)
+    spread = RankAssignment(ranks.SILOS, size)
     owned = [spread.owned(number) for number in range(size)]
     assert sorted(sum(owned, ())) == sorted(ranks.SILOS)
     assert all(spread.owner(silo) == number for number, silos in enumerate(owned) for silo in silos)
@@ -270,10 +270,10 @@ def test_the_other_ranks_end_with_the_first_and_the_run_goes_on(here, spec: Path
     assert recorded(broken) == 30
 
 
-def stop_in_the_middle(prepared: Prepared) -> None:
+def stop_in_the_middle(prepared: PreparedRun) -> None:
     """Two answers of five, the second from the other process."""
     silos = tuple(prepared.silos)
-    with engine_for(prepared, EngineChoice("distributed", 2)) as engine:
+    with open_engine(prepared, EngineChoice("distributed", 2)) as engine:
         answers = engine.run(RoundTask(0, silos, 1, prepared.first))
         assert [next(answers).silo, next(answers).silo] == list(silos[:2])
         raise KeyboardInterrupt

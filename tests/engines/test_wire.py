@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from deployment import message, task, text_message, vector
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 
 floats = st.floats(width=32, allow_nan=False)
 
@@ -85,7 +85,7 @@ def test_a_vector_that_is_a_view_or_needs_a_gradient_is_packed_by_its_values() -
 )
 def test_a_task_arrives_as_it_was_sent(rate, clip, noise, rest, options) -> None:
     round, steps, name = rest
-    settings = Settings(rate=rate, clip_norm=clip, group_cap=2, items_per_step=3)
+    settings = PolicySettings(rate=rate, clip_norm=clip, group_cap=2, items_per_step=3)
     sent = task(
         round=round, steps=steps, run=name, settings=settings, noise_multiplier=noise, options=options, model=name,
         start=wire.StartTask(digest="0" * 64, train="low_rank", rank=steps % 4096 + 1),

@@ -22,7 +22,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import BudgetError, LedgerError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
-from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
+from wholegrain.federation.rounds import Aggregation, RoundRecord, State, rounds
 from wholegrain.federation.server_optimiser import Average, Momentum, Server
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
@@ -30,7 +30,7 @@ from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.silo.noise import SeededNoise
@@ -38,7 +38,7 @@ from wholegrain.silo.training import Silo, Trainer
 
 SILOS = ("a", "b", "c")
 HORIZON = Horizon(silos=SILOS, rounds=4, steps=5)
-PLAIN = Averaged(dict.fromkeys(SILOS, 1.0))
+PLAIN = Aggregation(dict.fromkeys(SILOS, 1.0))
 TERMS = equal_terms(SILOS)
 
 
@@ -220,7 +220,7 @@ def test_the_mean_is_that_of_the_others_by_their_weights() -> None:
             yield SiloUpdate("c", torch.tensor([9.0, 9.0]))
 
     engine = Different(open_guard(terms=TERMS))
-    by_weight = Averaged({"a": 1.0, "b": 100.0, "c": 3.0})
+    by_weight = Aggregation({"a": 1.0, "b": 100.0, "c": 3.0})
     (record,) = rounds(State(3, torch.zeros(2)), HORIZON, engine, engine.guard, by_weight)
     assert record.state.vector.tolist() == [7.0, 7.0]
     assert not record.failed
@@ -233,7 +233,7 @@ def test_a_round_with_too_few_fails_stays_where_it_was_and_the_run_goes_on(
 ) -> None:
     """Two silos fail in round 1: one usable update is left."""
     engine = failing(answer, a={1}, b={1})
-    averaged = Averaged(PLAIN.weights, fewest)
+    averaged = Aggregation(PLAIN.weights, fewest)
     records = list(rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, averaged))
     assert [record.failed for record in records] == [False, failed, False, False]
     assert [fault.silo for fault in records[1].faults] == ["a", "b"]
@@ -249,7 +249,7 @@ def test_a_round_with_too_few_fails_stays_where_it_was_and_the_run_goes_on(
 
 def test_a_round_in_which_nobody_answers_fails_even_if_none_was_needed() -> None:
     engine = failing(FAULTS["fails"][0], a={0}, b={0}, c={0})
-    averaged = Averaged(PLAIN.weights, fewest=0)
+    averaged = Aggregation(PLAIN.weights, fewest=0)
     first = next(rounds(State(0, torch.ones(2)), HORIZON, engine, engine.guard, averaged))
     assert first.failed
     assert first.state.vector.tolist() == [1.0, 1.0]
@@ -386,7 +386,7 @@ def engine(gradients: str = "book-keeping") -> tuple[InProcess, Tensor]:
         )
         facts = SiloFacts(name=name, items=40, subjects=data.subject_count, items_per_subject=10)
         silos[name] = Silo(facts, data)
-        rows[name] = CATALOG["subject_dp"].row(Settings(rate=0.3), facts).with_noise(0.8)
+        rows[name] = CATALOG["subject_dp"].row(PolicySettings(rate=0.3), facts).with_noise(0.8)
     model = build("mlp", 3, 2, seed=0, options={"hidden": (4,)})
     trainer = Trainer(
         clipped_sum=GRADIENTS[gradients](model, cross_entropy),
@@ -456,7 +456,7 @@ class Huge:
 
 def test_a_round_that_fails_leaves_what_the_server_remembers_and_one_that_overflows_fails() -> None:
     server = Server(optimiser=Momentum(), learning_rate=10.0, average=Average.EXPONENTIAL)
-    averaged = Averaged(PLAIN.weights, server=server)
+    averaged = Aggregation(PLAIN.weights, server=server)
     playing = list(rounds(State(0, torch.zeros(2)), HORIZON, Huge(), open_guard(terms=TERMS), averaged))
     assert [record.failed for record in playing] == [False, True, True, False]
     kept = [record.state.memory for record in playing[:3]]

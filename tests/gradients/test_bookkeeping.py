@@ -11,7 +11,7 @@ from wholegrain.gradients import bookkeeping, ghost_norms
 from wholegrain.gradients.bookkeeping import Rows, Slot, chunks
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.ghost_norms import Outer
-from wholegrain.gradients.gradient_norms import lengths
+from wholegrain.gradients.gradient_norms import gradient_lengths
 
 W, B, V = Slot("w"), Slot("b"), Slot("v")
 
@@ -61,26 +61,26 @@ def test_outer(
 def test_two_uses_of_one_parameter_are_summed_before_they_are_squared() -> None:
     units, rows = Units.of_items(3), drawn(0, 3, 4)
     both = [Rows([(W, rows)]), Rows([(W, -rows), (B, rows)])]
-    torch.testing.assert_close(lengths(both, units).squared, rows.square().sum(1))
+    torch.testing.assert_close(gradient_lengths(both, units).squared, rows.square().sum(1))
 
 
 def test_different_rows_of_one_parameter_are_different_parameters() -> None:
     units, rows = Units.of_items(3), drawn(0, 3, 4)
     apart = [Rows([(Slot("w", (0, 1)), rows)]), Rows([(Slot("w", (1, 2)), rows)])]
-    torch.testing.assert_close(lengths(apart, units).squared, 2 * rows.square().sum(1))
+    torch.testing.assert_close(gradient_lengths(apart, units).squared, 2 * rows.square().sum(1))
 
 
 def test_shares_that_are_tangled_through_a_third() -> None:
     units, a, b = Units.of_items(3), drawn(0, 3, 4), drawn(1, 3, 4)
     tangled = [Rows([(W, a)]), Rows([(B, b)]), Rows([(W, a), (B, a)]), Rows([(V, b)])]
     expected = (2 * a).square().sum(1) + (a + b).square().sum(1) + b.square().sum(1)
-    torch.testing.assert_close(lengths(tangled, units).squared, expected)
+    torch.testing.assert_close(gradient_lengths(tangled, units).squared, expected)
 
 
 def test_a_parameter_and_some_of_its_rows() -> None:
     units, whole = Units.of_items(3), drawn(0, 3, 2, 4)
     overlapping = [Rows([(W, whole)]), Rows([(Slot("w", (0, 1)), -whole[:, :1])])]
-    torch.testing.assert_close(lengths(overlapping, units).squared, whole[:, 1].square().sum(1))
+    torch.testing.assert_close(gradient_lengths(overlapping, units).squared, whole[:, 1].square().sum(1))
 
 
 def test_squares_do_not_change_what_is_held() -> None:
@@ -88,7 +88,7 @@ def test_squares_do_not_change_what_is_held() -> None:
     norms = held.square().sum(1)
     share = Rows([(W, held)], squares=norms.clone())
     for _ in range(2):
-        torch.testing.assert_close(lengths([share, Rows([(B, held)])], units).squared, 2 * norms)
+        torch.testing.assert_close(gradient_lengths([share, Rows([(B, held)])], units).squared, 2 * norms)
 
 
 @given(st.integers(0, 50), st.integers(0, 10))

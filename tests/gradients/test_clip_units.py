@@ -3,14 +3,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wholegrain.gradients.clip_units import Units, arranged
+from wholegrain.gradients.clip_units import Units, sort_into_runs
 
 groupings = st.lists(st.integers(0, 9), min_size=1, max_size=20).map(torch.tensor)
 
 
 @given(groupings)
 def test_arranged_puts_subjects_side_by_side_and_equal_sizes_together(groups: torch.Tensor) -> None:
-    order, sizes = arranged(groups)
+    order, sizes = sort_into_runs(groups)
     arrangement = groups if order is None else groups[order]
     assert sizes.tolist() == sorted(torch.bincount(groups)[torch.bincount(groups) > 0].tolist())
     subjects, counts = torch.unique_consecutive(arrangement, return_counts=True)
@@ -20,14 +20,14 @@ def test_arranged_puts_subjects_side_by_side_and_equal_sizes_together(groups: to
 
 @given(groupings)
 def test_arranged_moves_every_item_once(groups: torch.Tensor) -> None:
-    order, _ = arranged(groups)
+    order, _ = sort_into_runs(groups)
     if order is not None:
         assert sorted(order.tolist()) == list(range(len(groups)))
 
 
 @given(groupings)
 def test_runs_cover_every_item_and_unit_once(groups: torch.Tensor) -> None:
-    _, sizes = arranged(groups)
+    _, sizes = sort_into_runs(groups)
     units = Units.of_sizes(sizes)
     items = [item for run in units.runs for item in range(run.items.start, run.items.stop)]
     covered = [unit for run in units.runs for unit in range(run.units.start, run.units.stop)]
@@ -38,7 +38,7 @@ def test_runs_cover_every_item_and_unit_once(groups: torch.Tensor) -> None:
 
 @given(groupings)
 def test_pool_sums_a_subject_and_spread_gives_it_back(groups: torch.Tensor) -> None:
-    order, sizes = arranged(groups)
+    order, sizes = sort_into_runs(groups)
     units, values = Units.of_sizes(sizes), torch.arange(len(groups), dtype=torch.float64)
     arranged_groups = groups if order is None else groups[order]
     pooled = units.spread(units.pool(values))

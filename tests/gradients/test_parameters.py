@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.parameters import Layout, call, flatten, load, named
+from wholegrain.gradients.parameters import Layout, call, flatten, load, parameter_places
 from wholegrain.gradients.reference import batch_gradient
 
 
@@ -149,13 +149,13 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def test_a_module_that_occurs_twice_is_named_once() -> None:
     network = twice()
-    assert list(named(network)) == ["0.weight", "0.bias"]
+    assert list(parameter_places(network)) == ["0.weight", "0.bias"]
     assert Layout.of(network).size == 12
 
 
 def test_a_shared_parameter_is_named_wherever_it_is_read() -> None:
     network = Tied()
-    parameters = named(network)
+    parameters = parameter_places(network)
     assert set(parameters) == {"first.weight", "first.bias", "second.weight", "second.bias"}
     assert parameters["second.weight"] is parameters["first.weight"]
     assert Layout.of(network).names == ("first.weight", "first.bias", "second.bias")
@@ -163,8 +163,8 @@ def test_a_shared_parameter_is_named_wherever_it_is_read() -> None:
 
 def test_a_models_own_parameter_is_named_without_a_prefix() -> None:
     network = nn.Linear(3, 2)
-    assert list(named(network)) == ["weight", "bias"]
-    assert named(network)["bias"] is network.bias
+    assert list(parameter_places(network)) == ["weight", "bias"]
+    assert parameter_places(network)["bias"] is network.bias
 
 
 @every_network

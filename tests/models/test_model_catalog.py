@@ -10,7 +10,7 @@ from torch import nn
 
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.gradients.parameters import flatten
-from wholegrain.models.model_catalog import MODELS, build, checked
+from wholegrain.models.model_catalog import MODELS, build, check_model
 
 
 @pytest.fixture
@@ -148,12 +148,12 @@ def test_a_factorys_model_is_checked_too() -> None:
 def test_layers_that_mix_items_are_refused_wherever_they_are(layer: nn.Module) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Tanh(), layer))
     with pytest.raises(ModelError, match=rf"'1\.1' \({type(layer).__name__}\).*GroupNorm"):
-        checked(model)
+        check_model(model)
 
 
 @pytest.mark.parametrize("layer", [nn.GroupNorm(1, 3), nn.LayerNorm(3)], ids=lambda m: type(m).__name__)
 def test_layers_within_an_item_are_welcome(layer: nn.Module) -> None:
-    assert checked(layer) is layer
+    assert check_model(layer) is layer
 
 
 def test_a_model_without_trainable_parameters_is_refused() -> None:
@@ -162,10 +162,10 @@ def test_a_model_without_trainable_parameters_is_refused() -> None:
         parameter.requires_grad_(False)
     for model in (frozen, nn.Tanh()):
         with pytest.raises(ModelError, match="no trainable parameters"):
-            checked(model)
+            check_model(model)
 
 
 def test_running_statistics_are_refused_and_instance_norm_without_them_is_not() -> None:
-    checked(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True)))
+    check_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True)))
     with pytest.raises(ModelError, match="InstanceNorm2d"):
-        checked(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)))
+        check_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)))

@@ -7,7 +7,7 @@ from torch import nn
 from wholegrain.errors import ModelError
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.models.model_catalog import build
-from wholegrain.models.trainable_part import divided, train_head, train_low_rank
+from wholegrain.models.trainable_part import split_model, train_head, train_low_rank
 
 SHAPES = [("upright_cnn", 64), ("mlp", 64)]
 
@@ -47,7 +47,7 @@ def test_low_rank_updates_are_few_and_spare_the_layers_they_stand_beside() -> No
 @pytest.mark.parametrize(("name", "features"), SHAPES)
 def test_the_frozen_beginning_and_the_rest_are_the_model(name: str, features: int) -> None:
     model = train_head(build(name, features=features, classes=5, seed=0))
-    frozen, rest = divided(model)
+    frozen, rest = split_model(model)
     x = images(features)
     assert frozen is not None
     assert torch.equal(rest(frozen(x)), model(x))
@@ -56,7 +56,7 @@ def test_the_frozen_beginning_and_the_rest_are_the_model(name: str, features: in
 
 def test_where_nothing_is_frozen_nothing_is_divided() -> None:
     for model in (build("mlp", 4, 2, 0), build("logistic", 4, 2, 0), train_head(build("stacked_lstm", 8, 4, 0))):
-        assert divided(model) == (None, model)
+        assert split_model(model) == (None, model)
 
 
 def test_one_layer_cannot_be_divided() -> None:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from agreement import Around, Batch, World, assert_agrees, slow, vectorises, wavy
 from wholegrain.gradients import reference
-from wholegrain.gradients.backend_selection import SlowGradients, choose
+from wholegrain.gradients.backend_selection import SlowGradients, select_backend
 from wholegrain.gradients.backends import Chain
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import MEMORY, BookKeeping
@@ -314,5 +314,5 @@ def test_a_trial_does_not_fail_by_the_chance_of_its_sketch() -> None:
         vector, inputs, targets = flatten(model), torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)
         with warnings.catch_warnings():
             warnings.simplefilter("error", SlowGradients)
-            chosen = choose(model, cross_entropy, Layout.of(model), vector, inputs, targets)
+            chosen = select_backend(model, cross_entropy, Layout.of(model), vector, inputs, targets)
         assert isinstance(chosen.program, Chain)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain.gradients import batch_invariance, ghost_norms, sum_groups
-from wholegrain.gradients.clip_units import Buckets, scattered
+from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
@@ -77,7 +77,7 @@ def test_one_subject_among_many_moves_the_sum_by_no_more_than_the_clip_norm(coun
     engine, vector = BookKeeping(model, cross_entropy), flatten(model)
     inputs = torch.from_numpy(draws.normal(2.0, 0.3, (count, 3)).astype(np.float32))
     targets, codes = torch.zeros(count, dtype=torch.int64), draws.permutation(count) * 7919
-    table, clip = scattered(codes), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.5)
+    table, clip = scatter_codes(codes), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.5)
 
     def total(left: np.ndarray) -> Tensor:
         items = np.flatnonzero(left)
@@ -119,7 +119,7 @@ def test_others_stay_the_same_to_the_last_bit_when_somebody_leaves(width: int, c
     engine, count = BookKeeping(model, cross_entropy), 41
     inputs = torch.ones(count, width) * (1 + torch.arange(count)[:, None] % 7)
     targets, groups = torch.arange(count) % 2, torch.arange(count)
-    table = scattered(np.arange(count))
+    table = scatter_codes(np.arange(count))
 
     def total(left: np.ndarray) -> Tensor:
         buckets = Buckets(table, left, float(count), float(count), largest=1)
@@ -146,7 +146,7 @@ def test_sizes_are_tried_once_and_odd_ones_are_filled_up() -> None:
 
 
 def test_a_unit_keeps_its_place_whoever_leaves() -> None:
-    numbers = scattered(np.arange(60))
+    numbers = scatter_codes(np.arange(60))
 
     def places(left: np.ndarray) -> dict[int, int]:
         found = {}
@@ -170,7 +170,7 @@ def moved(engine: BookKeeping, vector: Tensor, people: int, items: int, clip: Cl
     inputs[1::2] = -inputs[::2]  # what a person's items say nearly cancels
     targets = torch.zeros(people * items, dtype=torch.int64)
     subjects = np.repeat(np.arange(people), items)
-    table = scattered(subjects * 7919)
+    table = scatter_codes(subjects * 7919)
 
     def total(left: np.ndarray) -> Tensor:
         buckets = Buckets(table, left, float(people), float(people * items), largest=items)
@@ -207,7 +207,7 @@ def test_nobody_who_leaves_moves_a_cut_in_the_group_of_others() -> None:
     vector = flatten(model) * 0
     clip = Clip(ClipPer.ITEM, Pool.SUM, 0.3)
     inputs = torch.rand(count, width, generator=torch.Generator().manual_seed(2))
-    table = scattered(np.arange(count))
+    table = scatter_codes(np.arange(count))
     probe = BookKeeping(model, cross_entropy)
     probe(vector, inputs[:20], torch.zeros(20, dtype=torch.int64), torch.arange(20), clip)
     assert probe._chosen is not None

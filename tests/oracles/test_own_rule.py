@@ -14,7 +14,7 @@ from wholegrain.gradients.bookkeeping import Rows
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import LAYERS, register_rule
-from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space
+from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space
 from wholegrain.gradients.parameters import flatten
 
 
@@ -34,7 +34,7 @@ class ShiftRule:
 
     factor = 1.0
 
-    def __init__(self, module: Shift, owned: Owned) -> None:
+    def __init__(self, module: Shift, owned: ModuleSlots) -> None:
         self._module, self._slot = module, owned.slot("b")
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:

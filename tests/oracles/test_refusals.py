@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from wholegrain.errors import ModelError
-from wholegrain.models.model_catalog import checked
+from wholegrain.models.model_catalog import check_model
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from wholegrain.models.model_catalog import checked
 )
 def test_layers_that_mix_items(layer: nn.Module) -> None:
     with pytest.raises(ModelError, match="mixes the items of a batch"):
-        checked(nn.Sequential(nn.Linear(4, 4), layer))
+        check_model(nn.Sequential(nn.Linear(4, 4), layer))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_layers_that_mix_items(layer: nn.Module) -> None:
 )
 def test_layers_that_draw_random_numbers(layer: nn.Module) -> None:
     with pytest.raises(ModelError, match="draws random numbers"):
-        checked(nn.Sequential(nn.Linear(4, 4), layer))
+        check_model(nn.Sequential(nn.Linear(4, 4), layer))
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_layers_that_draw_random_numbers(layer: nn.Module) -> None:
 )
 def test_the_same_layers_without_are_accepted(layer: nn.Module) -> None:
     model = nn.Sequential(nn.Linear(4, 4), layer)
-    assert checked(model) is model
+    assert check_model(model) is model

@@ -26,7 +26,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import SpecError
 from wholegrain.federation.aggregation import Averaging, weights
-from wholegrain.federation.rounds import Averaged, State, rounds
+from wholegrain.federation.rounds import Aggregation, State, rounds
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies import as_printed
@@ -34,7 +34,7 @@ from wholegrain.policies.as_printed import PRINTED, Composition, make_printed_pl
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.accountants import Accountant, RdpAccountant
 from wholegrain.privacy.definitions import Budget, Standing
 from wholegrain.silo.training import Silo, Trainer
@@ -252,7 +252,7 @@ def plan_for(name: str, composition: Composition = Composition.FEWER_ROUNDS, coh
     )
     return make_printed_plan(
         name,
-        Settings(batch_size=BATCH, clip_norm=CLIP),
+        PolicySettings(batch_size=BATCH, clip_norm=CLIP),
         Federation(silos=facts),
         Horizon(silos=tuple(DATA), rounds=ROUNDS, steps=STEPS, cohort_size=cohort, seed=SEED),
         BUDGET,
@@ -300,7 +300,7 @@ def test_the_server_loop_follows_the_pseudocode(name: str, size: float, cohort: 
     engine = InProcess(silos_of(plan), plan, trainer)
     theta = flatten(model()).numpy()
     guard = open_guard(terms=equal_terms(DATA))
-    plain = Averaged(weights([facts for _, facts in plan.rows], Averaging.PLAIN))
+    plain = Aggregation(weights([facts for _, facts in plan.rows], Averaging.PLAIN))
     records = list(rounds(State(0, flatten(model())), plan.horizon, engine, guard, plain))
     assert records
     for r, record in enumerate(records):
@@ -407,7 +407,9 @@ def test_printed_plans_ask_for_a_batch_size() -> None:
     plan = plan_for("higradavg_dp")
     federation = Federation(silos=tuple(facts for _, facts in plan.rows))
     with pytest.raises(SpecError, match="batch_size"):
-        make_printed_plan("higradavg_dp", Settings(rate=0.1), federation, plan.horizon, BUDGET, largest_subject={})
+        make_printed_plan(
+            "higradavg_dp", PolicySettings(rate=0.1), federation, plan.horizon, BUDGET, largest_subject={}
+        )
 
 
 def test_too_few_rounds_for_the_first_way_are_refused() -> None:
@@ -416,7 +418,7 @@ def test_too_few_rounds_for_the_first_way_are_refused() -> None:
     with pytest.raises(SpecError, match="needs more rounds"):
         make_printed_plan(
             "higradavg_dp",
-            Settings(batch_size=BATCH),
+            PolicySettings(batch_size=BATCH),
             federation,
             replace(plan.horizon, rounds=1),
             BUDGET,

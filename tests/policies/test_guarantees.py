@@ -31,7 +31,7 @@ from wholegrain.policies.policy import (
     RealisedSubjects,
     SiloFacts,
 )
-from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import compose, repeat
@@ -46,7 +46,7 @@ def facts(name="silo", items=1000, subjects=400, bound=K, drops=False):
 
 
 def catalogued(name, silo, rate=Q, noise=SIGMA):
-    settings = Settings(rate=rate, group_cap=Z)
+    settings = PolicySettings(rate=rate, group_cap=Z)
     return find(name).row(settings, silo).with_noise(noise)
 
 
@@ -120,7 +120,7 @@ class TestRowsOfTheDesignPage:
 
     @pytest.mark.parametrize("unit", Unit)
     def test_fedavg_has_no_event(self, unit):
-        policy = find("fedavg").row(Settings(rate=Q), facts())
+        policy = find("fedavg").row(PolicySettings(rate=Q), facts())
         with pytest.raises(AccountingError, match="not clipped"):
             step_event(policy, facts(), unit)
 
@@ -145,7 +145,7 @@ class TestRowsOfTheDesignPage:
             step_event(policy, facts(), unit)
 
     def test_noise_must_be_there(self):
-        policy = find("subject_dp").row(Settings(rate=Q), facts())
+        policy = find("subject_dp").row(PolicySettings(rate=Q), facts())
         with pytest.raises(AccountingError, match="no noise yet"):
             step_event(policy, facts(), Unit.SUBJECT)
 
@@ -379,7 +379,7 @@ STEPS = {"north": 20, "south": 10, "west": 30}
 
 
 def rows_of(name, silos=SILOS, batch=100, noise=(SIGMA, SIGMA, SIGMA)):
-    settings = Settings(batch_size=batch, group_cap=2)
+    settings = PolicySettings(batch_size=batch, group_cap=2)
     return [(find(name).row(settings, silo).with_noise(n), silo) for silo, n in zip(silos, noise, strict=True)]
 
 

@@ -19,7 +19,7 @@ from wholegrain.policies.as_printed import Composition, make_printed_plan, user_
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan, rounds_allowed
 from wholegrain.policies.policy import FixedNoise, SiloFacts
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
 from wholegrain.privacy.definitions import Budget, Standing, Unit
 
@@ -42,7 +42,7 @@ def plan_of(policy, *, silos=2, span=None, bound=4, rate=0.1, rounds=10, steps=2
     names = tuple(silo.name for silo in federation.silos)
     return make_plan(
         policy,
-        Settings(rate=rate, group_cap=cap),
+        PolicySettings(rate=rate, group_cap=cap),
         federation,
         Horizon(silos=names, rounds=rounds, steps=steps, cohort_size=cohort, seed=3),
         Goal(**{"epsilon": None, "delta": DELTA, "accountant": COARSE} | goal),
@@ -55,7 +55,7 @@ def printed_plan(policy, *, silos=2, rounds=8, steps=25, batch=50, budget=ONE, b
     names = tuple(silo.name for silo in federation.silos)
     return make_printed_plan(
         policy,
-        Settings(batch_size=batch),
+        PolicySettings(batch_size=batch),
         federation,
         Horizon(silos=names, rounds=rounds, steps=steps),
         budget,
@@ -152,7 +152,7 @@ class TestCalibration:
         silos = Federation(silos=(facts("north", items=500), facts("south", items=2000)))
         plan = make_plan(
             "higradavg_dp",
-            Settings(batch_size=50),
+            PolicySettings(batch_size=50),
             silos,
             Horizon(silos=("north", "south"), rounds=4, steps=2),
             Goal(epsilon=2.0, delta=DELTA, accountant=COARSE),
@@ -312,7 +312,7 @@ class TestRefusals:
     @pytest.mark.parametrize("given", [{}, {"rate": 0.1, "batch_size": 10}])
     def test_settings_take_a_rate_or_a_size(self, given):
         with pytest.raises(SpecError, match="either rate or batch_size"):
-            Settings(**given)
+            PolicySettings(**given)
 
     def test_federation_without_silos(self):
         with pytest.raises(SpecError, match="at least one silo"):

@@ -11,8 +11,8 @@ from wholegrain.errors import SpecError
 from wholegrain.federation.server_optimiser import SCHEDULES
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings
-from wholegrain.policies.search import ALIGNMENT, ENOUGH, PACES, Question, best, candidates, leaders, left, one_step
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
+from wholegrain.policies.search import ALIGNMENT, ENOUGH, PACES, SearchQuery, best, candidates, leaders, left, one_step
 from wholegrain.privacy.definitions import Budget
 
 
@@ -20,16 +20,16 @@ def silos(count: int = 4, subjects: int = 500, items: int = 3500, bound: int | N
     return tuple(SiloFacts(name=f"s{k}", items=items, subjects=subjects, items_per_subject=bound) for k in range(count))
 
 
-def question(epsilon: float = 4.0, **changes: object) -> Question:
+def question(epsilon: float = 4.0, **changes: object) -> SearchQuery:
     given = {"federation": Federation(silos=silos()), "budget": Budget(epsilon, 1e-5), "parameters": 500,
              "policies": ("subject_dp",)}  # fmt: skip
-    return Question(**{**given, **changes})  # type: ignore[arg-type]
+    return SearchQuery(**{**given, **changes})  # type: ignore[arg-type]
 
 
 def test_noise_is_that_of_the_picture_of_gradients() -> None:
     """Contributions of the stated alignment, with the stated noise: 4,000 sums agree within 5 standard errors."""
     (facts,) = silos(1, subjects=50, items=50)
-    row = CATALOG["subject_dp"].row(Settings(rate=1.0), facts)
+    row = CATALOG["subject_dp"].row(PolicySettings(rate=1.0), facts)
     size, noise, trials = 40, 3.0, 4000
     draws = torch.Generator().manual_seed(0)
     residual = torch.randn(trials, 50, size - 1, generator=draws)

@@ -30,7 +30,7 @@ from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import obstacles, step_event
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
 from wholegrain.privacy.definitions import Unit
 from wholegrain.silo.training import Silo, Trainer
 
@@ -42,7 +42,7 @@ SLACK = 1 + 1e-9
 
 
 def row_of(name: str, facts: SiloFacts, clip_norm: float = 1.0, rate: float = 0.6) -> Policy:
-    settings = Settings(rate=rate, clip_norm=clip_norm, group_cap=CAP, items_per_step=CAP)
+    settings = PolicySettings(rate=rate, clip_norm=clip_norm, group_cap=CAP, items_per_step=CAP)
     return CATALOG[name].row(settings, facts).with_noise(1.0)
 
 

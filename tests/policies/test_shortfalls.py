@@ -28,7 +28,7 @@ from wholegrain.policies.guarantees import step_event
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import FixedNoise, SiloFacts
-from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
 from wholegrain.privacy.definitions import Budget, Unit
 from wholegrain.privacy.events import group_by_poisson, group_without_replacement, repeat, sampled_gaussian
@@ -63,7 +63,7 @@ class TestFirstWayOfHorizontalComposition:
         silos = tuple(SiloFacts(name=name, items=ITEMS, subjects=ITEMS, items_per_subject=1) for name in names)
         return make_printed_plan(
             "higradavg_dp",
-            Settings(batch_size=BATCH),
+            PolicySettings(batch_size=BATCH),
             Federation(silos=silos),
             Horizon(silos=names, rounds=ROUNDS, steps=STEPS),
             BUDGET,
@@ -133,7 +133,7 @@ class TestScaleOfTheNoise:
 
     @classmethod
     def catalogued(cls, name):
-        return find(name).row(Settings(batch_size=8, group_cap=2), cls.FACTS).with_noise(2.0)
+        return find(name).row(PolicySettings(batch_size=8, group_cap=2), cls.FACTS).with_noise(2.0)
 
     @classmethod
     def observed(cls, policy, batch, trial):
@@ -197,7 +197,7 @@ class TestSensitivityOfUserLdp:
         names = ("silo",)
         plan = make_printed_plan(
             "user_ldp",
-            Settings(batch_size=BATCH),
+            PolicySettings(batch_size=BATCH),
             Federation(silos=(SiloFacts(name="silo", items=ITEMS, subjects=ITEMS // 7, items_per_subject=7),)),
             Horizon(silos=names, rounds=ROUNDS, steps=STEPS),
             BUDGET,
@@ -208,7 +208,7 @@ class TestSensitivityOfUserLdp:
 
     def test_claim_would_take_twice_the_noise(self):
         silo = SiloFacts(name="silo", items=ITEMS, subjects=ITEMS // 7, items_per_subject=7)
-        row, sigma = find("user_ldp").row(Settings(batch_size=BATCH), silo), user_noise(BUDGET, LOTS)
+        row, sigma = find("user_ldp").row(PolicySettings(batch_size=BATCH), silo), user_noise(BUDGET, LOTS)
         spent = {n: price(repeat(step_event(row.with_noise(n * sigma), silo, Unit.SILO), LOTS), RDP) for n in (1, 2)}
         assert spent[1] > 2 * BUDGET.epsilon
         assert spent[2] == pytest.approx(BUDGET.epsilon, rel=1e-3)

@@ -14,7 +14,7 @@ from wholegrain.errors import AccountingError
 from wholegrain.privacy import filters
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
 from wholegrain.privacy.events import compose, gaussian, group_by_poisson, repeat, sampled_gaussian
-from wholegrain.privacy.filters import GAUSSIAN, ORDERS, RENYI, Filter, curve, steps_of
+from wholegrain.privacy.filters import GAUSSIAN, ORDERS, RENYI, Filter, curve, iterate_steps
 
 PLD = PldAccountant()
 DELTA = 1e-5
@@ -146,7 +146,7 @@ def test_what_a_filter_does_not_know_it_does_not_price() -> None:
 
 def test_steps_are_counted_through_every_level() -> None:
     inner = compose([repeat(gaussian(2.0), 3), repeat(sampled_gaussian(0.1, 2.0), 2)])
-    assert dict(steps_of(repeat(inner, 5))) == {gaussian(2.0): 15, sampled_gaussian(0.1, 2.0): 10}
+    assert dict(iterate_steps(repeat(inner, 5))) == {gaussian(2.0): 15, sampled_gaussian(0.1, 2.0): 10}
 
 
 @pytest.mark.parametrize("accountant", [PLD, RdpAccountant()])

@@ -11,7 +11,7 @@ from wholegrain.errors import BudgetError, LedgerError, WholegrainError
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import gaussian, repeat
@@ -367,7 +367,9 @@ def plan_of(policy="subject_dp", *, silos=4, span=None, cohort=None, rounds=6, e
     names = tuple(silo.name for silo in facts)
     horizon = Horizon(silos=names, rounds=rounds, steps=2, cohort_size=cohort, seed=3)
     aim = Goal(epsilon=epsilon, delta=1e-5, unit=unit, accountant=PRICING, **goal)
-    return make_plan(policy, Settings(batch_size=50, group_cap=2), Federation(silos=facts, span=span), horizon, aim)
+    return make_plan(
+        policy, PolicySettings(batch_size=50, group_cap=2), Federation(silos=facts, span=span), horizon, aim
+    )
 
 
 def guard_of(plan, ledger=None, run="first", runs="one"):

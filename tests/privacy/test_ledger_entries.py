@@ -17,7 +17,7 @@ from wholegrain.errors import AccountingError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.guarantees import terms as terms_of
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings, find
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings, find
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.definitions import Unit
@@ -25,7 +25,7 @@ from wholegrain.privacy.ledger_entries import ENTRY, Account, Gaussian, Mixture,
 from wholegrain.privacy.pricing import Exposure, Terms, price
 
 PRICING = PldAccountant(grid=1e-2)
-SETTINGS = Settings(rate=0.07, clip_norm=0.3, group_cap=2)
+SETTINGS = PolicySettings(rate=0.07, clip_norm=0.3, group_cap=2)
 # Sizes and bounds that no two silos share, so that each has a step of its own; one of them does not say K.
 SILOS = (
     SiloFacts(name="north", items=700, subjects=130, items_per_subject=3, drops_surplus=False),

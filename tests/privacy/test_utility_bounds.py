@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from wholegrain.errors import SpecError
 from wholegrain.privacy.definitions import Budget
-from wholegrain.privacy.utility_bounds import Setting, higradavg_dp, item_level, local_group_dp, user_ldp
+from wholegrain.privacy.utility_bounds import BoundParameters, higradavg_dp, item_level, local_group_dp, user_ldp
 
-SETTING = Setting(
+SETTING = BoundParameters(
     budget=Budget(4.0, 1e-5),
     steps=300,
     learning_rate=0.05,
@@ -28,7 +28,7 @@ M, L, eta, T, d, c2, q, n, m = 2.0, 1.5, 0.05, 300, 40, 0.7, 0.02, 2500, 50
 epsilon, delta = 4.0, 1e-5
 
 settings = st.builds(
-    Setting,
+    BoundParameters,
     budget=st.builds(Budget, st.floats(0.1, 10), st.floats(1e-9, 1e-3)),
     steps=st.integers(1, 5000),
     learning_rate=st.floats(1e-4, 1.0),

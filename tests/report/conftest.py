@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 PROVED = {
@@ -26,7 +26,7 @@ def played(folder: Path, tree: dict[str, Any], *, finish: bool = True) -> Path:
     """A run in a folder, as the command leaves it."""
     prepared = prepare(RunSpec.of(tree))
     record = RunFolder.create(folder, prepared)
-    with guarded(prepared, record.run, record.path, create=False) as guard:
+    with open_guard(prepared, record.run, record.path, create=False) as guard:
         run = execute(prepared, guard, record=lambda done, state: record.add_round(done, state, 1))
     if finish:
         record.finish(run)

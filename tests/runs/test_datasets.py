@@ -8,8 +8,8 @@ import pytest
 
 import wholegrain as wg
 from wholegrain.errors import DataError, SpecError
-from wholegrain.runs.datasets import Parts, split_dataset
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.datasets import DataParts, split_dataset
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 RANDOM = np.random.default_rng(0)
@@ -37,7 +37,7 @@ def spec(**evaluation: object) -> RunSpec:
     )
 
 
-def trained(parts: Parts) -> wg.SubjectData:
+def trained(parts: DataParts) -> wg.SubjectData:
     silos = [silo.data for silo in parts.silos.values()]
     columns = (np.concatenate([getattr(data, name) for data in silos]) for name in ("inputs", "targets", "subjects"))
     return wg.SubjectData(*columns)
@@ -75,7 +75,7 @@ def test_an_own_test_part_can_be_left_unscored_but_not_be_added_to() -> None:
 
 def test_a_run_scores_the_own_test_part() -> None:
     prepared = prepare(spec(), dataset=WITH_TEST)
-    with guarded(prepared, "a run") as guard:
+    with open_guard(prepared, "a run") as guard:
         run = execute(prepared, guard)
     assert list(run.scores) == ["test"]
     assert run.accuracy == run.scores["test"].accuracy

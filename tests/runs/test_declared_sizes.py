@@ -12,9 +12,9 @@ from command import Command
 from wholegrain.errors import DataError, SpecError
 from wholegrain.runs.data_description import describe
 from wholegrain.runs.datasets import split_dataset
-from wholegrain.runs.declared_sizes import EVERY, declared_sizes, rounded
+from wholegrain.runs.declared_sizes import EVERY, declared_sizes, round_to_two_digits
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.summary import plan_facts
 
@@ -85,7 +85,7 @@ def test_a_declared_silo_without_anybody_still_trains() -> None:
     prepared = prepare(spec(sizes=sizes), dataset=people())
     assert prepared.silos["clinic-9"].data.items == 0
     assert len(prepared.plan.rows) == 4
-    with guarded(prepared, "a run") as guard:
+    with open_guard(prepared, "a run") as guard:
         run = execute(prepared, guard)
     assert torch.isfinite(run.vector).all()
     assert not any(done.faults for done in run.rounds)
@@ -152,7 +152,7 @@ def test_describe_proposes_round_numbers_of_what_is_trained_on() -> None:
     proposed = describe(asked)["proposed_sizes"]
     trained = split_dataset(wg.clinics(patients=500, clinics=2, span=1), asked).silos
     assert proposed == {
-        name: {"items": rounded(silo.data.items), "subjects": rounded(silo.data.subject_count)}
+        name: {"items": round_to_two_digits(silo.data.items), "subjects": round_to_two_digits(silo.data.subject_count)}
         for name, silo in trained.items()
     }
     together = RunSpec.of({**asked.model_dump(), "silos": {**UNIFORM}})

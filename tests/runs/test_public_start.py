@@ -18,7 +18,7 @@ from wholegrain.models.backbone import read_backbone
 from wholegrain.report.run_reader import read_run
 from wholegrain.report.wording import conditions
 from wholegrain.runs.pretraining import load_pretraining, pretrain
-from wholegrain.runs.runner import execute, guarded, in_process, prepare
+from wholegrain.runs.runner import execute, in_process, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.silo.training import Silo
 
@@ -74,7 +74,7 @@ def spec(folder: Path, *changes: str) -> RunSpec:
 def trained(asked: RunSpec, **changes: Any) -> Mapping[str, Any]:
     prepared = prepare(asked, pricing=PRICING)
     prepared = replace(prepared, **{name: change(prepared) for name, change in changes.items()})
-    with guarded(prepared, "run") as guard:
+    with open_guard(prepared, "run") as guard:
         run = execute(prepared, guard)
     return {"vector": run.vector, "scores": run.scores, "model": run.model}
 

@@ -18,7 +18,7 @@ from wholegrain.errors import LedgerError, RunError, WholegrainError
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 from wholegrain.runs.spec import RunSpec
 
 
@@ -169,7 +169,7 @@ def test_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     stop_after(out, 2)
     before = contents(out)
 
-    def with_other_data(spec: RunSpec) -> Prepared:
+    def with_other_data(spec: RunSpec) -> PreparedRun:
         usual = prepared(spec)
         name, silo = next(iter(usual.silos.items()))
         inputs = silo.data.inputs.copy()

@@ -13,7 +13,7 @@ from wholegrain.federation.server_optimiser import Adam, Momentum, Server
 from wholegrain.policies.policy_catalog import CATALOG
 from wholegrain.runs.datasets import split_dataset
 from wholegrain.runs.observers import RoundDone, SiloDone
-from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
+from wholegrain.runs.runner import PreparedRun, Run, StartState, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.summary import run_facts
 
@@ -33,8 +33,8 @@ def spec(name: str, **sections: object) -> RunSpec:
     return RunSpec.of(tree)
 
 
-def finish(prepared: Prepared) -> Run:
-    with guarded(prepared, "a run") as guard:
+def finish(prepared: PreparedRun) -> Run:
+    with open_guard(prepared, "a run") as guard:
         return execute(prepared, guard)
 
 
@@ -193,16 +193,16 @@ class InterruptedRunError(Exception):
 def test_a_run_whose_budget_is_spent_ends_with_what_was_played(caplog: pytest.LogCaptureFixture) -> None:
     """With secure noise a round that was interrupted is paid for twice, and the last one finds nothing left."""
     prepared = prepare(spec("subject_dp", privacy=SECURE, silos={"sizes": SIZES}), dataset=DATA)
-    kept: list[Start] = []
+    kept: list[StartState] = []
 
     def record(done: RoundDone, state: State) -> None:
-        kept.append(Start(state, (*(kept[-1].done if kept else ()), done)))
+        kept.append(StartState(state, (*(kept[-1].done if kept else ()), done)))
 
     def stop(event: SiloDone | RoundDone) -> None:
         if isinstance(event, SiloDone) and event.round == 1:
             raise InterruptedRunError
 
-    with guarded(prepared, "a run") as guard:
+    with open_guard(prepared, "a run") as guard:
         with pytest.raises(InterruptedRunError):
             execute(prepared, guard, record=record, observe=stop)
         run = execute(prepared, guard, start=kept[-1])

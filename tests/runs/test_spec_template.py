@@ -7,18 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wholegrain.data.table_columns import Column, Kind
+from wholegrain.data.table_columns import Column, ColumnKind
 from wholegrain.errors import SpecError
-from wholegrain.runs.runner import execute, guarded, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import BLANK, load
 from wholegrain.runs.spec_template import Roles, assign, skeleton, write_skeleton
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
-COLUMNS = st.lists(st.builds(Column, NAMES, st.sampled_from(Kind)), min_size=3, max_size=8, unique_by=lambda c: c.name)
+COLUMNS = st.lists(
+    st.builds(Column, NAMES, st.sampled_from(ColumnKind)), min_size=3, max_size=8, unique_by=lambda c: c.name
+)
 
 
 def named(*names: str) -> list[Column]:
-    return [Column(name, Kind.NAME) for name in names]
+    return [Column(name, ColumnKind.NAME) for name in names]
 
 
 @given(COLUMNS, NAMES)
@@ -28,7 +30,7 @@ def test_any_column_names_make_valid_toml(found: list[Column], path: str) -> Non
     assert table["path"] == path
     assert table["subject"] == found[0].name
     assert table["target"]["column"] == found[1].name
-    features = [c.name for c in found if c.name not in roles.named and c.kind is not Kind.OTHER]
+    features = [c.name for c in found if c.name not in roles.named and c.kind is not ColumnKind.OTHER]
     assert list(table["features"]) == features
 
 
@@ -103,7 +105,7 @@ def test_from_a_table_to_a_trained_model(table: Path, tmp_path: Path, silo: str 
         text = text.replace('week = { categories = ["f", "m"] }', 'week = { categories = ["n", "s"] }')
     spec.write_text(text, encoding="utf-8")
     prepared = prepare(load(spec, ("rounds.count=2", "privacy.delta=1e-3")))
-    with guarded(prepared, "a run") as guard:
+    with open_guard(prepared, "a run") as guard:
         run = execute(prepared, guard)
     assert run.guarantee.epsilon <= 4
     assert len(run.plan.rows) == (2 if silo else 3)

@@ -20,11 +20,11 @@ from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
 from wholegrain.silo.noise import NoiseStream, SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 
-SETTINGS = Settings(rate=0.3, clip_norm=0.5, group_cap=2, items_per_step=2)
+SETTINGS = PolicySettings(rate=0.3, clip_norm=0.5, group_cap=2, items_per_step=2)
 
 
 def silo(name: str = "north") -> Silo:
@@ -222,7 +222,7 @@ def test_a_release_has_one_format_whichever_way_its_sum_was_made() -> None:
     noise = Fresh(0)
     noise.kinds.clear()
     for rate in (1e-9, 0.3, 1.0):
-        row = CATALOG["subject_dp"].row(Settings(rate=rate), silo().facts).with_noise(0.7)
+        row = CATALOG["subject_dp"].row(PolicySettings(rate=rate), silo().facts).with_noise(0.7)
         trainer = Trainer(clipped_sum=BookKeeping(model(), cross_entropy), noise=noise, learning_rate=0.1)
         trainer.train(silo(), row, flatten(model()), 0, 2)
     assert set(noise.kinds) == {torch.float64}

@@ -257,7 +257,7 @@ def test_torch_keeps_the_twisters_words_where_they_are_replaced(seed: int) -> No
 def test_a_stream_is_the_twister_of_words_drawn_from_its_seed(seed: int) -> None:
     """numpy's twister, given the same words, gives the same bits: none is overlooked, none is left of torch's own."""
     words = np.frombuffer(shake_256(seed.to_bytes(16)).digest(4 * WORDS), np.uint32)
-    generator = noise_module._seeded(seed)
+    generator = noise_module._seed_generator(seed)
     assert words_of(generator).tolist() == words.tolist()
     other = np.random.MT19937()
     other.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": WORDS}}

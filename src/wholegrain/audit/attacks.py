@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.canaries import Block, Company, Design
+from wholegrain.audit.canaries import Block, CanaryCompany, Design
 from wholegrain.audit.scores import NoiseLaw, Sheet, Values
-from wholegrain.audit.simulate import NoiseOf, last_of, play
+from wholegrain.audit.simulate import NoiseOf, final_parameters, simulate_run
 from wholegrain.data.sampling import FixedItems
 from wholegrain.gradients.clipping import ClipPer
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 
 SPARE = 2000
 """Coordinates that show nothing but noise: enough to tell its strength within two parts in a hundred."""
@@ -28,12 +28,12 @@ Tick = Callable[[], None]
 """Told of each training that is done."""
 
 
-def silent() -> None:
+def no_progress() -> None:
     """The tick that tells nobody."""
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class AttackOutcome:
     """The coins, which said who was in, and what attacks made of the updates [trial]; how the noise looked."""
 
     coins: NDArray[np.bool_]
@@ -47,7 +47,7 @@ def secret_coins(seed: int, experiment: str, count: int) -> NDArray[np.bool_]:
     return draws.integers(2, size=count).astype(np.bool_)
 
 
-def bears_a_crowd(prepared: Prepared) -> bool:
+def can_hold_crowd(prepared: PreparedRun) -> bool:
     """Whether many canaries can be in one run without being in each other's way.
 
     Not where the batch is clipped as a whole, nor where it has a fixed size.
@@ -58,36 +58,38 @@ def bears_a_crowd(prepared: Prepared) -> bool:
     )
 
 
-def in_a_crowd(prepared: Prepared, noise: NoiseOf, unit: Unit, canaries: int, seed: int) -> Outcome:
+def attack_crowd(prepared: PreparedRun, noise: NoiseOf, unit: Unit, canaries: int, seed: int) -> AttackOutcome:
     """One training on the real data with about half of the canaries in it."""
-    design = Design(prepared=prepared, unit=unit, block=Block(canaries, SPARE), company=Company.CROWD)
+    design = Design(prepared=prepared, unit=unit, block=Block(canaries, SPARE), company=CanaryCompany.CROWD)
     coins, sheet = secret_coins(seed, "crowd", canaries), Sheet(design)
-    last = last_of(play(design.run(design.silos(coins), noise(-1)), design.start, sheet))
-    return Outcome(coins, {"level": sheet.level, "spread": sheet.spread, "final": sheet.final(last)}, sheet.noise)
+    last = final_parameters(simulate_run(design.run(design.silos(coins), noise(-1)), design.start, sheet))
+    return AttackOutcome(coins, {"level": sheet.level, "spread": sheet.spread, "final": sheet.final(last)}, sheet.noise)
 
 
-def one_in_each_home(prepared: Prepared, unit: Unit) -> Design:
+def attack_each_home(prepared: PreparedRun, unit: Unit) -> Design:
     """As many canaries as do not share a silo, among made-up companions."""
-    draft = Design(prepared=prepared, unit=unit, block=Block(1, SPARE), company=Company.MADE_UP)
+    draft = Design(prepared=prepared, unit=unit, block=Block(1, SPARE), company=CanaryCompany.MADE_UP)
     return replace(draft, block=Block(len(draft.homes), SPARE))
 
 
-def alone(prepared: Prepared, noise: NoiseOf, unit: Unit, runs: int, seed: int, tick: Tick = silent) -> Outcome:
+def attack_alone(
+    prepared: PreparedRun, noise: NoiseOf, unit: Unit, runs: int, seed: int, tick: Tick = no_progress
+) -> AttackOutcome:
     """`runs` trainings with a canary in each home or not, and as little else as makes its presence tell.
 
     Made-up gradients do not depend on parameters, so that what happens in one home does not reach another's updates:
     each home is a trial. Only the last model is shared, and each canary looks at a coordinate of its own there.
     """
-    design = one_in_each_home(prepared, unit)
+    design = attack_each_home(prepared, unit)
     homes = len(design.homes)
     coins = secret_coins(seed, "alone", runs * homes).reshape(runs, homes)
     choose, whole, rows = design.either(), NoiseLaw(), []
     for run, present in enumerate(coins):
         sheet = Sheet(design)
-        last = last_of(play(design.run(choose(present), noise(run)), design.start, sheet))
+        last = final_parameters(simulate_run(design.run(choose(present), noise(run)), design.start, sheet))
         rows.append((sheet.level, sheet.spread, sheet.final(last), sheet.strength, -sheet.strength))
         whole += sheet.noise
         tick()
     scores = np.array(rows).transpose(1, 0, 2).reshape(5, -1)
     names = ("level", "spread", "final", "louder", "quieter")
-    return Outcome(coins.reshape(-1), dict(zip(names, scores, strict=True)), whole)
+    return AttackOutcome(coins.reshape(-1), dict(zip(names, scores, strict=True)), whole)

@@ -12,11 +12,11 @@ from dp_accounting import DpEvent
 
 from wholegrain import _check
 from wholegrain.audit import estimators
-from wholegrain.audit.attacks import Outcome, Tick, alone, bears_a_crowd, in_a_crowd, silent
-from wholegrain.audit.canary_inputs import by_input
-from wholegrain.audit.estimators import Evidence, Method
-from wholegrain.audit.likelihoods import law_of
-from wholegrain.audit.neighbours import File, Neighbours, file_of, neighbours
+from wholegrain.audit.attacks import AttackOutcome, Tick, attack_alone, attack_crowd, can_hold_crowd, no_progress
+from wholegrain.audit.canary_inputs import attack_input
+from wholegrain.audit.estimators import AttackEvidence, Method
+from wholegrain.audit.likelihoods import canary_law
+from wholegrain.audit.neighbours import File, Neighbours, build_file, neighbours
 from wholegrain.audit.removal import Move, from_the_file, most_telling, moves
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import largest_move, move_among_many
@@ -28,10 +28,10 @@ from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.guarantees import missing_bound, obstacles
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.definitions import Guarantee, Standing, Unit
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 
 
-class Verdict(StrEnum):
+class AuditVerdict(StrEnum):
     """What an audit comes to."""
 
     CONSISTENT = "consistent"
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class AuditSettings:
     """How much to try: canaries in one run, runs with one canary, and how sure to be of what is found.
 
     `subjects` is how many there are in the longest sum that is tried.
@@ -72,7 +72,7 @@ FEWEST_CANARIES, FEWEST_RUNS = 50, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """A lower bound on ε by one attack and one method, and whether it refutes what was proved.
 
     `view` is what the attacker sees: every silo's update of every round, or the last model alone.
@@ -107,7 +107,7 @@ class Audit:
     confidence: float
     canaries: int
     runs: int
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     checks: tuple[Check, ...]
 
     @property
@@ -116,16 +116,16 @@ class Audit:
         return max(finding.epsilon for finding in self.findings)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         """Findings and checks against the proof, if there is one, then findings against the claim, if there is one."""
         proved = self.proved.standing is Standing.PROVED
         if proved and (
             self.failed or any(each.refutes for each in self.findings) or self.epsilon > self.proved.epsilon
         ):
-            return Verdict.VIOLATION
+            return AuditVerdict.VIOLATION
         if self.claimed is not None and self.epsilon > self.claimed.epsilon:
-            return Verdict.CLAIM_REFUTED
-        return Verdict.CONSISTENT if proved or self.claimed is not None else Verdict.NOTHING_PROMISED
+            return AuditVerdict.CLAIM_REFUTED
+        return AuditVerdict.CONSISTENT if proved or self.claimed is not None else AuditVerdict.NOTHING_PROMISED
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -134,30 +134,30 @@ class Audit:
 
 
 def audit(
-    prepared: Prepared,
+    prepared: PreparedRun,
     dataset: Dataset,
-    settings: Settings,
+    settings: AuditSettings,
     *,
     noise: NoiseOf | None = None,
-    tick: Tick = silent,
+    tick: Tick = no_progress,
 ) -> Audit:
     """Attack the run that was prepared from a data set, as often as the settings say; `tick` is told of each training.
 
     Private: what is found is about canaries, but the training reads the real rows; it is not for publication.
     """
     noise, plan, unit = noise or noise_like(prepared, settings.seed), prepared.plan, settings.unit
-    against = Against(plan.guarantee(unit), law=_has_law(plan, unit))
-    asked: list[Question] = []
+    against = AttackPlan(plan.guarantee(unit), law=_has_law(plan, unit))
+    asked: list[WeightedMethod] = []
     looked, canaries = NoiseLaw(), 0
-    if bears_a_crowd(prepared):
-        crowd = in_a_crowd(prepared, noise, unit, settings.canaries, settings.seed)
+    if can_hold_crowd(prepared):
+        crowd = attack_crowd(prepared, noise, unit, settings.canaries, settings.seed)
         canaries, looked = settings.canaries, crowd.noise
         asked += against.crowd(crowd)
         tick()
-    single = alone(prepared, noise, unit, settings.runs, settings.seed, tick)
+    single = attack_alone(prepared, noise, unit, settings.runs, settings.seed, tick)
     asked += against.alone(single, final=canaries == 0)
-    asked += against.inputs(by_input(prepared, noise, unit, settings.runs, settings.seed, tick))
-    file = Filed.of(prepared, dataset, settings.seed)
+    asked += against.inputs(attack_input(prepared, noise, unit, settings.runs, settings.seed, tick))
+    file = FileExperiment.of(prepared, dataset, settings.seed)
     removed = None
     if unit is Unit.SUBJECT and file.telling is not None:
         removed = from_the_file(prepared, file.file, file.telling, noise, settings.runs, settings.seed, tick)
@@ -182,9 +182,9 @@ def audit(
 SERVER, FINAL = "updates", "model"
 ONE_RUN, TRIALS, CURVE = "one run", "trials", "curve"
 METHODS: Mapping[str, Method] = {
-    ONE_RUN: estimators.by_one_run,
-    TRIALS: estimators.by_trials,
-    CURVE: estimators.by_trials_under,
+    ONE_RUN: estimators.one_run_bound,
+    TRIALS: estimators.trials_bound,
+    CURVE: estimators.curve_bound,
 }
 ASSUMES: Mapping[str, str] = {
     ONE_RUN: "nothing but the secret coins",
@@ -196,19 +196,19 @@ MOST_WEIGHT = 3.0
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class WeightedMethod:
     """A method to be applied to an attack's evidence, with a weight by which the significance is shared."""
 
     attack: str
     view: str
     method: str
-    evidence: Evidence
+    evidence: AttackEvidence
     weight: float = 1.0
 
-    def answer(self, significance: float) -> Finding:
+    def answer(self, significance: float) -> AuditFinding:
         """The bound with this significance."""
         bound = METHODS[self.method](self.evidence, significance)
-        return Finding(
+        return AuditFinding(
             attack=self.attack,
             view=self.view,
             method=self.method,
@@ -220,7 +220,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Against:
+class AttackPlan:
     """What to ask of each experiment, held against what was proved; fixed before any of them is made.
 
     `law` says whether the level is a log-likelihood ratio, whose line is at zero by what it is.
@@ -234,7 +234,7 @@ class Against:
         """The event that was priced, if the guarantee has one."""
         return self.proved.event if self.proved.standing is Standing.PROVED else None
 
-    def crowd(self, outcome: Outcome) -> Iterator[Question]:
+    def crowd(self, outcome: AttackOutcome) -> Iterator[WeightedMethod]:
         """Many canaries in one run.
 
         With a coordinate of its own each is a trial as well, if the code is right: none shares noise or coins.
@@ -242,41 +242,41 @@ class Against:
         for score, view, weight in (("level", SERVER, MOST_WEIGHT), ("final", FINAL, 1.0), ("spread", SERVER, 1.0)):
             name, evidence = f"crowd: {score}", self._evidence(outcome, score)
             if score != "spread" or self.event is None:
-                yield Question(name, view, ONE_RUN, evidence)
+                yield WeightedMethod(name, view, ONE_RUN, evidence)
             if score == "level":
-                yield Question(name, view, TRIALS, without_line(evidence), weight)
+                yield WeightedMethod(name, view, TRIALS, drop_threshold(evidence), weight)
             if self.event is not None:
-                yield Question(name, view, CURVE, evidence, weight)
+                yield WeightedMethod(name, view, CURVE, evidence, weight)
 
-    def alone(self, outcome: Outcome, *, final: bool) -> Iterator[Question]:
+    def alone(self, outcome: AttackOutcome, *, final: bool) -> Iterator[WeightedMethod]:
         """One canary, many runs."""
         views = {"level": SERVER, "spread": SERVER, "louder": SERVER, "quieter": SERVER}
         for score, view in (views | ({"final": FINAL} if final else {})).items():
             name, weight = f"alone: {score}", MOST_WEIGHT if score == "level" else 1.0
             evidence = self._evidence(outcome, score)
             if score == "level" or self.event is None:
-                yield Question(name, view, TRIALS, without_line(evidence), weight)
+                yield WeightedMethod(name, view, TRIALS, drop_threshold(evidence), weight)
             if self.event is not None:
-                yield Question(name, view, CURVE, evidence, weight)
+                yield WeightedMethod(name, view, CURVE, evidence, weight)
 
-    def inputs(self, outcome: Outcome) -> Iterator[Question]:
+    def inputs(self, outcome: AttackOutcome) -> Iterator[WeightedMethod]:
         """One canary whose gradients are the model's, many runs."""
         method = TRIALS if self.event is None else CURVE
         for score, view, name in (("level", SERVER, "gradient"), ("final", FINAL, "loss")):
-            yield Question(f"input: {name}", view, method, without_line(self._evidence(outcome, score)))
+            yield WeightedMethod(f"input: {name}", view, method, drop_threshold(self._evidence(outcome, score)))
 
-    def file(self, outcome: Outcome) -> Iterator[Question]:
+    def file(self, outcome: AttackOutcome) -> Iterator[WeightedMethod]:
         """One subject of the file, many runs."""
         method = TRIALS if self.event is None else CURVE
         evidence = replace(self._evidence(outcome, "level"), line=0.0)  # half way between the worlds
-        yield Question("file: one subject", SERVER, method, evidence)
+        yield WeightedMethod("file: one subject", SERVER, method, evidence)
 
-    def _evidence(self, outcome: Outcome, score: str) -> Evidence:
+    def _evidence(self, outcome: AttackOutcome, score: str) -> AttackEvidence:
         line = 0.0 if score == "level" and self.law else None
-        return Evidence(outcome.coins, outcome.scores[score], self.proved.delta, self.event, line)
+        return AttackEvidence(outcome.coins, outcome.scores[score], self.proved.delta, self.event, line)
 
 
-def without_line(evidence: Evidence) -> Evidence:
+def drop_threshold(evidence: AttackEvidence) -> AttackEvidence:
     """For a line that is drawn: where a likelihood ratio is even is not where most is told about a single ε."""
     return replace(evidence, line=None)
 
@@ -286,10 +286,10 @@ def _claim(plan: Plan, unit: Unit) -> Guarantee | None:
 
 
 def _has_law(plan: Plan, unit: Unit) -> bool:
-    return all(law_of(policy, silo, unit, plan.horizon.steps) is not None for policy, silo in plan.rows)
+    return all(canary_law(policy, silo, unit, plan.horizon.steps) is not None for policy, silo in plan.rows)
 
 
-def _checks(prepared: Prepared, noise: NoiseLaw, significance: float, settings: Settings) -> Iterator[Check]:
+def _checks(prepared: PreparedRun, noise: NoiseLaw, significance: float, settings: AuditSettings) -> Iterator[Check]:
     policy, seed = prepared.plan.rows[0][0], settings.seed
     if noise.values:
         seen = f"{noise.strength:.4f} of its strength, {noise.repetition:.3f} of its variance over updates"
@@ -305,20 +305,20 @@ def _checks(prepared: Prepared, noise: NoiseLaw, significance: float, settings: 
 
 
 @dataclass(frozen=True, eq=False)
-class Filed:
+class FileExperiment:
     """The file, neighbours of it, and how far their silos' sums are apart."""
 
-    prepared: Prepared
+    prepared: PreparedRun
     file: File
     pairs: list[Neighbours]
     moves: list[Move]
 
     @staticmethod
-    def of(prepared: Prepared, dataset: Dataset, seed: int) -> "Filed":
+    def of(prepared: PreparedRun, dataset: Dataset, seed: int) -> "FileExperiment":
         """Load the file with one subject and without it, for subjects of several kinds."""
-        file = file_of(prepared, dataset, seed)
+        file = build_file(prepared, dataset, seed)
         pairs = neighbours(file, seed)
-        return Filed(prepared, file, pairs, list(moves(prepared, file, pairs)))
+        return FileExperiment(prepared, file, pairs, list(moves(prepared, file, pairs)))
 
     @property
     def telling(self) -> Neighbours | None:

@@ -21,13 +21,13 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool, Pooled, pool_gradients
+from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import split_dataset
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo
@@ -69,7 +69,7 @@ class Block:
         return slice(self.canaries + 1, self.size)
 
 
-class Company(StrEnum):
+class CanaryCompany(StrEnum):
     """Who else is in the data. A proof holds whoever is, so an audit may choose."""
 
     CROWD = "all real rows"
@@ -85,10 +85,10 @@ class Company(StrEnum):
 class Design:
     """How canaries are planted in the data of a prepared run."""
 
-    prepared: Prepared
+    prepared: PreparedRun
     unit: Unit
     block: Block
-    company: Company
+    company: CanaryCompany
 
     @cached_property
     def homes(self) -> tuple[tuple[str, ...], ...]:
@@ -112,7 +112,7 @@ class Design:
         bound = silo.items_per_subject
         if self.unit is Unit.ITEM or bound is None:
             return 1
-        return SURPLUS * bound if silo.drops_surplus and self.company is not Company.CROWD else bound
+        return SURPLUS * bound if silo.drops_surplus and self.company is not CanaryCompany.CROWD else bound
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -140,7 +140,7 @@ class Design:
         """
         policy, silo = row
         bound = silo.items_per_subject or 1
-        if self.company is not Company.MADE_UP:
+        if self.company is not CanaryCompany.MADE_UP:
             return np.zeros(0, np.int64)
         if isinstance(policy.sampling, FixedItems):
             return np.ones(self._room(policy.sampling.size, silo), np.int64)
@@ -156,7 +156,7 @@ class Design:
         room, so that the canary takes a sibling's place.
         """
         policy, silo = row
-        if self.unit is not Unit.ITEM or self.company is Company.ONE:
+        if self.unit is not Unit.ITEM or self.company is CanaryCompany.ONE:
             return 0
         if policy.clip.per is ClipPer.ITEM and silo.drops_surplus:
             return silo.items_per_subject or 0
@@ -171,9 +171,9 @@ class Design:
     @cached_property
     def gradients(self) -> ClippedSum:
         """The run's own gradients, and those of the block."""
-        return Extended(self)
+        return ExtendedClippedSum(self)
 
-    def run(self, silos: Mapping[str, Silo], noise: NoiseSource) -> Prepared:
+    def run(self, silos: Mapping[str, Silo], noise: NoiseSource) -> PreparedRun:
         """The run that was prepared, with the block, on these silos."""
         return replace(self.prepared, silos=silos, clipped_sum=self.gradients, noise=noise)
 
@@ -199,9 +199,9 @@ class Design:
             silos=np.repeat([silo.name for _, silo in plan.rows], [part.items for part in parts]),
             items_per_subject=plan.rows[0][1].items_per_subject,
         )
-        silos = split_dataset(dataset, _as_labelled(self.prepared.spec)).silos
+        silos = split_dataset(dataset, _label_silos(self.prepared.spec)).silos
         # A crowd's real rows are as the run's own silos see them already, and made-up rows have nothing to be seen.
-        return self.prepared.learner.silos(silos) if self.company is Company.ONE else silos
+        return self.prepared.learner.silos(silos) if self.company is CanaryCompany.ONE else silos
 
     def _planted(self, row: Row, present: NDArray[np.bool_]) -> SubjectData:
         """A silo's rows before its bounds are enforced."""
@@ -219,10 +219,10 @@ class Design:
         policy, silo = row
         own = self.prepared.silos[silo.name]
         data = own.data
-        if self.company is Company.CROWD:
+        if self.company is CanaryCompany.CROWD:
             return replace(data, inputs=own.inputs.numpy())
         fewest = self._room(policy.sampling.size, silo) if isinstance(policy.sampling, FixedItems) else 1
-        return data.take(np.arange(fewest if self.company is Company.ONE else 0))
+        return data.take(np.arange(fewest if self.company is CanaryCompany.ONE else 0))
 
     def _room(self, batch: int, silo: SiloFacts) -> int:
         """Rows beside a canary's own in a silo of its public size, and a batch of them at least."""
@@ -250,14 +250,14 @@ class Design:
 FIELDS = ("inputs", "targets", "subjects")
 
 
-def _as_labelled(spec: RunSpec) -> RunSpec:
+def _label_silos(spec: RunSpec) -> RunSpec:
     """The spec for data whose silos are known and of which nothing is held out."""
     silos = spec.silos.model_copy(update={"partition": "column"})
     evaluation = spec.evaluation.model_copy(update={"test": 0.0, "validation": 0.0})
     return spec.model_copy(update={"silos": silos, "evaluation": evaluation})
 
 
-class Extended:
+class ExtendedClippedSum:
     """`ClippedSum` on a vector that has the block behind the model's parameters.
 
     Real rows go through the run's own gradients, made-up ones through the same engine on the block. Contributions add
@@ -273,7 +273,7 @@ class Extended:
             return (outputs[:, 0] * lengths[codes]).mean()
 
         self._engine: ClippedSum = BookKeeping(nn.Sequential(nn.Embedding(design.block.size, 1), nn.Flatten()), loss)
-        self._known: dict[tuple[bytes, bytes, Clip], Pooled] = {}
+        self._known: dict[tuple[bytes, bytes, Clip], ClippedTotal] = {}
 
     def __call__(
         self,
@@ -283,30 +283,32 @@ class Extended:
         groups: Tensor,
         clip: Clip,
         buckets: Buckets | None = None,
-    ) -> Pooled:
+    ) -> ClippedTotal:
         """Pool a batch in which both kinds of rows may be."""
         ours = targets >= BASE
         if not ours.any():
             real = self._real(vector[: self._size], inputs, targets, groups, clip, buckets)
-            return Pooled(torch.cat([real.total, torch.zeros_like(vector[self._size :])]), real.zeroed)
+            return ClippedTotal(torch.cat([real.total, torch.zeros_like(vector[self._size :])]), real.zeroed)
         alone = Clip(ClipPer.NONE, Pool.SUM, clip.norm) if clip.per is ClipPer.BATCH else clip
         real = self._real(
             vector[: self._size],
             inputs[~ours],
             targets[~ours],
-            _renumbered(groups[~ours]),
+            _renumber(groups[~ours]),
             alone,
             _chosen(buckets, ~ours),
         )
         codes = targets[ours] - BASE
-        made_up = self._made_up(vector[self._size :], codes, _renumbered(groups[ours]), alone, _chosen(buckets, ours))
-        pooled = Pooled(torch.cat([real.total, made_up.total]), real.zeroed + made_up.zeroed)
+        made_up = self._made_up(vector[self._size :], codes, _renumber(groups[ours]), alone, _chosen(buckets, ours))
+        pooled = ClippedTotal(torch.cat([real.total, made_up.total]), real.zeroed + made_up.zeroed)
         if clip.per is not ClipPer.BATCH or not len(targets):
             return pooled
         mean = pooled.total[None].to(vector.dtype) / len(targets)
         return pool_gradients(mean, torch.zeros(1, dtype=torch.int64), clip)
 
-    def _made_up(self, vector: Tensor, codes: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None) -> Pooled:
+    def _made_up(
+        self, vector: Tensor, codes: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None
+    ) -> ClippedTotal:
         """Made-up gradients are the same at all parameters: those of a few rows are computed once."""
         if len(codes) > MOST_KNOWN:
             return self._engine(vector, self._coordinates[codes][:, None], codes, groups, clip, buckets)
@@ -324,6 +326,6 @@ def _chosen(buckets: Buckets | None, items: Tensor) -> Buckets | None:
     return None if buckets is None else replace(buckets, items=buckets.items[items.numpy()])
 
 
-def _renumbered(groups: Tensor) -> Tensor:
+def _renumber(groups: Tensor) -> Tensor:
     """Groups numbered from 0 without gaps."""
     return groups if not len(groups) else torch.unique(groups, return_inverse=True)[1]

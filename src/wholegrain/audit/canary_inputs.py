@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
-from wholegrain.audit.canaries import BASE, Block, Company, Design
+from wholegrain.audit.attacks import AttackOutcome, Tick, no_progress, secret_coins
+from wholegrain.audit.canaries import BASE, Block, CanaryCompany, Design
 from wholegrain.audit.scores import NoiseLaw, Values, known_law
-from wholegrain.audit.simulate import NoiseOf, Seen, last_of, play
+from wholegrain.audit.simulate import NoiseOf, ObservedUpdate, final_parameters, simulate_run
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.clipping import ClipPer
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import batch_gradient
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 from wholegrain.silo.training import Silo
 
 SCALES = (1.0, 3.0, 10.0, 100.0)
@@ -53,22 +53,24 @@ class Portrait:
         return torch.tensor([self.label])
 
 
-def by_input(prepared: Prepared, noise: NoiseOf, unit: Unit, runs: int, seed: int, tick: Tick = silent) -> Outcome:
+def attack_input(
+    prepared: PreparedRun, noise: NoiseOf, unit: Unit, runs: int, seed: int, tick: Tick = no_progress
+) -> AttackOutcome:
     """`runs` trainings with such a canary in the first home or not, and hardly anything else."""
-    design = Design(prepared=prepared, unit=unit, block=Block(1, 0), company=Company.ONE)
+    design = Design(prepared=prepared, unit=unit, block=Block(1, 0), company=CanaryCompany.ONE)
     coins, start = secret_coins(seed, "input", runs), prepared.first
     portrait = telling_input(prepared, start, seed)
-    without, within = (dressed(design.silos(np.array([present])), portrait) for present in (False, True))
+    without, within = (replace_canaries(design.silos(np.array([present])), portrait) for present in (False, True))
     rows = []
     for run, present in enumerate(coins):
         actual = replace(prepared, silos=within if present else without, noise=noise(runs + run))
         projections = Projections(design, portrait)
-        last = last_of(play(actual, start, projections))
+        last = final_parameters(simulate_run(actual, start, projections))
         outputs = call(prepared.model, projections.layout, last, portrait.inputs)
         rows.append((projections.best, -float(prepared.loss(outputs, portrait.targets))))
         tick()
     level, final = np.array(rows).T
-    return Outcome(coins, {"level": level, "final": final}, NoiseLaw())
+    return AttackOutcome(coins, {"level": level, "final": final}, NoiseLaw())
 
 
 class Projections:
@@ -80,14 +82,14 @@ class Projections:
         self._sums = np.zeros(1 + len(self.layout.names))
         self._round, self._directions = -1, torch.zeros(0)
 
-    def __call__(self, seen: Seen) -> None:
+    def __call__(self, seen: ObservedUpdate) -> None:
         """Take in one update."""
         policy, silo = seen.row
         if silo.name not in self._design.homes[0]:
             return
         if seen.round != self._round:
             self._round = seen.round
-            self._directions = gradient_of(self._design.prepared, self.layout, seen.start, self._portrait)
+            self._directions = portrait_gradient(self._design.prepared, self.layout, seen.start, self._portrait)
         found = self._found(seen.in_clip_norms(seen.moved))
         law = None if policy.clip.per is ClipPer.BATCH else known_law(policy, silo, self._design.unit, self._steps)
         self._sums += found if law is None else law.log_ratio(found)
@@ -107,24 +109,24 @@ class Projections:
         return np.append(products.sum() / whole if whole else 0.0, each)
 
 
-def gradient_of(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
+def portrait_gradient(prepared: PreparedRun, layout: Layout, vector: Tensor, portrait: Portrait) -> Tensor:
     """The portrait's gradient of the whole model at these parameters; what is not finite counts as zero."""
     gradient = batch_gradient(prepared.model, prepared.loss, layout, vector, portrait.inputs, portrait.targets)
     return gradient.nan_to_num_(0.0, 0.0, 0.0)
 
 
-def telling_input(prepared: Prepared, vector: Tensor, seed: int) -> Portrait:
+def telling_input(prepared: PreparedRun, vector: Tensor, seed: int) -> Portrait:
     """The candidate whose gradients are the longest before training, in all parameters alike."""
     layout = Layout.of(prepared.model)
 
     def length(portrait: Portrait) -> float:
-        parts = layout.views(gradient_of(prepared, layout, vector, portrait)).values()
+        parts = layout.views(portrait_gradient(prepared, layout, vector, portrait)).values()
         return sum(math.log(max(float(part.norm()), NOTHING)) for part in parts)
 
     return max(candidates(prepared, vector, seed), key=length)
 
 
-def candidates(prepared: Prepared, vector: Tensor, seed: int) -> list[Portrait]:
+def candidates(prepared: PreparedRun, vector: Tensor, seed: int) -> list[Portrait]:
     """Inputs whose values come from different real ones, some of them larger, each with its least likely label."""
     draws = generator(seed, Purpose.SYNTHETIC, "audit: input")
     real = some_data(prepared).inputs
@@ -140,12 +142,12 @@ def candidates(prepared: Prepared, vector: Tensor, seed: int) -> list[Portrait]:
     return found
 
 
-def some_data(prepared: Prepared) -> SubjectData:
+def some_data(prepared: PreparedRun) -> SubjectData:
     """The data of the silo that has most."""
     return max((silo.data for silo in prepared.silos.values()), key=lambda data: data.items)
 
 
-def dressed(silos: Mapping[str, Silo], portrait: Portrait) -> Mapping[str, Silo]:
+def replace_canaries(silos: Mapping[str, Silo], portrait: Portrait) -> Mapping[str, Silo]:
     """The silos with the canary's rows replaced by the portrait; what was dropped stays dropped."""
     result = {}
     for name, silo in silos.items():

@@ -76,13 +76,13 @@ def refuted_epsilon(event: DpEvent, delta: float, refutes: Callable[[Curve], boo
     while refuted - stands > 1:
         middle = (stands + refuted) // 2
         stands, refuted = (stands, middle) if refutes(curve(event, middle)) else (middle, refuted)
-    return _accountant(event, refuted).epsilon(scaled(event, STEP**refuted), delta)
+    return _accountant(event, refuted).epsilon(scale_noise(event, STEP**refuted), delta)
 
 
 @lru_cache(maxsize=512)
 def curve(event: DpEvent, power: int = 0) -> Curve:
     """The curve of the event with STEP^power times its noise."""
-    pricing, louder = _accountant(event, power), scaled(event, STEP**power)
+    pricing, louder = _accountant(event, power), scale_noise(event, STEP**power)
     epsilons = np.array([pricing.epsilon(louder, float(delta)) for delta in DELTAS])
     finite = epsilons < EPSILON_OVERFLOWS
     # δ = 1 holds of everything, and is all that holds of an event that hides nothing.
@@ -90,45 +90,45 @@ def curve(event: DpEvent, power: int = 0) -> Curve:
 
 
 def _accountant(event: DpEvent, power: int) -> PldAccountant:
-    return PldAccountant(COARSER * suitable_grid(scaled(event, STEP**power)))
+    return PldAccountant(COARSER * suitable_grid(scale_noise(event, STEP**power)))
 
 
 @singledispatch
-def scaled(event: DpEvent, factor: float) -> DpEvent:
+def scale_noise(event: DpEvent, factor: float) -> DpEvent:
     """The event with so many times its noise.
 
-    >>> scaled(SelfComposedDpEvent(GaussianDpEvent(2.0), 3), 0.5)
+    >>> scale_noise(SelfComposedDpEvent(GaussianDpEvent(2.0), 3), 0.5)
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=1.0), count=3)
     """
     raise AccountingError(f"No noise is known in {type(event).__name__}.")
 
 
-@scaled.register(NoOpDpEvent)
-@scaled.register(NonPrivateDpEvent)
+@scale_noise.register(NoOpDpEvent)
+@scale_noise.register(NonPrivateDpEvent)
 def _(event: DpEvent, factor: float) -> DpEvent:
     return event
 
 
-@scaled.register
+@scale_noise.register
 def _(event: GaussianDpEvent, factor: float) -> DpEvent:
     return GaussianDpEvent(event.noise_multiplier * factor)
 
 
-@scaled.register
+@scale_noise.register
 def _(event: PoissonSampledDpEvent, factor: float) -> DpEvent:
-    return PoissonSampledDpEvent(event.sampling_probability, scaled(event.event, factor))
+    return PoissonSampledDpEvent(event.sampling_probability, scale_noise(event.event, factor))
 
 
-@scaled.register
+@scale_noise.register
 def _(event: MixtureOfGaussiansDpEvent, factor: float) -> DpEvent:
     return MixtureOfGaussiansDpEvent(event.standard_deviation * factor, event.sensitivities, event.sampling_probs)
 
 
-@scaled.register
+@scale_noise.register
 def _(event: SelfComposedDpEvent, factor: float) -> DpEvent:
-    return SelfComposedDpEvent(scaled(event.event, factor), event.count)
+    return SelfComposedDpEvent(scale_noise(event.event, factor), event.count)
 
 
-@scaled.register
+@scale_noise.register
 def _(event: ComposedDpEvent, factor: float) -> DpEvent:
-    return ComposedDpEvent(tuple(scaled(part, factor) for part in event.events))
+    return ComposedDpEvent(tuple(scale_noise(part, factor) for part in event.events))

@@ -28,7 +28,7 @@ SCOUTS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class AttackEvidence:
     """Secret coins and an attack's scores [canary], and what they are held against: δ, and the event that was proved.
 
     `line` is where "in" begins, if that was known before any coin fell.
@@ -50,11 +50,11 @@ class Bound:
     seen: str
 
 
-Method = Callable[[Evidence, float], Bound]
+Method = Callable[[AttackEvidence, float], Bound]
 """From evidence and a significance to a bound."""
 
 
-def by_one_run(evidence: Evidence, significance: float) -> Bound:
+def one_run_bound(evidence: AttackEvidence, significance: float) -> Bound:
     """For any mechanism [Steinke et al. 2023]."""
     tried = all_guesses(evidence.coins, evidence.scores)
     found = [(one_run_epsilon(guesses, evidence.delta, significance / len(tried)), guesses) for guesses in tried]
@@ -62,18 +62,18 @@ def by_one_run(evidence: Evidence, significance: float) -> Bound:
     return Bound(epsilon, False, f"{best.right} of {best.made} right")
 
 
-def by_trials(evidence: Evidence, significance: float) -> Bound:
+def trials_bound(evidence: AttackEvidence, significance: float) -> Bound:
     """For any mechanism, from independent trials [Clopper and Pearson 1934]."""
-    found = seen_rates(evidence, significance, lambda each: two_world_epsilon(each, evidence.delta))
-    return Bound(two_world_epsilon(found, evidence.delta), False, _told(found))
+    found = observed_rates(evidence, significance, lambda each: two_world_epsilon(each, evidence.delta))
+    return Bound(two_world_epsilon(found, evidence.delta), False, _describe(found))
 
 
-def by_trials_under(evidence: Evidence, significance: float) -> Bound:
+def curve_bound(evidence: AttackEvidence, significance: float) -> Bound:
     """For mechanisms with a curve like the event's, from independent trials [Nasr et al. 2023]."""
     assert evidence.event is not None
-    found = seen_rates(evidence, significance, _distance)
+    found = observed_rates(evidence, significance, _distance)
     epsilon = refuted_epsilon(evidence.event, evidence.delta, lambda each: refuted_by_rates(each, found))
-    return Bound(epsilon, refuted_by_rates(curve(evidence.event), found), _told(found))
+    return Bound(epsilon, refuted_by_rates(curve(evidence.event), found), _describe(found))
 
 
 def all_guesses(coins: Coins, scores: Values) -> list[Guesses]:
@@ -93,7 +93,7 @@ def guess(coins: Coins, scores: Values, made: int) -> Guesses:
     return Guesses(len(coins), made, int(((centred > 0) == coins)[surest].sum()))
 
 
-def seen_rates(evidence: Evidence, significance: float, worth: Callable[[Rates], float]) -> Rates:
+def observed_rates(evidence: AttackEvidence, significance: float, worth: Callable[[Rates], float]) -> Rates:
     """Error rates of saying "in" above a line; one that is not given is drawn where it is worth most to the scouts."""
 
     def seen(part: Coins, line: float, times: int = 1) -> Rates:
@@ -132,7 +132,7 @@ def _distance(found: Rates) -> float:
     return float(stats.norm.ppf(hits) - stats.norm.ppf(alarms))
 
 
-def _told(found: Rates) -> str:
+def _describe(found: Rates) -> str:
     return f"hits {_short(found.hits)}, alarms {_short(found.alarms)}"
 
 

@@ -62,7 +62,7 @@ class Law:
         return [(moves, float(chance)) for moves, chance in enumerate(law) if chance > NEGLIGIBLE]
 
 
-def law_of(policy: Policy, silo: SiloFacts, unit: Unit, steps: int) -> Law | None:
+def canary_law(policy: Policy, silo: SiloFacts, unit: Unit, steps: int) -> Law | None:
     """The law by which the canary of a unit was priced in this silo; None where it was priced otherwise."""
     if obstacles(policy, unit) or isinstance(policy.sampling, FixedItems):
         return None

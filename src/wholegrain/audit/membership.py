@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.confidence_bounds import at_least
-from wholegrain.audit.simulate import play, unwatched
+from wholegrain.audit.simulate import ignore_updates, simulate_run
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.errors import DataError
@@ -28,7 +28,7 @@ from wholegrain.gradients.parameters import Layout, call
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Guarantee, Unit
-from wholegrain.runs.runner import Prepared, prepare
+from wholegrain.runs.runner import PreparedRun, prepare
 from wholegrain.runs.spec import RunSpec
 
 FEWEST = 10
@@ -67,7 +67,7 @@ class Membership:
 
 
 @dataclass(frozen=True, eq=False)
-class Cast:
+class MembershipSplit:
     """Who is trained on and who is asked about: positions of items, and for those kept out whether of a member."""
 
     trained: NDArray[np.int64]
@@ -79,17 +79,17 @@ def membership(
     spec: RunSpec, dataset: Dataset, *, pricing: Accountant | None = None, seed: int = 0, confidence: float = 0.95
 ) -> Membership:
     """Train once, as the spec says, on half of the items of half of the people, and try to tell who they were."""
-    cast = cast_of(dataset.data, seed)
-    prepared = prepare(_without_test(spec), dataset=_part(dataset, cast.trained), pricing=pricing)
+    cast = split_members(dataset.data, seed)
+    prepared = prepare(_without_test_part(spec), dataset=_part(dataset, cast.trained), pricing=pricing)
     kept = dataset.data.take(cast.kept)
     fell = _fall(prepared, kept)
     people, first = np.unique(kept.subjects, return_index=True)
     scores = np.bincount(np.searchsorted(people, kept.subjects), weights=fell) / kept.roster.counts
     member = cast.of_member[first]
-    return measured(scores[member], scores[~member], prepared.plan.guarantee(Unit.SUBJECT), confidence, seed)
+    return measure_attack(scores[member], scores[~member], prepared.plan.guarantee(Unit.SUBJECT), confidence, seed)
 
 
-def cast_of(data: SubjectData, seed: int) -> Cast:
+def split_members(data: SubjectData, seed: int) -> MembershipSplit:
     """A coin for each person, and of each person with two items or more half of them, drawn at random.
 
     Guarantee: whether a person is a member depends on nothing but the coin.
@@ -106,10 +106,10 @@ def cast_of(data: SubjectData, seed: int) -> Cast:
             f"Membership of fewer than {FEWEST} people on each side says nothing; it takes people with two items or"
             " more, half of whom are held out."
         )
-    return Cast(np.flatnonzero(member & ~kept), np.flatnonzero(kept), member[kept])
+    return MembershipSplit(np.flatnonzero(member & ~kept), np.flatnonzero(kept), member[kept])
 
 
-def measured(members: Values, others: Values, guarantee: Guarantee, confidence: float, seed: int) -> Membership:
+def measure_attack(members: Values, others: Values, guarantee: Guarantee, confidence: float, seed: int) -> Membership:
     """AUC with a bootstrap interval, and true positives at low false-positive rates with exact ones."""
     found = stats.bootstrap(
         (members, others),
@@ -126,7 +126,7 @@ def measured(members: Values, others: Values, guarantee: Guarantee, confidence: 
         guarantee=guarantee,
         auc=float(auc(members, others)),
         auc_interval=(float(found.low), float(found.high)),
-        rates=tuple(rate_at(members, others, rate, confidence) for rate in FALSE_POSITIVE_RATES),
+        rates=tuple(true_positive_rate(members, others, rate, confidence) for rate in FALSE_POSITIVE_RATES),
         confidence=confidence,
     )
 
@@ -144,10 +144,10 @@ def auc(members: Values, others: Values, axis: int = -1) -> Values:
     return area
 
 
-def rate_at(members: Values, others: Values, false_positives: float, confidence: float) -> Rate:
+def true_positive_rate(members: Values, others: Values, false_positives: float, confidence: float) -> Rate:
     """True positives above the lowest line with so few false ones.
 
-    >>> rate_at(np.array([3.0, 1.0]), np.arange(0.0, 2.0, 0.01), 0.01, 0.95).true_positives
+    >>> true_positive_rate(np.array([3.0, 1.0]), np.arange(0.0, 2.0, 0.01), 0.01, 0.95).true_positives
     0.5
     """
     allowed = int(false_positives * len(others))
@@ -162,25 +162,25 @@ def rate_at(members: Values, others: Values, false_positives: float, confidence:
     )
 
 
-def _fall(prepared: Prepared, kept: SubjectData) -> Values:
+def _fall(prepared: PreparedRun, kept: SubjectData) -> Values:
     """By how much each item's loss fell, on average over the rounds that are looked at [item]."""
     start, last = prepared.first, prepared.plan.horizon.rounds
     every = max(1, last // LOOKS)
     looks = [
         item_losses(prepared, vector, kept)
-        for round, vector in enumerate(play(prepared, start, unwatched), start=1)
+        for round, vector in enumerate(simulate_run(prepared, start, ignore_updates), start=1)
         if round % every == 0 or round == last
     ]
     fall: Values = item_losses(prepared, start, kept) - np.mean(looks, axis=0)
     return fall
 
 
-def item_losses(prepared: Prepared, vector: Tensor, data: SubjectData) -> Values:
+def item_losses(prepared: PreparedRun, vector: Tensor, data: SubjectData) -> Values:
     """The loss on each item [item]; one that is not finite counts as very large."""
     return np.concatenate(list(_losses(prepared, vector, data)))
 
 
-def _losses(prepared: Prepared, vector: Tensor, data: SubjectData) -> Iterator[Values]:
+def _losses(prepared: PreparedRun, vector: Tensor, data: SubjectData) -> Iterator[Values]:
     layout, inputs = Layout.of(prepared.model), torch.from_numpy(data.inputs)
     targets = torch.from_numpy(data.targets)
     with torch.no_grad():
@@ -199,7 +199,7 @@ def _part(dataset: Dataset, index: NDArray[np.int64]) -> Dataset:
     )
 
 
-def _without_test(spec: RunSpec) -> RunSpec:
+def _without_test_part(spec: RunSpec) -> RunSpec:
     """The spec with nothing held out: who is scored was held out already."""
     evaluation = spec.evaluation.model_copy(update={"test": 0.0, "validation": 0.0, "train": False})
     return spec.model_copy(update={"evaluation": evaluation})

@@ -26,7 +26,7 @@ from wholegrain.data.table import as_text, encode, read
 from wholegrain.errors import DataError
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.runs.datasets import split_dataset, table_layout
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.training import Silo
 
@@ -69,7 +69,7 @@ class World:
     """Where the loading code puts each row, and what is public of the silos."""
 
     def __init__(self, dataset: Dataset, rows: Rows, spec: RunSpec) -> None:
-        parts = split_dataset(_numbered(dataset, rows), spec)
+        parts = split_dataset(_number_rows(dataset, rows), spec)
         self.rows, self.silos = rows, parts.silos
         self._held_out = parts.held_out
         self.codes = np.full(int(rows.max(initial=-1)) + 1, -1)
@@ -86,14 +86,14 @@ class World:
         """[row] the part that it is in, by name: a silo, something that is held out, or nothing."""
         places = np.full(int(self.rows.max(initial=-1)) + 1, "", np.object_)
         for name, part in self._held_out.items():
-            places[_own(numbers_of(part))] = f"held out: {name}"
+            places[_own(row_numbers(part))] = f"held out: {name}"
         for name, silo in self.silos.items():
-            places[numbers_of(silo.data)] = f"silo: {name}"
+            places[row_numbers(silo.data)] = f"silo: {name}"
         return places
 
     def trained(self, subject_rows: Rows) -> bool:
         """Whether any of these rows is trained on."""
-        return any(np.isin(numbers_of(silo.data), subject_rows).any() for silo in self.silos.values())
+        return any(np.isin(row_numbers(silo.data), subject_rows).any() for silo in self.silos.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,9 @@ class Neighbours:
     def silos(self) -> tuple[str, ...]:
         """Silos that do not train on the same rows in both worlds."""
         names = sorted({*self.within.silos, *self.without.silos})
-        return tuple(name for name in names if set(_rows_in(self.within, name)) != set(_rows_in(self.without, name)))
+        return tuple(
+            name for name in names if set(_find_rows(self.within, name)) != set(_find_rows(self.without, name))
+        )
 
     def changed_facts(self) -> Iterator[tuple[SiloFacts | None, SiloFacts | None]]:
         """Silos of which something else is public in one world than in the other."""
@@ -126,14 +128,14 @@ class Neighbours:
                 yield one.get(name), other.get(name)
 
 
-def file_of(prepared: Prepared, dataset: Dataset, seed: int) -> File:
+def build_file(prepared: PreparedRun, dataset: Dataset, seed: int) -> File:
     """The file that a run is trained on, with made-up subjects behind it."""
     spec = prepared.spec
     draws = generator(seed, Purpose.SYNTHETIC, "audit: made-up subjects")
     silos = _homes(prepared, draws)
     if spec.data.table is None:
-        everyone = _appended(prepared, dataset, silos, seed)
-        return File(everyone, dataset.data.items, lambda rows: part_of(everyone, rows), spec)
+        everyone = _append_canaries(prepared, dataset, silos, seed)
+        return File(everyone, dataset.data.items, lambda rows: take_rows(everyone, rows), spec)
     layout, path = table_layout(spec.data.table), Path(spec.data.table.path)
     frame = read(path, layout.names)
     frame = frame.with_columns(as_text(frame[layout.subject]).alias(layout.subject))
@@ -151,7 +153,7 @@ def file_of(prepared: Prepared, dataset: Dataset, seed: int) -> File:
     return File(load(np.arange(whole.height)), frame.height, load, spec)
 
 
-def part_of(dataset: Dataset, rows: Rows) -> Dataset:
+def take_rows(dataset: Dataset, rows: Rows) -> Dataset:
     """The data set with these rows alone."""
     silos = None if dataset.silos is None else dataset.silos[rows]
     return replace(dataset, data=dataset.data.take(rows), silos=silos)
@@ -176,7 +178,7 @@ def _real(file: File, base: World, seed: int) -> Iterator[tuple[str, int]]:
     """Real subjects, nobody twice."""
     draws = generator(seed, Purpose.SYNTHETIC, "audit: who leaves")
     subjects, counts = np.unique(file.subjects[: file.real], return_counts=True)
-    inside = {name: np.unique(file.subjects[numbers_of(silo.data)]) for name, silo in base.silos.items()}
+    inside = {name: np.unique(file.subjects[row_numbers(silo.data)]) for name, silo in base.silos.items()}
     trained, spans = np.unique(np.concatenate(list(inside.values())), return_counts=True)
     held_out = np.setdiff1d(subjects, trained)
     chosen = {
@@ -197,7 +199,7 @@ def _made_up(file: File, everyone: World) -> Iterator[tuple[str, int]]:
         yield from ((who, subject) for subject in same[:1])
 
 
-def _homes(prepared: Prepared, draws: np.random.Generator) -> list[list[str]]:
+def _homes(prepared: PreparedRun, draws: np.random.Generator) -> list[list[str]]:
     """The silo of each row of each made-up subject: as many as it may be in, and more rows in each than it may have.
 
     Where a partition decides on silos, the names are ignored, and only their number counts.
@@ -213,7 +215,7 @@ def _homes(prepared: Prepared, draws: np.random.Generator) -> list[list[str]]:
     return [np.repeat(draws.choice(names, span, replace=False), each).tolist()[:most] for _ in range(MADE_UP)]
 
 
-def _appended(prepared: Prepared, dataset: Dataset, silos: list[list[str]], seed: int) -> Dataset:
+def _append_canaries(prepared: PreparedRun, dataset: Dataset, silos: list[list[str]], seed: int) -> Dataset:
     """The data set with made-up subjects behind it, whose inputs are such as tell most."""
     data, sizes = dataset.data, [len(homes) for homes in silos]
     portrait = telling_input(prepared, prepared.first, seed)
@@ -231,7 +233,7 @@ def _appended(prepared: Prepared, dataset: Dataset, silos: list[list[str]], seed
 FIELDS = ("inputs", "targets", "subjects")
 
 
-def _numbered(dataset: Dataset, rows: Rows) -> Dataset:
+def _number_rows(dataset: Dataset, rows: Rows) -> Dataset:
     """The data set with the number of each row for its input: where rows go depends on no input."""
     test = dataset.test
     return replace(
@@ -241,7 +243,7 @@ def _numbered(dataset: Dataset, rows: Rows) -> Dataset:
     )
 
 
-def numbers_of(data: SubjectData) -> Rows:
+def row_numbers(data: SubjectData) -> Rows:
     """The rows that are there, of data that holds numbers of rows."""
     return data.inputs[:, 0].astype(np.int64)
 
@@ -251,6 +253,6 @@ def _own(numbers: Rows) -> Rows:
     return numbers[numbers >= 0]
 
 
-def _rows_in(world: World, name: str) -> list[int]:
+def _find_rows(world: World, name: str) -> list[int]:
     silo: Silo | None = world.silos.get(name)
-    return [] if silo is None else numbers_of(silo.data).tolist()
+    return [] if silo is None else row_numbers(silo.data).tolist()

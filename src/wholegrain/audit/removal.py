@@ -14,19 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wholegrain.audit.attacks import Outcome, Tick, secret_coins, silent
-from wholegrain.audit.neighbours import File, Neighbours, World, numbers_of
+from wholegrain.audit.attacks import AttackOutcome, Tick, no_progress, secret_coins
+from wholegrain.audit.neighbours import File, Neighbours, World, row_numbers
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import scaled_vector
-from wholegrain.audit.simulate import NoiseOf, Seen, play
-from wholegrain.audit.sums import allowed_move, distance, handed_over, within_batch
+from wholegrain.audit.simulate import NoiseOf, ObservedUpdate, simulate_run
+from wholegrain.audit.sums import allowed_move, distance, noised_sum_input, within_batch
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.clipping import ClipPer
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 from wholegrain.silo.training import Silo
 
 SCALES = ((60, -60), (-60, 60))
@@ -57,7 +57,7 @@ class Move:
         return self.clip_norms / (self.allowed or 1.0)
 
 
-def moves(prepared: Prepared, file: File, pairs: list[Neighbours]) -> Iterator[Move]:
+def moves(prepared: PreparedRun, file: File, pairs: list[Neighbours]) -> Iterator[Move]:
     """How far each pair's worlds are apart, in each silo, at the first parameters and at extreme ones."""
     layout, first = Layout.of(prepared.model), prepared.first
     vectors = [first, *(scaled_vector(layout, first, *scales) for scales in SCALES)]
@@ -67,18 +67,18 @@ def moves(prepared: Prepared, file: File, pairs: list[Neighbours]) -> Iterator[M
             if name not in rows:
                 continue  # there is no such silo in the run: other facts than its own are public, which is told apart
             policy, facts = rows[name]
-            allowed = _allowed(pair, name, policy, facts)
+            allowed = _allowed_move(pair, name, policy, facts)
             if allowed is None:
                 continue
-            both = few(prepared, file, pair, name)
+            both = smallest_pair(prepared, file, pair, name)
             apart = max(distance(*(both.sums(prepared.clipped_sum, policy, vector))) for vector in vectors)
             yield Move(pair, name, apart / policy.clip.norm, allowed / policy.clip.norm)
 
 
-def _allowed(pair: Neighbours, name: str, policy: Policy, facts: SiloFacts) -> float | None:
+def _allowed_move(pair: Neighbours, name: str, policy: Policy, facts: SiloFacts) -> float | None:
     """What was priced, if the subject is in this silo at all."""
     silo = pair.within.silos.get(name)
-    own = np.zeros(0, np.bool_) if silo is None else np.isin(numbers_of(silo.data), pair.own)
+    own = np.zeros(0, np.bool_) if silo is None else np.isin(row_numbers(silo.data), pair.own)
     if silo is None or not own.any():
         return 0.0
     allowed = allowed_move(policy, facts)
@@ -88,7 +88,7 @@ def _allowed(pair: Neighbours, name: str, policy: Policy, facts: SiloFacts) -> f
 
 
 @dataclass(frozen=True, eq=False)
-class Both:
+class SiloPair:
     """A silo with the subject in the file and without it, as far as they differ; None where there is none."""
 
     within: Silo | None
@@ -99,13 +99,13 @@ class Both:
         one, other = (
             vector.new_zeros(vector.shape, dtype=torch.float64)
             if silo is None
-            else handed_over(gradients, silo, policy, vector)
+            else noised_sum_input(gradients, silo, policy, vector)
             for silo in (self.within, self.without)
         )
         return one, other
 
 
-def few(prepared: Prepared, file: File, pair: Neighbours, name: str) -> Both:
+def smallest_pair(prepared: PreparedRun, file: File, pair: Neighbours, name: str) -> SiloPair:
     """The subject, those whose rows differ in this silo, and some others: whoever stays adds the same to both sums."""
     one, other = (_rows(world, name) for world in (pair.within, pair.without))
     differ = np.unique(file.subjects[np.setxor1d(one, other)])
@@ -113,11 +113,13 @@ def few(prepared: Prepared, file: File, pair: Neighbours, name: str) -> Both:
     own = file.subjects[pair.own[:1]]
     subjects = np.concatenate([own, np.setdiff1d(differ, own)[:MOST_MOVED], stay[:BESIDE]])
     policy = prepared.plan.policy_for(name)
-    return Both(*(silo_in(prepared, file, world, name, policy, subjects) for world in (pair.within, pair.without)))
+    return SiloPair(
+        *(build_silo(prepared, file, world, name, policy, subjects) for world in (pair.within, pair.without))
+    )
 
 
-def silo_in(
-    prepared: Prepared,
+def build_silo(
+    prepared: PreparedRun,
     file: File,
     world: World,
     name: str,
@@ -128,11 +130,11 @@ def silo_in(
     numbered = world.silos.get(name)
     if numbered is None:
         return None
-    numbers = numbers_of(numbered.data)
+    numbers = row_numbers(numbered.data)
     kept = np.arange(len(numbers)) if subjects is None else np.flatnonzero(np.isin(file.subjects[numbers], subjects))
     if policy is not None:
         places = replace(numbered.data.take(kept), inputs=kept[:, None])
-        kept = numbers_of(within_batch(places, policy))
+        kept = row_numbers(within_batch(places, policy))
     data = SubjectData(
         file.everyone.data.inputs[numbers[kept]], numbered.data.targets[kept], numbered.data.subjects[kept]
     )
@@ -140,19 +142,19 @@ def silo_in(
     return prepared.learner.silos({name: replace(numbered, data=data, spans=spans)})[name]
 
 
-def _silos(prepared: Prepared, file: File, world: World, names: Iterable[str]) -> dict[str, Silo]:
-    found = {name: silo_in(prepared, file, world, name) for name in names}
+def _silos(prepared: PreparedRun, file: File, world: World, names: Iterable[str]) -> dict[str, Silo]:
+    found = {name: build_silo(prepared, file, world, name) for name in names}
     return {name: silo for name, silo in found.items() if silo is not None}
 
 
 def _rows(world: World, name: str) -> NDArray[np.int64]:
     silo = world.silos.get(name)
-    return np.zeros(0, np.int64) if silo is None else numbers_of(silo.data)
+    return np.zeros(0, np.int64) if silo is None else row_numbers(silo.data)
 
 
 def from_the_file(
-    prepared: Prepared, file: File, pair: Neighbours, noise: NoiseOf, runs: int, seed: int, tick: Tick = silent
-) -> Outcome:
+    prepared: PreparedRun, file: File, pair: Neighbours, noise: NoiseOf, runs: int, seed: int, tick: Tick = no_progress
+) -> AttackOutcome:
     """Trainings on the file with the subject or without it, all other rows in it, and a score of which it was.
 
     Silos whose rows are the same in both worlds tell nothing and stand still. Where gradients are costly there are
@@ -163,20 +165,20 @@ def from_the_file(
     ]
     trials, rounds = affordable(prepared, worlds[1].silos, runs)
     horizon = replace(prepared.plan.horizon, rounds=rounds)
-    both = {name: few(prepared, file, pair, name) for name in pair.silos}
+    both = {name: smallest_pair(prepared, file, pair, name) for name in pair.silos}
     coins, scores = secret_coins(seed, "file", trials), []
     for trial, present in enumerate(coins):
         world = worlds[int(present)]
-        score = Along(prepared, both, worlds[0].silos)
+        score = DirectionWatcher(prepared, both, worlds[0].silos)
         actual = replace(world, plan=replace(prepared.plan, horizon=horizon), noise=noise(2 * runs + trial))
-        for _ in play(actual, prepared.first, score, moving=pair.silos):
+        for _ in simulate_run(actual, prepared.first, score, moving=pair.silos):
             pass
         scores.append(score.sum)
         tick()
-    return Outcome(coins, {"level": np.array(scores)}, NoiseLaw())
+    return AttackOutcome(coins, {"level": np.array(scores)}, NoiseLaw())
 
 
-def affordable(prepared: Prepared, silos: Mapping[str, Silo], runs: int) -> tuple[int, int]:
+def affordable(prepared: PreparedRun, silos: Mapping[str, Silo], runs: int) -> tuple[int, int]:
     """How many trainings, of how many rounds each: at most what was asked for and what the run has."""
     rows = {facts.name: policy for policy, facts in prepared.plan.rows}
     horizon, each = prepared.plan.horizon, 0.0
@@ -188,15 +190,15 @@ def affordable(prepared: Prepared, silos: Mapping[str, Silo], runs: int) -> tupl
     return trials, max(1, min(horizon.rounds, total // trials))
 
 
-class Along:
+class DirectionWatcher:
     """A watcher that looks how far each update lies on the way from one world's expected sum to the other's."""
 
-    def __init__(self, prepared: Prepared, both: Mapping[str, Both], without: Mapping[str, Silo]) -> None:
+    def __init__(self, prepared: PreparedRun, both: Mapping[str, SiloPair], without: Mapping[str, Silo]) -> None:
         self._gradients, self._steps = prepared.clipped_sum, prepared.plan.horizon.steps
         self._both, self._without = both, without
         self.sum = 0.0
 
-    def __call__(self, seen: Seen) -> None:
+    def __call__(self, seen: ObservedUpdate) -> None:
         """Take in one update."""
         policy, facts = seen.row
         if facts.name not in self._both:
@@ -206,7 +208,7 @@ class Along:
         apart = (one - other) / norm
         # A clip of the whole batch is the same for few items as for many.
         share = 1.0 if policy.clip.per is ClipPer.BATCH else _rate(policy, silo)
-        expected = handed_over(self._gradients, silo, policy, seen.start) * (share * self._steps / norm)
+        expected = noised_sum_input(self._gradients, silo, policy, seen.start) * (share * self._steps / norm)
         beyond = float((seen.in_clip_norms(seen.moved).double() - expected) @ apart)
         sigma = policy.noise.multiplier if isinstance(policy.noise, FixedNoise) else 0.0
         self.sum += share * (beyond - share * self._steps * float(apart @ apart) / 2) / (sigma or 1.0) ** 2

@@ -17,8 +17,8 @@ from scipy import stats
 from torch import Tensor
 
 from wholegrain.audit.canaries import Design
-from wholegrain.audit.likelihoods import Law, law_of
-from wholegrain.audit.simulate import Seen
+from wholegrain.audit.likelihoods import Law, canary_law
+from wholegrain.audit.simulate import ObservedUpdate
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.definitions import Unit
@@ -82,8 +82,8 @@ class NoiseLaw:
 
 @lru_cache
 def known_law(policy: Policy, silo: SiloFacts, unit: Unit, steps: int) -> Law | None:
-    """`law_of`, remembered."""
-    return law_of(policy, silo, unit, steps)
+    """`canary_law`, remembered."""
+    return canary_law(policy, silo, unit, steps)
 
 
 def stronger(noise: NoiseSource) -> float:
@@ -102,7 +102,7 @@ class Sheet:
         self._strengths: list[list[float]] = [[] for _ in range(homes)]
         self._updates, self._noise_squares, self._noise_sum = 0, 0.0, np.zeros(design.block.spare)
 
-    def __call__(self, seen: Seen) -> None:
+    def __call__(self, seen: ObservedUpdate) -> None:
         """Take in one update."""
         policy, silo = seen.row
         block, home = self._design.block, self._design.home_of.get(silo.name)

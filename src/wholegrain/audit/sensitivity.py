@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.canary_inputs import Portrait, candidates, gradient_of, some_data
-from wholegrain.audit.sums import allowed_move, distance, handed_over, within_batch
+from wholegrain.audit.canary_inputs import Portrait, candidates, portrait_gradient, some_data
+from wholegrain.audit.sums import allowed_move, distance, noised_sum_input, within_batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.clipping import LEAST_NORM, MOST_NORM
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.runs.runner import Prepared
+from wholegrain.runs.runner import PreparedRun
 from wholegrain.silo.training import Silo
 
 ROWS = (1, 3)
@@ -64,7 +64,7 @@ LEAVERS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class SensitivityCase:
     """A subject whose rows are all alike, at some parameters and a clip norm."""
 
     vector: Tensor
@@ -73,16 +73,16 @@ class Case:
     norm: float
 
 
-def largest_move(prepared: Prepared, seed: int) -> float:
+def largest_move(prepared: PreparedRun, seed: int) -> float:
     """The furthest that any case moves the sum, in units of what is allowed: 1 at most, if all is well."""
-    company = Company(prepared)
+    company = Batchmates(prepared)
     return max(company.move(case) for case in (*_usual(prepared, seed), *_extreme(prepared, seed)))
 
 
-class Company:
+class Batchmates:
     """A few real rows, and what their sum is without the subject that is to be tried."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: PreparedRun) -> None:
         self._prepared = prepared
         self._policy, self._facts = prepared.plan.rows[0]
         real = some_data(prepared)
@@ -91,7 +91,7 @@ class Company:
         self._beside = SubjectData(real.inputs[:count], real.targets[:count], np.arange(count))
         self._known: tuple[Tensor, float, Tensor] | None = None
 
-    def move(self, case: Case) -> float:
+    def move(self, case: SensitivityCase) -> float:
         """How far the case's subject moves the sum, in units of what is allowed."""
         policy = replace(self._policy, clip=replace(self._policy.clip, norm=case.norm))
         # Its rows are all of its rows: as many of them are priced.
@@ -115,30 +115,30 @@ class Company:
         data = within_batch(data, policy)
         silo = Silo(self._facts, data, spans=np.ones(data.items, np.int64))
         silo = self._prepared.learner.silos({"": silo})[""]
-        return handed_over(self._prepared.clipped_sum, silo, policy, vector)
+        return noised_sum_input(self._prepared.clipped_sum, silo, policy, vector)
 
 
-def _usual(prepared: Prepared, seed: int) -> Iterator[Case]:
+def _usual(prepared: PreparedRun, seed: int) -> Iterator[SensitivityCase]:
     """At the run's own parameters and clip norm."""
     norm = prepared.plan.rows[0][0].clip.norm
     for portrait in candidates(prepared, prepared.first, seed):
         for rows in ROWS:
-            yield Case(prepared.first, portrait, rows, norm)
+            yield SensitivityCase(prepared.first, portrait, rows, norm)
 
 
-def _extreme(prepared: Prepared, seed: int) -> Iterator[Case]:
+def _extreme(prepared: PreparedRun, seed: int) -> Iterator[SensitivityCase]:
     """At parameters that a server could choose, for inputs that somebody could have."""
     own, layout = prepared.plan.rows[0][0].clip.norm, Layout.of(prepared.model)
     plain = candidates(prepared, prepared.first, seed)[0]
     exponents = INPUTS if np.issubdtype(plain.stored.dtype, np.floating) else INPUTS[:1]
     places = ((*at, exponent) for at in extreme_vectors(layout, prepared.first) for exponent in exponents)
     for number, (vector, certain, exponent) in enumerate(places):
-        portrait = Portrait(_scaled(plain.stored, exponent), 0)
+        portrait = Portrait(_scale(plain.stored, exponent), 0)
         if not certain:
             portrait = replace(portrait, label=_unlikely(prepared, layout, vector, portrait))
-        length = float(gradient_of(prepared, layout, vector, portrait).double().norm())
+        length = float(portrait_gradient(prepared, layout, vector, portrait).double().norm())
         for norm in _norms((own, LARGE)[number % 2], length):
-            yield Case(vector, portrait, ROWS[0], norm)
+            yield SensitivityCase(vector, portrait, ROWS[0], norm)
 
 
 def extreme_vectors(layout: Layout, first: Tensor) -> Iterator[tuple[Tensor, bool]]:
@@ -166,7 +166,7 @@ def _head(layout: Layout) -> set[str]:
     return set(layout.names[place:])
 
 
-def _unlikely(prepared: Prepared, layout: Layout, vector: Tensor, portrait: Portrait) -> int:
+def _unlikely(prepared: PreparedRun, layout: Layout, vector: Tensor, portrait: Portrait) -> int:
     with torch.no_grad():
         return int(call(prepared.model, layout, vector, portrait.inputs).nan_to_num(0.0).argmin(1))
 
@@ -180,7 +180,7 @@ def _norms(usual: float, length: float) -> Iterator[float]:
         yield worst
 
 
-def _scaled(stored: NDArray[np.generic], exponent: int) -> NDArray[np.generic]:
+def _scale(stored: NDArray[np.generic], exponent: int) -> NDArray[np.generic]:
     if not exponent:
         return stored
     scaled = np.ldexp(stored.astype(np.float64), exponent)
@@ -212,6 +212,7 @@ def move_among_many(policy: Policy, seed: int, subjects: int) -> float:
     assert allowed is not None
     everybody = np.arange(subjects)
     sums = [
-        handed_over(gradients, Silo(facts, data.take(everybody[gone:])), policy, vector) for gone in range(1 + LEAVERS)
+        noised_sum_input(gradients, Silo(facts, data.take(everybody[gone:])), policy, vector)
+        for gone in range(1 + LEAVERS)
     ]
     return max(distance(one, other) for one, other in pairwise(sums)) / allowed

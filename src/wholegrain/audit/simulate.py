@@ -16,12 +16,12 @@ from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpd
 from wholegrain.federation.rounds import State, rounds
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.guard import Reservation
-from wholegrain.runs.runner import Prepared, averaged_by, in_process
+from wholegrain.runs.runner import PreparedRun, aggregation_for, in_process
 from wholegrain.silo.noise import NoiseSource, SeededNoise
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class ObservedUpdate:
     """One silo's update as the server sees it: where the round started, and how far it went."""
 
     round: int
@@ -40,16 +40,16 @@ class Seen:
         return part * (-divisor / (self.learning_rate * policy.clip.norm))
 
 
-Watcher = Callable[[Seen], None]
+Watcher = Callable[[ObservedUpdate], None]
 NoiseOf = Callable[[int], NoiseSource]
 """The noise of each of an audit's runs, by the run's number."""
 
 
-def unwatched(seen: Seen) -> None:
+def ignore_updates(seen: ObservedUpdate) -> None:
     """The watcher of what nobody watches."""
 
 
-def noise_like(prepared: Prepared, seed: int = 0) -> NoiseOf:
+def noise_like(prepared: PreparedRun, seed: int = 0) -> NoiseOf:
     """The kind of noise that the run itself would use, other numbers in every run of every audit."""
     if not isinstance(prepared.noise, SeededNoise):
         return lambda run: prepared.noise
@@ -58,7 +58,7 @@ def noise_like(prepared: Prepared, seed: int = 0) -> NoiseOf:
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
+class WatchedEngine:
     """An engine whose answers are shown to a watcher on their way; a silo that fails ends the audit."""
 
     engine: Engine
@@ -72,7 +72,7 @@ class Watched:
             if isinstance(answer, SiloFault):
                 raise RunError(f"Silo '{answer.silo}' failed in round {task.round} of the audit: {answer.reason}.")
             moved = answer.vector - task.vector
-            self.watch(Seen(task.round, self.rows[answer.silo], task.vector, moved, self.learning_rate))
+            self.watch(ObservedUpdate(task.round, self.rows[answer.silo], task.vector, moved, self.learning_rate))
             yield answer
 
 
@@ -100,7 +100,9 @@ class Unpaid:
         """Nothing has left."""
 
 
-def play(prepared: Prepared, vector: Tensor, watch: Watcher, moving: Iterable[str] | None = None) -> Iterator[Tensor]:
+def simulate_run(
+    prepared: PreparedRun, vector: Tensor, watch: Watcher, moving: Iterable[str] | None = None
+) -> Iterator[Tensor]:
     """The parameters after each round, from `vector`, as the run's server shows them: its own step and average.
 
     Where `moving` is given, all other silos stand still.
@@ -108,12 +110,12 @@ def play(prepared: Prepared, vector: Tensor, watch: Watcher, moving: Iterable[st
     rows = {silo.name: (policy, silo) for policy, silo in prepared.plan.rows}
     engine: Engine = in_process(prepared)
     engine = engine if moving is None else SomeSilos(engine, frozenset(moving))
-    engine = Watched(engine, rows, prepared.spec.rounds.learning_rate, watch)
-    averaged = averaged_by(prepared)
+    engine = WatchedEngine(engine, rows, prepared.spec.rounds.learning_rate, watch)
+    averaged = aggregation_for(prepared)
     for played in rounds(State(0, vector), prepared.plan.horizon, engine, Unpaid(), averaged):
         yield averaged.server.shown(played.state.vector, played.state.memory)
 
 
-def last_of(vectors: Iterator[Tensor]) -> Tensor:
+def final_parameters(vectors: Iterator[Tensor]) -> Tensor:
     """The parameters after all rounds."""
     return deque(vectors, maxlen=1).pop()

@@ -20,7 +20,7 @@ from wholegrain.silo.noise import NoiseStream
 from wholegrain.silo.training import Silo, Trainer
 
 
-class Tap:
+class SumRecorder:
     """A source of noise, and its only stream: it adds nothing, and keeps a copy of the last sum."""
 
     name = identity = "none: a sum is looked at"
@@ -42,12 +42,12 @@ class Tap:
         self.total = total.to(torch.float64, copy=True)
 
 
-def handed_over(gradients: ClippedSum, silo: Silo, policy: Policy, vector: Tensor) -> Tensor:
+def noised_sum_input(gradients: ClippedSum, silo: Silo, policy: Policy, vector: Tensor) -> Tensor:
     """The clipped sum of all items of a silo at these parameters, in double precision.
 
     Private: all of it.
     """
-    tap = Tap()
+    tap = SumRecorder()
     Trainer(clipped_sum=gradients, noise=tap, learning_rate=1.0).train(silo, everybody(policy), vector, 0, 1)
     assert tap.total is not None
     return tap.total

@@ -14,7 +14,7 @@ from wholegrain.policies.guarantees import Row, federation_epsilon, missing_boun
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.accountants import accountant as accountant_named
 from wholegrain.privacy.definitions import Budget, Standing, Unit
@@ -31,7 +31,7 @@ AccountantName = Annotated[str, typer.Option("--accountant", help="pld or rdp.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AccountQuery:
     """The public facts of like silos: what both commands are asked about."""
 
     policy: str
@@ -62,9 +62,9 @@ class Question:
         return Federation(silos=tuple(facts))
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> PolicySettings:
         """The rows' settings; a clip norm plays no part in ε."""
-        return Settings(rate=self.rate, group_cap=self.cap)
+        return PolicySettings(rate=self.rate, group_cap=self.cap)
 
     @property
     def horizon(self) -> Horizon:
@@ -102,7 +102,7 @@ def account(
 ) -> None:
     """What so many steps with so much noise cost a subject, and an item beside it."""
     _check.non_negative("--noise", noise)
-    question = Question(
+    question = AccountQuery(
         policy=policy, rate=rate, bound=items_per_subject, steps=steps, silos=silos, cap=cap, delta=delta
     )
     answer(costs(question, noise, accountant_named(accountant)), json)
@@ -124,7 +124,7 @@ def calibrate(
 ) -> None:
     """The least noise that meets a budget over all silos that may hold a subject."""
     budget = Budget(epsilon, delta)
-    question = Question(
+    question = AccountQuery(
         policy=policy, rate=rate, bound=items_per_subject, steps=steps, silos=silos, cap=cap, delta=delta
     )
     if printed:
@@ -139,7 +139,7 @@ def calibrate(
     answer({"noise_multiplier": noise, **costs(question, noise, pricing)}, json)
 
 
-def costs(question: Question, noise: float, pricing: Accountant) -> dict[str, Any]:
+def costs(question: AccountQuery, noise: float, pricing: Accountant) -> dict[str, Any]:
     """ε for each unit that the policy promises something to."""
     subject = question.epsilon(noise, Unit.SUBJECT, pricing)
     proved = subject is not None and finite(subject) is not None
@@ -157,12 +157,12 @@ def costs(question: Question, noise: float, pricing: Accountant) -> dict[str, An
     return facts
 
 
-def printed_noise(question: Question, budget: Budget) -> dict[str, Any]:
+def printed_noise(question: AccountQuery, budget: Budget) -> dict[str, Any]:
     """σ by the paper's own arithmetic; several silos by its second way, lots × silos."""
     lots = question.steps * (1 if as_printed.CLAIMED_UNIT.get(question.policy) is Unit.ITEM else question.silos)
     facts: dict[str, Any] = {
         "policy": question.policy,
-        "noise_multiplier": _printed(question, budget, lots),
+        "noise_multiplier": _paper_noise(question, budget, lots),
         "epsilon": budget.epsilon,
         "delta": budget.delta,
         "unit": str(as_printed.CLAIMED_UNIT[question.policy]),
@@ -175,7 +175,7 @@ def printed_noise(question: Question, budget: Budget) -> dict[str, Any]:
     return facts
 
 
-def _printed(question: Question, budget: Budget, lots: int) -> float:
+def _paper_noise(question: AccountQuery, budget: Budget, lots: int) -> float:
     if question.policy == "local_item_dp":
         return as_printed.item_noise(budget, question.rate, lots)
     if question.policy == "local_group_dp":

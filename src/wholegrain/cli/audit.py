@@ -9,8 +9,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from wholegrain.audit.attacks import Tick, bears_a_crowd, silent
-from wholegrain.audit.auditing import ASSUMES, Audit, Settings, Verdict, audit
+from wholegrain.audit.attacks import Tick, can_hold_crowd, no_progress
+from wholegrain.audit.auditing import ASSUMES, Audit, AuditSettings, AuditVerdict, audit
 from wholegrain.audit.membership import Membership, membership
 from wholegrain.audit.roc_figure import require_figure, write_figure
 from wholegrain.cli import display
@@ -25,12 +25,12 @@ from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.summary import guarantee_facts
 
-FAILED = (Verdict.VIOLATION, Verdict.CLAIM_REFUTED)
+FAILED = (AuditVerdict.VIOLATION, AuditVerdict.CLAIM_REFUTED)
 STYLE = {
-    Verdict.CONSISTENT: "green",
-    Verdict.VIOLATION: "bold red",
-    Verdict.CLAIM_REFUTED: "bold red",
-    Verdict.NOTHING_PROMISED: "yellow",
+    AuditVerdict.CONSISTENT: "green",
+    AuditVerdict.VIOLATION: "bold red",
+    AuditVerdict.CLAIM_REFUTED: "bold red",
+    AuditVerdict.NOTHING_PROMISED: "yellow",
 }
 
 
@@ -50,7 +50,7 @@ def command(
 
     Exit code 1 means a violation. Nothing is released and nothing is paid for; what is printed is not private.
     """
-    settings = Settings(unit=unit, canaries=canaries, runs=runs, confidence=confidence, seed=seed)
+    settings = AuditSettings(unit=unit, canaries=canaries, runs=runs, confidence=confidence, seed=seed)
     if figure is not None:
         if no_membership or unit is not Unit.SUBJECT:
             raise SpecError("--figure shows the attack on subjects' membership, which is left out here.")
@@ -59,7 +59,7 @@ def command(
     pricing = accountant(spec.privacy.accountant)
     dataset = load_dataset(spec)
     prepared = prepare(spec, dataset=dataset, pricing=pricing)
-    with _progress(3 * runs + bears_a_crowd(prepared), quiet=json) as tick:
+    with _progress(3 * runs + can_hold_crowd(prepared), quiet=json) as tick:
         found = audit(prepared, dataset, settings, tick=tick)
     seen = None
     if not no_membership and unit is Unit.SUBJECT:
@@ -162,7 +162,7 @@ def _print_membership(seen: Membership) -> None:
 def _progress(trainings: int, *, quiet: bool) -> Iterator[Tick]:
     """A bar on a terminal, nothing elsewhere."""
     if quiet or not display.err.is_terminal:
-        yield silent
+        yield no_progress
         return
     columns = (TextColumn("trainings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=display.err, transient=True) as bars:

@@ -28,7 +28,7 @@ def bounds(
     json: Json = False,
 ) -> None:
     """Upper bounds on the excess population loss of each algorithm, as the items per subject grow."""
-    setting = utility.Setting(
+    setting = utility.BoundParameters(
         budget=Budget(epsilon, delta),
         steps=steps,
         learning_rate=learning_rate,

@@ -12,7 +12,7 @@ from wholegrain.data.sources import SOURCES
 from wholegrain.errors import DataError, SpecError
 from wholegrain.runs import spec_template
 from wholegrain.runs.data_description import describe as facts_of
-from wholegrain.runs.spec import BLANK, RunSpec, changed, load
+from wholegrain.runs.spec import BLANK, RunSpec, apply_changes, load
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and what one looks like.")
 BAR = 40
@@ -109,7 +109,7 @@ def _spec(source: str, changes: tuple[str, ...]) -> RunSpec:
         return load(Path(source), changes)
     if source not in SOURCES and Path(source).exists():
         raise SpecError(f"'{source}' is a file and not a spec; make one with wholegrain data init {source}.")
-    return changed({"data": {"source": source}, "silos": {"surplus": "drop"}}, changes, Path(source))
+    return apply_changes({"data": {"source": source}, "silos": {"surplus": "drop"}}, changes, Path(source))
 
 
 def _remarks(facts: Mapping[str, Any]) -> list[str]:

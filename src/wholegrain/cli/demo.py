@@ -9,7 +9,7 @@ from wholegrain.cli.options import Json
 from wholegrain.cli.progress import watching
 from wholegrain.data.nlswork import nlswork
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.runner import Run, execute, guarded, prepare
+from wholegrain.runs.runner import Run, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.summary import run_facts
 
@@ -65,7 +65,7 @@ def demo(
             }
         )
         prepared = prepare(spec, dataset=dataset)
-        with guarded(prepared, label) as guard, watching(prepared.plan, label, json) as observe:
+        with open_guard(prepared, label) as guard, watching(prepared.plan, label, json) as observe:
             runs.append((label, execute(prepared, guard, observe=observe)))
     if json:
         display.as_json({"runs": [{"label": label, **run_facts(run)} for label, run in runs]})

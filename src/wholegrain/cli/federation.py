@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from wholegrain.cli import display
-from wholegrain.deploy.scaffold import Founding, found
+from wholegrain.deploy.scaffold import FederationDraft, write_federation
 
 app = typer.Typer(no_args_is_help=True, help="Federations of real silos.")
 
@@ -24,7 +24,7 @@ def init(
     port: Annotated[int, typer.Option(help="Port of the server.")] = 8443,
 ) -> None:
     """Write certificates, a key for each silo, and templates of the server's spec and of every silo.toml."""
-    found(Founding(tuple(silos), host, port), folder)
+    write_federation(FederationDraft(tuple(silos), host, port), folder)
     display.out.print(f"Server: {folder / 'server'} (fill in spec.toml)", soft_wrap=True)
     for silo in silos:
         display.out.print(f"Silo:   {folder / silo} (for its operator alone; fill in silo.toml)", soft_wrap=True)

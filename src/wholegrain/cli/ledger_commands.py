@@ -172,7 +172,7 @@ def _print(account: dict[str, Any]) -> None:
     limit = "no limit" if account["epsilon"] is None else f"ε = {account['epsilon']:g}"
     title = f"Budget '{account['budget']}' of the data '{account['data']}': {limit} for each {account['unit']}"
     units = ("unit", f"ε spent, δ = {account['delta']:g}", "accountant")
-    display.out.print(display.table(title, units, _spent(account["spent"])))
+    display.out.print(display.table(title, units, _spent_rows(account["spent"])))
     rows = [
         (
             run["run"],
@@ -193,10 +193,10 @@ def _print(account: dict[str, Any]) -> None:
 def _print_data(data: dict[str, Any]) -> None:
     title = f"The data '{data['data']}', over all {data['budgets']} budgets that were ever opened on it"
     columns = ("unit", f"ε spent, δ = {data['delta']:g}", "accountant")
-    display.out.print(display.table(title, columns, _spent(data["spent"])))
+    display.out.print(display.table(title, columns, _spent_rows(data["spent"])))
 
 
-def _spent(spent: dict[str, dict[str, Any]]) -> list[tuple[str, str, str]]:
+def _spent_rows(spent: dict[str, dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(unit, _number(found["epsilon"]), found["accountant"]) for unit, found in spent.items()]
 
 

@@ -12,7 +12,7 @@ from wholegrain.errors import RunError
 from wholegrain.report.figure_export import export
 from wholegrain.report.live_page import LOOPBACK, server
 from wholegrain.report.page import page
-from wholegrain.report.run_reader import is_awaited, read_runs
+from wholegrain.report.run_reader import may_begin_here, read_runs
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")]
 
@@ -52,7 +52,7 @@ def watch(
 def _await(folders: list[Path]) -> None:
     """Until there is a run in every folder, or something else that will never be one."""
     told = False
-    while awaited := [folder for folder in folders if is_awaited(folder)]:
+    while awaited := [folder for folder in folders if may_begin_here(folder)]:
         if not told:
             display.err.print(f"Waiting for a run in '{awaited[0]}' – Ctrl-C ends it", markup=False, soft_wrap=True)
         told = True

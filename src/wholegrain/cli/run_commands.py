@@ -15,16 +15,16 @@ from wholegrain.federation.rounds import State
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
 from wholegrain.report.tradeoff import draw_tradeoff
-from wholegrain.runs.engine_choice import EngineChoice, engine_for, serve_silos
+from wholegrain.runs.engine_choice import EngineChoice, open_engine, serve_silos
 from wholegrain.runs.observers import RoundDone, both
 from wholegrain.runs.optimise_spec import optimise as find_best
 from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.run_folder import RunFolder, require_free
-from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded, prepare
+from wholegrain.runs.runner import PreparedRun, Run, StartState, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.summary import account_facts, plan_facts, run_facts
 from wholegrain.runs.tensorboard import event_files
-from wholegrain.runs.trained_model import federation_learner
+from wholegrain.runs.trained_model import federation_model
 
 SpecPath = Annotated[Path, typer.Argument(help="A spec in TOML, or the spec.json of an earlier run.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
@@ -105,7 +105,7 @@ def plan(
         raise SpecError("--picture shows what --optimise weighs; add it.")
     if asked.federation:
         found = plan_federation(asked, asked.federation, accountant(asked.privacy.accountant))
-        public = federation_learner(asked, asked.federation).public
+        public = federation_model(asked, asked.federation).public
     else:
         prepared = prepare(asked)
         found, public = prepared.plan, prepared.public
@@ -134,11 +134,13 @@ def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
     display.out.print("To have it:", " ".join(f"--set {change}" for change in choice.changes), markup=False)
 
 
-def _prepare(path: Path, changes: list[str]) -> Prepared:
+def _prepare(path: Path, changes: list[str]) -> PreparedRun:
     return prepare(load(path, tuple(changes)))
 
 
-def _play(prepared: Prepared, folder: RunFolder, start: Start | None, choice: EngineChoice, output: Output) -> None:
+def _play(
+    prepared: PreparedRun, folder: RunFolder, start: StartState | None, choice: EngineChoice, output: Output
+) -> None:
     """Train from `start` to the end, with everything on record, and report."""
     try:
         finished = _execute(prepared, folder, start, choice, output)
@@ -152,13 +154,15 @@ def _play(prepared: Prepared, folder: RunFolder, start: Start | None, choice: En
         _report(finished, folder)
 
 
-def _execute(prepared: Prepared, folder: RunFolder, start: Start | None, choice: EngineChoice, output: Output) -> Run:
+def _execute(
+    prepared: PreparedRun, folder: RunFolder, start: StartState | None, choice: EngineChoice, output: Output
+) -> Run:
     def record(done: RoundDone, state: State) -> None:
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
     with (
-        guarded(prepared, folder.run, folder.path, create=False) as guard,
-        engine_for(prepared, choice) as engine,
+        open_guard(prepared, folder.run, folder.path, create=False) as guard,
+        open_engine(prepared, choice) as engine,
         event_files(output.events) as write,
         watching(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
         stoppable(both(write, watch)) as observe,

@@ -19,8 +19,8 @@ def silo(
     """Answer a federation's server, as far as the charter and the ledger allow."""
     try:
         from wholegrain.deploy.charter import load_charter, require_files
-        from wholegrain.deploy.client import hosted
-        from wholegrain.deploy.silo_service import standing_of
+        from wholegrain.deploy.client import open_silo
+        from wholegrain.deploy.silo_service import operator_status
         from wholegrain.deploy.supernode_worker import run_silo
     except ModuleNotFoundError as error:
         raise SpecError("A silo needs Flower: install wholegrain[flower].") from error
@@ -31,8 +31,8 @@ def silo(
         return
     if charter.link is not None:
         require_files(charter.link)
-    with hosted(charter) as host:
-        facts = standing_of(host)
+    with open_silo(charter) as host:
+        facts = operator_status(host)
     if json:
         display.as_json(facts)
     else:

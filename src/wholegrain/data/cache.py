@@ -51,7 +51,7 @@ class Origin:
         return cache_folder() / "data" / name
 
 
-def remembered(origin: Origin, parse: Callable[[], Arrays]) -> Arrays:
+def load_cached(origin: Origin, parse: Callable[[], Arrays]) -> Arrays:
     """What `parse` gives, read from the cache if it is there, whole, and of these files."""
     try:
         place, identity = origin.place, origin.identity()

@@ -58,7 +58,7 @@ def distances(characters: str) -> NDArray[np.float32]:
 
     One more face than there are FACES: the last is the first, with the characters of `BY_HAND` in its place.
     """
-    lines = np.stack([thinned(_face(name, characters)) for name in FACES])
+    lines = np.stack([thin_strokes(_face(name, characters)) for name in FACES])
     by_hand = lines[0].copy()
     for number, character in enumerate(characters):
         if character in BY_HAND:
@@ -71,11 +71,11 @@ def distances(characters: str) -> NDArray[np.float32]:
 def _distances(lines: Bitmaps) -> NDArray[np.float32]:
     pictures = np.empty((*lines.shape[:2], SIDE, SIDE), np.float32)
     for place in np.ndindex(lines.shape[:2]):
-        pictures[place] = distance_transform_edt(~_centred(lines[place]))[::FINE, ::FINE] / FINE
+        pictures[place] = distance_transform_edt(~_centre(lines[place]))[::FINE, ::FINE] / FINE
     return pictures
 
 
-def _centred(line: Bitmaps) -> Bitmaps:
+def _centre(line: Bitmaps) -> Bitmaps:
     """The line moved so that its middle is the picture's, as far as the picture has room."""
     on = np.argwhere(line)
     wanted = np.rint((len(line) - 1) / 2 - on.mean(axis=0))
@@ -83,10 +83,10 @@ def _centred(line: Bitmaps) -> Bitmaps:
     return np.roll(line, (shift[0], shift[1]), axis=(0, 1))
 
 
-def thinned(drawn: Bitmaps) -> Bitmaps:
+def thin_strokes(drawn: Bitmaps) -> Bitmaps:
     """[picture, row, column] strokes worn away from both sides until one pixel is left [Zhang and Suen, 1984].
 
-    >>> thinned(np.pad(np.ones((1, 3, 7), bool), ((0, 0), (1, 1), (1, 1)))).sum(axis=1)
+    >>> thin_strokes(np.pad(np.ones((1, 3, 7), bool), ((0, 0), (1, 1), (1, 1)))).sum(axis=1)
     array([[0, 0, 1, 1, 1, 1, 0, 0, 0]])
     """
     lines = drawn.copy()
@@ -97,10 +97,10 @@ def thinned(drawn: Bitmaps) -> Bitmaps:
             border = _border(lines, corner)
             worn |= bool(border.any())
             lines &= ~border
-    return lines | _lost(drawn, lines)
+    return lines | _lost_blots(drawn, lines)
 
 
-def _lost(drawn: Bitmaps, lines: Bitmaps) -> Bitmaps:
+def _lost_blots(drawn: Bitmaps, lines: Bitmaps) -> Bitmaps:
     """The middle of every blot that was worn away altogether, such as the dot of an i."""
     middles = np.zeros_like(lines)
     blots, count = label(drawn, structure=_WITHIN_PICTURE)

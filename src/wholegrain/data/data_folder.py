@@ -9,7 +9,7 @@ from wholegrain.errors import DataError, SpecError
 VARIABLE = "WHOLEGRAIN_DATA"
 
 
-def located(path: str | Path | None, source: str, usual: str = "") -> Path:
+def find_data(path: str | Path | None, source: str, usual: str = "") -> Path:
     """`path`, or where none is given `usual` within `WHOLEGRAIN_DATA`; what is not there is refused."""
     if path is None:
         path = _usual(source, usual)

@@ -87,6 +87,6 @@ class SecureDraws:
         return np.frombuffer(self._encryptor.update(bytes(8 * count)), np.uint64)
 
 
-def draws_of(given: "Draws | np.random.Generator") -> Draws:
+def as_draws(given: "Draws | np.random.Generator") -> Draws:
     """What samplers draw from; a numpy generator is taken for what it is."""
     return NumpyDraws(given) if isinstance(given, np.random.Generator) else given

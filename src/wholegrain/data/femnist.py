@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain.data import leaf
-from wholegrain.data.data_folder import located
+from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.leaf import Items, LeafForm, MisfitError
 
@@ -24,7 +24,7 @@ def femnist(*, path: str | Path | None = None) -> Dataset:
     `path` is a file, a folder of files, or a folder with `train` and `test`; without it, the folder `femnist` in
     `WHOLEGRAIN_DATA`.
     """
-    return leaf.read(located(path, "femnist", "femnist"), FORM)
+    return leaf.read(find_data(path, "femnist", "femnist"), FORM)
 
 
 def encode(x: list[Any], y: list[Any]) -> Items:

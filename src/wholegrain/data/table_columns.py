@@ -19,7 +19,7 @@ from wholegrain.errors import DataError
 FIRST_ROWS = 100
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """What a column can be declared as."""
 
     WHOLE = "whole number"
@@ -33,14 +33,14 @@ class Column:
     """One column's name and kind."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
 
 
 def columns(path: Path) -> tuple[Column, ...]:
     """The columns of a CSV or Parquet file, or an error that says why it is no table."""
     if not path.is_file():
         raise DataError(f"There is no file '{path}'.")
-    _check.known("table format", path.suffix.lower(), [".csv", ".parquet"])
+    _check.one_of("table format", path.suffix.lower(), [".csv", ".parquet"])
     try:
         schema = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError, csv.Error) as error:
@@ -97,11 +97,11 @@ def _require_header(path: Path, names: Sequence[str]) -> None:
         )
 
 
-def _kind(dtype: pl.DataType) -> Kind:
+def _kind(dtype: pl.DataType) -> ColumnKind:
     if dtype.is_integer():
-        return Kind.WHOLE
+        return ColumnKind.WHOLE
     if dtype.is_numeric():
-        return Kind.NUMBER
+        return ColumnKind.NUMBER
     if dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
-        return Kind.NAME
-    return Kind.OTHER
+        return ColumnKind.NAME
+    return ColumnKind.OTHER

@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from wholegrain import _check
 from wholegrain._files import open_private
 from wholegrain.deploy.charter import Charter, load_charter
-from wholegrain.deploy.silo_service import Host, facts_of
+from wholegrain.deploy.silo_service import SiloService, public_facts
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError, WholegrainError
 from wholegrain.privacy.accountants import accountant
@@ -34,21 +34,21 @@ FAILED = "[silo] the task failed; the silo's own log says why"
 
 
 @contextmanager
-def hosted(charter: Charter) -> Iterator[Host]:
+def open_silo(charter: Charter) -> Iterator[SiloService]:
     """The silo of a charter, with its data read and its ledger open."""
     assert charter.ledger.path is not None
     pricing = accountant(charter.limit.accountant)
     with release_ledger(Path(charter.ledger.path), charter.data_name) as ledger:
-        yield Host.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
+        yield SiloService.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
 
 
-def reply_to(message: Message, host: Host) -> Message:
+def answer(message: Message, host: SiloService) -> Message:
     """The silo's answer to any message at all; nothing that a server sends makes it fail."""
     try:
         content = _content(message, host)
     except WholegrainError as error:
         _note(host.charter, message, str(error))
-        content = wire.packed_answer({"silo": host.charter.silo, "refused": _told(error)})
+        content = wire.packed_answer({"silo": host.charter.silo, "refused": _public_reason(error)})
     except Exception as error:  # a fault of ours: what it says stays here
         log.exception("a task failed")
         _note(host.charter, message, f"{type(error).__name__}: {_check.reason(error)}")
@@ -56,10 +56,10 @@ def reply_to(message: Message, host: Host) -> Message:
     return Message(content, reply_to=message)
 
 
-def _content(message: Message, host: Host) -> Any:
+def _content(message: Message, host: SiloService) -> Any:
     kind = message.metadata.message_type.partition(".")[0]
     if kind == "query":
-        return wire.packed_answer(facts_of(host))
+        return wire.packed_answer(public_facts(host))
     task = wire.read_task(message)
     vector = wire.read_vector(message)
     if kind == "train":
@@ -69,7 +69,7 @@ def _content(message: Message, host: Host) -> Any:
     raise RefusalError("message", f"a message of the type '{kind}' is not known")
 
 
-def _told(error: WholegrainError) -> str:
+def _public_reason(error: WholegrainError) -> str:
     """A refusal names its rule; any other error might hold private values, and is told in general words."""
     return str(error) if isinstance(error, RefusalError) else FAILED
 
@@ -103,8 +103,8 @@ app = ClientApp()
 @app.evaluate()
 def _answer(message: Message, context: Context) -> Message:
     try:
-        with hosted(load_charter(Path(str(context.node_config["charter"])))) as host:
-            return reply_to(message, host)
+        with open_silo(load_charter(Path(str(context.node_config["charter"])))) as host:
+            return answer(message, host)
     except Exception:  # Flower would tell the server what it says, and it may say what is in the data
         log.exception("the silo cannot be opened")
         return Message(wire.packed_answer({"refused": FAILED}), reply_to=message)

@@ -11,22 +11,22 @@ from functools import cached_property
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.deploy.charter import Charter
-from wholegrain.engines.wire import NO_START, USUAL_LOSS, ModelTask, SiloTask, start_of
+from wholegrain.engines.wire import NO_START, USUAL_LOSS, ModelTask, SiloTask, start_task
 from wholegrain.errors import RefusalError, SpecError, WholegrainError
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.reference import Loss
 from wholegrain.runs.spec import ModelSpec
-from wholegrain.runs.trained_model import Learner, learner_for
+from wholegrain.runs.trained_model import TrainedModel, build_trained_model
 from wholegrain.silo.training import Silo
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Agreed:
+class AgreedModel:
     """A model of the charter, ready to train, and the silo as the part that is trained sees it."""
 
     model: ModelSpec
-    learner: Learner
+    learner: TrainedModel
     loss: Loss
     gradients: BookKeeping
     silo: Silo
@@ -39,7 +39,7 @@ class Agreed:
         return ModelTask(
             model=self.model.name,
             options=self.model.options,
-            start=start_of(self.learner.public),
+            start=start_task(self.learner.public),
             loss=self.model.loss,
         )
 
@@ -53,11 +53,11 @@ class Agreed:
         return f"{self.model.name} from {start}" if start else self.model.name
 
 
-def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData | None) -> tuple[Agreed, ...]:
+def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData | None) -> tuple[AgreedModel, ...]:
     """Build every model of the charter; one that cannot be built, or started from its file, is refused."""
     memory = int(charter.compute.memory_gib * 2**30)
     return tuple(
-        Agreed(
+        AgreedModel(
             model=model,
             learner=learner,
             loss=loss,
@@ -69,15 +69,15 @@ def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData 
     )
 
 
-def _learners(charter: Charter, dataset: Dataset) -> Iterator[tuple[Learner, Loss]]:
+def _learners(charter: Charter, dataset: Dataset) -> Iterator[tuple[TrainedModel, Loss]]:
     for number, model in enumerate(charter.allow.models):
         try:
-            yield learner_for(model, dataset.features, dataset.classes, charter.seed), find_loss(model.loss)
+            yield build_trained_model(model, dataset.features, dataset.classes, charter.seed), find_loss(model.loss)
         except WholegrainError as error:
             raise SpecError(f"In the charter, allow.models.{number}: {error}") from error
 
 
-def find_agreed(agreed: Sequence[Agreed], task: SiloTask) -> Agreed:
+def find_model(agreed: Sequence[AgreedModel], task: SiloTask) -> AgreedModel:
     """The model that the task asks for, from the start that it asks for; nothing is built for it."""
     asked = (task.model, task.options, task.loss)
     named = [each for each in agreed if (each.task.model, each.task.options, each.task.loss) == asked]

@@ -29,7 +29,7 @@ HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9](
 
 
 @dataclass(frozen=True)
-class Founding:
+class FederationDraft:
     """What is known of a federation before its operators fill in the rest."""
 
     silos: tuple[str, ...]
@@ -53,7 +53,7 @@ class Founding:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def found(founding: Founding, folder: Path) -> None:
+def write_federation(founding: FederationDraft, folder: Path) -> None:
     """Write everything into a new folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"'{folder}' already exists and is not empty; choose another folder.")
@@ -66,7 +66,7 @@ def found(founding: Founding, folder: Path) -> None:
         raise RunError(f"The folder '{folder}' cannot be written: {error.strerror}.") from error
 
 
-def _write_server(founding: Founding, authority: Authority, folder: Path) -> None:
+def _write_server(founding: FederationDraft, authority: Authority, folder: Path) -> None:
     names = tuple(dict.fromkeys([founding.host, "localhost", "127.0.0.1"]))
     identity = authority.server(names)
     _write(folder / "ca.crt", authority.pem)
@@ -77,7 +77,7 @@ def _write_server(founding: Founding, authority: Authority, folder: Path) -> Non
     _write(folder / "flower" / "config.toml", _flower(founding, folder).encode())
 
 
-def _write_silo(founding: Founding, authority: Authority, folder: Path, silo: str, port: int) -> None:
+def _write_silo(founding: FederationDraft, authority: Authority, folder: Path, silo: str, port: int) -> None:
     identity = silo_key()
     _write(folder / silo / "ca.crt", authority.pem)
     _write(folder / silo / "key", identity.key, secret=True)
@@ -93,7 +93,7 @@ def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
         file.write(content)
 
 
-def _server_spec(founding: Founding) -> str:
+def _server_spec(founding: FederationDraft) -> str:
     silos = "\n".join(
         f'[[federation.silos]]\nname = "{silo}"\nitems = "{BLANK}"\nsubjects = "{BLANK}"\n'
         f'items_per_subject = "{BLANK}"\n'
@@ -133,7 +133,7 @@ patience = 600.0   # seconds that a silo has in a round
 {silos}"""
 
 
-def _charter(founding: Founding, silo: str, port: int) -> str:
+def _charter(founding: FederationDraft, silo: str, port: int) -> str:
     return f"""# What this silo agrees to. Nothing that the server sends can change it.
 silo = "{silo}"
 
@@ -196,22 +196,22 @@ serverapp = "wholegrain.deploy.server:app"
 clientapp = "wholegrain.deploy.client:app"
 
 [tool.flwr.app.config]
-spec = {_quoted(folder / "spec.toml")}
-out = {_quoted(folder / "run")}
+spec = {_quote_path(folder / "spec.toml")}
+out = {_quote_path(folder / "run")}
 """
 
 
-def _flower(founding: Founding, folder: Path) -> str:
+def _flower(founding: FederationDraft, folder: Path) -> str:
     return f"""[superlink]
 default = "federation"
 
 [superlink.federation]
 address = "127.0.0.1:{founding.port}"
-root-certificates = {_quoted(folder / "ca.crt")}
+root-certificates = {_quote_path(folder / "ca.crt")}
 """
 
 
-def _quoted(path: Path) -> str:
+def _quote_path(path: Path) -> str:
     """A path as TOML writes it, which is how JSON does."""
     return json.dumps(str(path.resolve()), ensure_ascii=False)
 

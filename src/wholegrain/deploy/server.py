@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from wholegrain.engines.flower import Flower
-from wholegrain.engines.wire import SiloTask, start_of
+from wholegrain.engines.wire import SiloTask, start_task
 from wholegrain.errors import RunError, SpecError, WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.engine import BookKeeping
@@ -22,11 +22,11 @@ from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.policy import FixedNoise, Policy
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.runs.observers import RoundDone, SiloDone
-from wholegrain.runs.planning import plan_federation, server_of, settings_of
+from wholegrain.runs.planning import plan_federation, policy_settings, server_of
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import Prepared, Run, Start, execute, guarded
+from wholegrain.runs.runner import PreparedRun, Run, StartState, execute, open_guard
 from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec, load
-from wholegrain.runs.trained_model import federation_learner
+from wholegrain.runs.trained_model import federation_model
 from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.server")
@@ -63,13 +63,13 @@ def serve(spec: RunSpec, out: Path, grid: Grid) -> Run:
     return run
 
 
-def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared:
+def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> PreparedRun:
     """A run without data: planned from the public facts of the silos."""
     federation = _federation(spec)
     pricing = pricing or accountant(spec.privacy.accountant)
     plan = plan_federation(spec, federation, pricing)
-    learner, loss = federation_learner(spec, federation), find_loss(spec.model.loss)
-    return Prepared(
+    learner, loss = federation_model(spec, federation), find_loss(spec.model.loss)
+    return PreparedRun(
         spec=spec,
         data="federation",
         plan=plan,
@@ -84,7 +84,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
     )
 
 
-def task_for(prepared: Prepared, policy: Policy, run: str) -> SiloTask:
+def make_task(prepared: PreparedRun, policy: Policy, run: str) -> SiloTask:
     """What a silo is asked, but for the round. Of a backbone it is told the digest; it has a copy of its own."""
     assert isinstance(policy.noise, FixedNoise)
     spec = prepared.spec
@@ -94,25 +94,25 @@ def task_for(prepared: Prepared, policy: Policy, run: str) -> SiloTask:
         round=0,
         steps=spec.rounds.steps,
         policy=spec.policy.name,
-        settings=settings_of(spec),
+        settings=policy_settings(spec),
         noise_multiplier=policy.noise.multiplier,
         learning_rate=spec.rounds.learning_rate,
         model=spec.model.name,
         options=spec.model.options,
-        start=start_of(prepared.public),
+        start=start_task(prepared.public),
         loss=spec.model.loss,
     )
 
 
-def _engine(prepared: Prepared, run: str, grid: Grid) -> Flower:
-    tasks = {facts.name: task_for(prepared, policy, run) for policy, facts in prepared.plan.rows}
+def _engine(prepared: PreparedRun, run: str, grid: Grid) -> Flower:
+    tasks = {facts.name: make_task(prepared, policy, run) for policy, facts in prepared.plan.rows}
     federation = _federation(prepared.spec)
     return Flower(
-        grid, tasks, federation.patience, {silo.name: _expected(federation, silo) for silo in federation.silos}
+        grid, tasks, federation.patience, {silo.name: _expected_facts(federation, silo) for silo in federation.silos}
     )
 
 
-def _expected(federation: FederationSpec, silo: SiloFactsSpec) -> dict[str, int | None]:
+def _expected_facts(federation: FederationSpec, silo: SiloFactsSpec) -> dict[str, int | None]:
     """What a silo must say of itself, for the plan to be about it."""
     return {
         "items": silo.items,
@@ -123,7 +123,7 @@ def _expected(federation: FederationSpec, silo: SiloFactsSpec) -> dict[str, int 
     }
 
 
-def _play(prepared: Prepared, folder: RunFolder, start: Start | None, engine: Flower) -> Run:
+def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, engine: Flower) -> Run:
     def record(done: RoundDone, state: State) -> None:
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
@@ -133,7 +133,7 @@ def _play(prepared: Prepared, folder: RunFolder, start: Start | None, engine: Fl
         raise RunError(f"Silo '{silo}' is not what the spec says: {why}. Nothing was asked of any silo; mend the spec.")
     for silo in sorted(missing):
         log.warning("silo '%s' is not connected", silo)
-    with guarded(prepared, folder.run, folder.path, create=False) as guard:
+    with open_guard(prepared, folder.run, folder.path, create=False) as guard:
         return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell)
 
 

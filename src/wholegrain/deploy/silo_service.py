@@ -18,7 +18,7 @@ from wholegrain import _check
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.deploy.charter import Charter
-from wholegrain.deploy.model_agreement import Agreed, agree, find_agreed
+from wholegrain.deploy.model_agreement import AgreedModel, agree, find_model
 from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import BudgetError, RefusalError, WholegrainError
 from wholegrain.federation.rounds import digest
@@ -32,7 +32,7 @@ from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
 from wholegrain.privacy.statement import account_price, data_price
-from wholegrain.runs.datasets import coins_for, load_dataset, split_dataset
+from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
 from wholegrain.runs.evaluation import score
 from wholegrain.runs.runner import require_fit
 from wholegrain.silo.noise import NoiseSource
@@ -40,14 +40,14 @@ from wholegrain.silo.training import Silo, Trainer
 
 
 @dataclass(frozen=True, eq=False)
-class Host:
+class SiloService:
     """One silo: its charter, its data, its ledger, and the machinery of gradients, kept warm between tasks."""
 
     charter: Charter
     dataset: Dataset
     silo: Silo
     held_out: SubjectData | None
-    agreed: Sequence[Agreed]
+    agreed: Sequence[AgreedModel]
     ledger: Ledger
     accountant: Accountant
     fresh_noise: Callable[[], NoiseSource]
@@ -56,18 +56,18 @@ class Host:
     @staticmethod
     def open(
         charter: Charter, ledger: Ledger, accountant: Accountant, fresh_noise: Callable[[], NoiseSource]
-    ) -> "Host":
+    ) -> "SiloService":
         """Read the data and hold it to K; whatever is wrong with it is said now, not in a round."""
         for policy in charter.allow.policies:
-            _check.known("policy", policy, CATALOG)
+            _check.one_of("policy", policy, CATALOG)
         spec = charter.as_run()
         dataset = load_dataset(spec)
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
         account = charter.ledger.data or dataset.name
-        parts = split_dataset(dataset, spec, coins_for(spec, f"{account} in the silo {charter.silo}"))
+        parts = split_dataset(dataset, spec, make_coins(spec, f"{account} in the silo {charter.silo}"))
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
         agreed = agree(charter, dataset, silo, held_out)
-        return Host(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise)
+        return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise)
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
         """The update that the task asks for, or a refusal.
@@ -75,7 +75,7 @@ class Host:
         Guarantee: what is returned is paid for in the ledger, within the charter's ε and δ, before any item is read.
         Only the very same numbers are given twice for one price: the same task with the same seeded noise.
         """
-        agreed = find_agreed(self.agreed, task)
+        agreed = find_model(self.agreed, task)
         policy = self._policy_for(task)
         self._require_parameters(vector, agreed)
         self._require_fit(agreed, policy)
@@ -93,7 +93,7 @@ class Host:
     def scores(self, task: SiloTask, vector: Tensor) -> Mapping[str, float]:
         """Scores on subjects that are never trained on, as far as the charter lets them out. They are not private."""
         allowed = self.charter.allow.scores
-        agreed = find_agreed(self.agreed, task)
+        agreed = find_model(self.agreed, task)
         if not allowed or agreed.scored is None:
             raise RefusalError("allow.scores", "no score may leave this silo")
         self._require_parameters(vector, agreed)
@@ -130,7 +130,7 @@ class Host:
             raise RefusalError("allow.policies", f"the policy '{task.policy}' adds no noise")
         return row.with_noise(task.noise_multiplier)
 
-    def _require_parameters(self, vector: Tensor, agreed: Agreed) -> None:
+    def _require_parameters(self, vector: Tensor, agreed: AgreedModel) -> None:
         size, features, classes = Layout.of(agreed.learner.model).size, self.dataset.features, self.dataset.classes
         if tuple(vector.shape) != (size,):
             raise RefusalError(
@@ -141,7 +141,7 @@ class Host:
         if not bool(torch.isfinite(vector).all()):
             raise RefusalError("parameters", "the parameters are not all finite")
 
-    def _require_fit(self, agreed: Agreed, policy: Policy) -> None:
+    def _require_fit(self, agreed: AgreedModel, policy: Policy) -> None:
         learner = agreed.learner
         try:
             require_fit(learner.model, agreed.gradients, policy.clip, self.dataset, learner.frozen)
@@ -170,7 +170,7 @@ class Host:
             raise RefusalError("limit.epsilon", str(error)) from error
 
 
-def facts_of(host: Host) -> dict[str, Any]:
+def public_facts(host: SiloService) -> dict[str, Any]:
     """What the silo says when it is asked: its name, public facts that a plan is made from, and what it agrees to.
 
     Guarantee: sizes are those that the charter declares; nothing here was counted.
@@ -187,7 +187,7 @@ def facts_of(host: Host) -> dict[str, Any]:
     }
 
 
-def standing_of(host: Host) -> dict[str, Any]:
+def operator_status(host: SiloService) -> dict[str, Any]:
     """Where the silo stands, for its operator.
 
     Private: what is counted in the data, to be compared with the declared sizes; it is marked, and stays here.

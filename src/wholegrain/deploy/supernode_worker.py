@@ -1,7 +1,7 @@
 """`wholegrain silo`: a Flower SuperNode whose tasks are answered by this process, from its own installation.
 
 Flower would install the bundle that a server sends and run the code in it. Here the SuperNode is started in its process
-isolation, in which it only hands tasks out; this process takes them and answers with `reply_to`. The bundle is neither
+isolation, in which it only hands tasks out; this process takes them and answers with `answer`. The bundle is neither
 installed nor imported; the SuperNode looks up settings in its pyproject.toml, which nobody here asks for. Only who
 knows the secret that both processes share can take a task.
 
@@ -45,8 +45,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from wholegrain.deploy.charter import Charter, LinkSpec, require_files
-from wholegrain.deploy.client import hosted, reply_to
-from wholegrain.deploy.silo_service import Host
+from wholegrain.deploy.client import answer, open_silo
+from wholegrain.deploy.silo_service import SiloService
 from wholegrain.errors import RunError, SpecError
 
 log = logging.getLogger("wholegrain.silo")
@@ -98,7 +98,7 @@ def run_silo(charter: Charter) -> None:
         raise SpecError("The charter says nothing of the server: it needs the section [link].")
     require_files(charter.link)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with hosted(charter) as host:
+    with open_silo(charter) as host:
         log.warning("silo '%s' is ready", charter.silo)
         connected: float | None = None
         while True:
@@ -113,7 +113,7 @@ def run_silo(charter: Charter) -> None:
             time.sleep(AGAIN)
 
 
-def _answer_tasks(link: LinkSpec, host: Host) -> int:
+def _answer_tasks(link: LinkSpec, host: SiloService) -> int:
     """Answer the tasks of one SuperNode until it ends; its exit code."""
     secret = secrets.token_bytes(32)
     interceptor = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=ACQUIRE)
@@ -210,10 +210,10 @@ def _take(link: LinkSpec, token: str, taken: "queue.SimpleQueue[_Task]") -> None
     taken.put(_Task(client, heartbeat, message, context))
 
 
-def _work(task: _Task, host: Host) -> None:
+def _work(task: _Task, host: SiloService) -> None:
     """Answer a task, and hand the answer over, if that can be done."""
     try:
-        push_message(task.client, reply_to(task.message, host), task.context)
+        push_message(task.client, answer(task.message, host), task.context)
         push_task_output(client=task.client, context=task.context, sub_status=SubStatus.COMPLETED, details="")
     except Exception:  # the SuperNode is gone, or has given the task up
         log.exception("an answer could not be handed over")

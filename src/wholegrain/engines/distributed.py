@@ -31,7 +31,7 @@ UPDATE, FAULT = 0, 1
 
 
 @dataclass(frozen=True)
-class Spread:
+class RankAssignment:
     """Which rank trains which silo: in turn, in the order of the plan."""
 
     silos: tuple[str, ...]
@@ -47,7 +47,7 @@ class Spread:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[None]:
+def join_process_group() -> Iterator[None]:
     """Take part in the process group that the environment describes (as `torchrun` sets it up)."""
     # Where there are GPUs, their tensors would travel by NCCL and those of the CPU by gloo.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
@@ -82,7 +82,7 @@ class Distributed:
     """The engine of rank 0."""
 
     local: InProcess
-    spread: Spread
+    spread: RankAssignment
 
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Hand the task to all ranks, and their answers on in the order of the cohort."""
@@ -103,7 +103,7 @@ class Distributed:
             dist.broadcast(torch.tensor([STOP, 0, 0, 0]), src=0)
 
 
-def serve(local: InProcess, spread: Spread, like: Tensor) -> None:
+def serve(local: InProcess, spread: RankAssignment, like: Tensor) -> None:
     """Train for rank 0 until it says stop; `like` has the shape of the parameters."""
     rank = dist.get_rank()
     with _telling(None):
@@ -116,14 +116,14 @@ def serve(local: InProcess, spread: Spread, like: Tensor) -> None:
                 work.wait()
 
 
-def _broadcast_task(task: RoundTask, spread: Spread) -> None:
+def _broadcast_task(task: RoundTask, spread: RankAssignment) -> None:
     cohort = torch.tensor([spread.silos.index(silo) for silo in task.silos], dtype=torch.int64)
     dist.broadcast(torch.tensor([TRAIN, task.round, task.steps, len(cohort)]), src=0)
     dist.broadcast(cohort, src=0)
     dist.broadcast(task.vector, src=0)
 
 
-def _receive_task(spread: Spread, like: Tensor) -> RoundTask | None:
+def _receive_task(spread: RankAssignment, like: Tensor) -> RoundTask | None:
     header = torch.zeros(4, dtype=torch.int64)
     dist.broadcast(header, src=0)
     command, round, steps, count = header.tolist()

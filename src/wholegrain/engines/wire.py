@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from wholegrain.errors import RefusalError, SpecError
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 
 TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
 RAW = "wholegrain.float32"
@@ -68,12 +68,12 @@ class SiloTask(ModelTask):
     round: Annotated[int, Field(ge=0, le=10**9)]
     steps: Annotated[int, Field(ge=1, le=10**6)]
     policy: Name
-    settings: Settings
+    settings: PolicySettings
     noise_multiplier: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0, le=1e6)]
 
 
-def start_of(public: Mapping[str, Any]) -> StartTask | None:
+def start_task(public: Mapping[str, Any]) -> StartTask | None:
     """What a task says of a public start that is described like this."""
     if not public:
         return None

@@ -47,7 +47,7 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
-class Averaged:
+class Aggregation:
     """How a round's answers become parameters: each silo's public weight, the fewest silos that make a mean, and what
     the server makes of it.
     """
@@ -67,7 +67,9 @@ class Payer(Protocol):
         """Note that the releases of these silos have left them."""
 
 
-def rounds(state: State, horizon: Horizon, engine: Engine, guard: Payer, averaged: Averaged) -> Iterator[RoundRecord]:
+def rounds(
+    state: State, horizon: Horizon, engine: Engine, guard: Payer, averaged: Aggregation
+) -> Iterator[RoundRecord]:
     """Play the rounds from `state` to the horizon.
 
     Guarantee: a round's releases are in the ledger before any silo is asked to train for it; whoever fails has paid.
@@ -78,12 +80,12 @@ def rounds(state: State, horizon: Horizon, engine: Engine, guard: Payer, average
         cohort = horizon.cohort(number)
         reservation = guard.reserve(number, dict.fromkeys(cohort, horizon.steps), digest(state.vector))
         task = RoundTask(number, cohort, horizon.steps, state.vector)
-        answers = _asked_for(engine.run(task), cohort)
+        answers = _first_answers(engine.run(task), cohort)
         mean = average(answers, averaged.weights, state.vector.numel(), state.vector.dtype)
         guard.confirm(reservation, mean.answered)
         after = None
         if mean.vector is not None and len(mean.used) >= averaged.fewest:
-            after = _moved(state, mean.vector, averaged.server, number, horizon.rounds)
+            after = _apply_server_step(state, mean.vector, averaged.server, number, horizon.rounds)
         failed = after is None
         vector, memory = after or (state.vector, state.memory)
         moved = float(torch.linalg.vector_norm(vector - state.vector))
@@ -95,13 +97,17 @@ def rounds(state: State, horizon: Horizon, engine: Engine, guard: Payer, average
             raise RunError(_gave_up(number, mean.faults))
 
 
-def _moved(state: State, mean: Tensor, server: Server, round: int, rounds: int) -> tuple[Tensor, Memory] | None:
+def _apply_server_step(
+    state: State, mean: Tensor, server: Server, round: int, rounds: int
+) -> tuple[Tensor, Memory] | None:
     """What the server makes of the mean; None where that overflows, as a mean that does is none."""
     vector, memory = server.move(state.vector, mean, state.memory, round, rounds)
     return (vector, memory) if all(bool(torch.isfinite(each).all()) for each in (vector, *memory.values())) else None
 
 
-def _asked_for(answers: Iterator[SiloUpdate | SiloFault], cohort: tuple[str, ...]) -> Iterator[SiloUpdate | SiloFault]:
+def _first_answers(
+    answers: Iterator[SiloUpdate | SiloFault], cohort: tuple[str, ...]
+) -> Iterator[SiloUpdate | SiloFault]:
     """The first answer of each silo of the cohort; any other is not paid for in this round, and is dropped."""
     awaited = set(cohort)
     for answer in answers:

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wholegrain.gradients.backends import Chain, Graph, Program, Slots
-from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, WIDE, AnySize, FixedPlaces, Sizes, TriedSizes
+from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, WIDE, AnySize, FixedPlaces, PassSizes, TriedSizes
 from wholegrain.gradients.bookkeeping import Rows, Share, Slot
 from wholegrain.gradients.clip_units import Units
-from wholegrain.gradients.gradient_norms import lengths, united
+from wholegrain.gradients.gradient_norms import gradient_lengths, merge_uses
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.reference import Loss, batch_gradient, summed_gradients
-from wholegrain.gradients.sum_groups import Grouping
+from wholegrain.gradients.sum_groups import SumGroups
 from wholegrain.gradients.vmap_gradients import item_gradients
 from wholegrain.gradients.workspace import Workspace
 
@@ -55,7 +55,7 @@ Terms = Callable[[Units, int], int]
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class Backend:
     """A program that agrees with the reference, what it needs for an item, and in which sizes it is trusted.
 
     `terms` says how many products a unit adds to one parameter, in the layer where they are most: an item, or a
@@ -65,20 +65,22 @@ class Chosen:
     program: Program
     attach: Callable[[Tensor], None]
     bytes_per_item: int
-    sizes: Sizes
+    sizes: PassSizes
     terms: Terms
     steady: Callable[[int, bool], bool]
     """Whether units of so many items (subjects, or single items) come out the same wherever they stand in a pass."""
-    groupings: dict[tuple[float, float, int, bool], tuple[Grouping, bool]] = field(default_factory=dict)
+    groupings: dict[tuple[float, float, int, bool], tuple[SumGroups, bool]] = field(default_factory=dict)
     """By what is public of a batch; and whether its units must be in the order of their numbers."""
     fitting: dict[int, int | None] = field(default_factory=dict)
     """What `sizes.fitting` has said."""
 
 
-def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor) -> Chosen:
+def select_backend(
+    model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
+) -> Backend:
     """The first of the programs, from fast to slow, that passes the trial; the slowest needs none."""
     # Near the model's own parameters: those that are given may come from a server that has a trial's result in mind.
-    elsewhere = _away_from(flatten(model).to(vector))
+    elsewhere = _perturb(flatten(model).to(vector))
     trials = list(islice(_trials(model, loss, layout, elsewhere, inputs, targets), TRIALS))
     if not trials:
         trials = [_Trial(model, loss, layout, elsewhere, _zeros(inputs), _zeros(targets))]
@@ -88,7 +90,7 @@ def choose(model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs:
     return trials[0].chosen(_one_by_one, _one_by_one(model, layout), AnySize())
 
 
-def _steadiest(trial: "_Trial", make: "Make", model: nn.Module, layout: Layout) -> Chosen:
+def _steadiest(trial: "_Trial", make: "Make", model: nn.Module, layout: Layout) -> Backend:
     """A program that is right, in the first way in which its rows do not depend on their company."""
     # Of what vmap makes inside nothing is seen, so that it is trusted in fixed places alone.
     for way in (make, _by_aligned_rules) if make is _by_rules else ():
@@ -156,7 +158,7 @@ def _by_item(rows: Tensor, items: int) -> Tensor:
     return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
 
 
-def _varied(made_up: Tensor) -> Tensor:
+def _vary_items(made_up: Tensor) -> Tensor:
     """Many more items of the same kind, of numbers so different in size that every order of adding them up shows."""
     draws, shape = torch.Generator().manual_seed(3), (PERIOD, *made_up.shape[1:])
     if not made_up.is_floating_point():
@@ -168,7 +170,7 @@ def _varied(made_up: Tensor) -> Tensor:
 
 def _measured(shares: Sequence[Share], units: Units) -> list[Tensor]:
     """Norms [unit], together and of each share by itself, and gradients that were formed for units of the last run."""
-    found = [lengths(shares, units).squared]
+    found = [gradient_lengths(shares, units).squared]
     for share in shares:
         own = share.lengths(units)
         found += [each for each in own if each is not None]
@@ -180,14 +182,14 @@ def _zeros(given: Tensor) -> Tensor:
     return given.new_zeros(TRIAL, *given.shape[1:])
 
 
-def _away_from(vector: Tensor) -> Tensor:
+def _perturb(vector: Tensor) -> Tensor:
     """Parameters off any symmetric beginning, where many gradients are zero and agree by chance."""
     elsewhere = vector.new_empty(vector.shape).normal_(0, 0.05, generator=torch.Generator().manual_seed(1))
     return elsewhere.add_(vector.detach()).nan_to_num_(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class _Expected:
+class _ReferenceResult:
     """What the reference finds for some units: their gradients' norms, and a weighted sum of them, in a sketch."""
 
     units: Units
@@ -198,7 +200,7 @@ class _Expected:
     """How long each parameter's part of the sum may be. A sketch can be much smaller, by chance."""
 
     @staticmethod
-    def of(units: Units, gradients: Callable[[slice], list[Tensor]]) -> "_Expected":
+    def of(units: Units, gradients: Callable[[slice], list[Tensor]]) -> "_ReferenceResult":
         """From the summed gradients of some items, one unit after the other: a large model's take much memory.
 
         Only its sketch is kept of each: the sketch of a weighted sum is the weighted sum of the sketches.
@@ -207,7 +209,7 @@ class _Expected:
         norms = torch.stack([norms for norms, _ in found])  # [unit, parameter]
         weights = torch.linspace(1, 2, units.count).to(norms.dtype)
         sketches = [weights @ torch.stack(each) for each in zip(*(each for _, each in found), strict=True)]
-        return _Expected(units, weights, norms.norm(dim=1), sketches, (weights @ norms).tolist())
+        return _ReferenceResult(units, weights, norms.norm(dim=1), sketches, (weights @ norms).tolist())
 
 
 def _items_of_each(units: Units) -> Iterator[slice]:
@@ -290,7 +292,7 @@ class _Trial:
             return summed_gradients(model, loss, layout, vector, inputs[items], targets[items])
 
         kinds = Units.of_items(TRIAL), Units.of_sizes(np.array([1, TRIAL - 1]))
-        self._expected = [_Expected.of(units, gradients) for units in kinds]
+        self._expected = [_ReferenceResult.of(units, gradients) for units in kinds]
 
     @property
     def tells(self) -> bool:
@@ -307,13 +309,13 @@ class _Trial:
         except Exception:  # the reference has run: whatever fails here is about this program and not the model
             return False
 
-    def sizes(self, made: "Made") -> Sizes | None:
+    def sizes(self, made: "Candidate") -> PassSizes | None:
         """The sizes in which a program's rows do not depend on their company; None where there are none.
 
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
         """
-        inputs, targets = _varied(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = _vary_items(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
 
         def rows(size: int) -> list[Tensor]:
@@ -323,7 +325,7 @@ class _Trial:
             watched: list[Tensor] = []
             made.workspace.watched = watched
             with made.program.mode():
-                shares = united(made.program.run(self._loss, inputs[number], targets[number], units))
+                shares = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
                 found = [*watched, *(rows for share in shares for rows in share.rows()), *_measured(shares, units)]
             made.workspace.watched = None
             return [_by_item(each, size) for each in found]
@@ -332,16 +334,16 @@ class _Trial:
             rows(FIRST)
         return TriedSizes.of(rows, PERIOD, functions.multiple)
 
-    def chosen(self, make: "Make", made: "Made", sizes: Sizes) -> Chosen:
+    def chosen(self, make: "Make", made: "Candidate", sizes: PassSizes) -> Backend:
         """A program for use, with a notice where it is slow."""
         if made.notice:
             warnings.warn(made.notice, SlowGradients, stacklevel=6)
         # Measured on another copy, whose buffers are still to be made.
         copy = make(self._model, self._layout)
         steady = self._steadiness(made, isinstance(sizes, TriedSizes))
-        return Chosen(made.program, made.attach, self._bytes_per_item(copy), sizes, self._terms(copy), steady)
+        return Backend(made.program, made.attach, self._bytes_per_item(copy), sizes, self._terms(copy), steady)
 
-    def _steadiness(self, made: "Made", steady: bool) -> Callable[[int, bool], bool]:
+    def _steadiness(self, made: "Candidate", steady: bool) -> Callable[[int, bool], bool]:
         """Items by themselves are as steady as the program; subjects of a few items are tried, of more not trusted."""
 
         @cache
@@ -354,9 +356,9 @@ class _Trial:
 
         return found
 
-    def _repeats(self, made: "Made", size: int) -> bool:
+    def _repeats(self, made: "Candidate", size: int) -> bool:
         """Whether equal subjects of so many items give equal norms and gradients behind any number of others."""
-        inputs, targets = _varied(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = _vary_items(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         first: list[Tensor] = []
         for subjects, others in COMPANY:
             before = max(others, LEAST_ROWS - subjects * size)  # no pass has fewer rows
@@ -366,7 +368,7 @@ class _Trial:
             units = Units.of_sizes(np.array([1] * before + [size] * subjects))
             made.attach(self._vector)
             with made.program.mode():
-                shares = united(made.program.run(self._loss, inputs[number], targets[number], units))
+                shares = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
                 rows = [each[before:].clone() for each in _measured(shares, units)]
             first = first or [each[:TRIAL].clone() for each in rows]
             same = torch.arange(subjects) % TRIAL
@@ -375,25 +377,27 @@ class _Trial:
         return True
 
     @torch.no_grad()
-    def _terms(self, made: "Made") -> Terms:
-        shares = united(made.program.run(self._loss, self._inputs, self._targets, Units.of_items(TRIAL)))
+    def _terms(self, made: "Candidate") -> Terms:
+        shares = merge_uses(made.program.run(self._loss, self._inputs, self._targets, Units.of_items(TRIAL)))
         return lambda units, size: max((share.terms(units, size) for share in shares), default=1)
 
-    def _bytes_per_item(self, made: "Made") -> int:
+    def _bytes_per_item(self, made: "Candidate") -> int:
         """Memory that one more item takes, from above."""
         made.attach(self._vector)
         taken = []
         for items in (1, TRIAL):
             with torch.no_grad(), _Allocations() as allocations:
                 units = Units.of_items(items)
-                lengths(made.program.run(self._loss, self._inputs[:items], self._targets[:items], units), units)
+                gradient_lengths(
+                    made.program.run(self._loss, self._inputs[:items], self._targets[:items], units), units
+                )
             taken.append(allocations.bytes)
         return max(1, int(taken[1] - taken[0]) // (TRIAL - 1))
 
     @torch.no_grad()
-    def _agrees(self, program: Program, expected: _Expected) -> bool:
-        shares = united(program.run(self._loss, self._inputs, self._targets, expected.units))
-        squared = lengths(shares, expected.units).squared
+    def _agrees(self, program: Program, expected: _ReferenceResult) -> bool:
+        shares = merge_uses(program.run(self._loss, self._inputs, self._targets, expected.units))
+        squared = gradient_lengths(shares, expected.units).squared
         # A norm that a program does not vouch for is not wrong.
         found_lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())
         total = torch.zeros_like(self._vector)
@@ -442,7 +446,7 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class Candidate:
     """A program, how it is told its parameters, and what to say of it where it is slow."""
 
     program: Program
@@ -451,17 +455,17 @@ class Made:
     workspace: Workspace = field(default_factory=Workspace)
 
 
-Make = Callable[[nn.Module, Layout], Made]
+Make = Callable[[nn.Module, Layout], Candidate]
 
 
-def _by_aligned_rules(model: nn.Module, layout: Layout) -> Made:
+def _by_aligned_rules(model: nn.Module, layout: Layout) -> Candidate:
     """The same with rows that all begin alike in memory: for odd widths, whose products are else not steady."""
     return _by_rules(model, layout, aligned=True)
 
 
-def _by_rules(model: nn.Module, layout: Layout, aligned: bool = False) -> Made:
+def _by_rules(model: nn.Module, layout: Layout, aligned: bool = False) -> Candidate:
     """Rules for layers, on a shadow of the model whose parameters are views of the vector."""
-    shadow = _shadow_of(model)
+    shadow = _copy_model(model)
     slots, workspace = Slots(shadow), Workspace(aligned)
     parameters = [p for p in shadow.parameters() if p.requires_grad]
     place: int | None = None
@@ -479,14 +483,14 @@ def _by_rules(model: nn.Module, layout: Layout, aligned: bool = False) -> Made:
 
     chain = Chain.of(shadow, slots, workspace)
     if chain is not None:
-        return Made(chain, attach, None, workspace)
+        return Candidate(chain, attach, None, workspace)
     graph = Graph(shadow, model, slots, workspace)
     names = ", ".join(graph.unruled)
     notice = f"There is no gradient rule for {names}; its own parameters go item by item with vmap, which is slower."
-    return Made(graph, attach, notice if names else None, workspace)
+    return Candidate(graph, attach, notice if names else None, workspace)
 
 
-def _shadow_of(model: nn.Module) -> nn.Module:
+def _copy_model(model: nn.Module) -> nn.Module:
     """A copy with forwards of its own; buffers and frozen parameters are the model's, and may change with it.
 
     Trainable parameters are objects of their own, which are pointed at a vector before anything is computed: their
@@ -498,16 +502,18 @@ def _shadow_of(model: nn.Module) -> nn.Module:
     return deepcopy(model, shared)
 
 
-def _by_vmap(model: nn.Module, layout: Layout) -> Made:
+def _by_vmap(model: nn.Module, layout: Layout) -> Candidate:
     """The whole model by vmap."""
     program = _WholeModel(model, layout)
-    return Made(program, program.attach, "The model's gradients go item by item with vmap, which is slower.")
+    return Candidate(program, program.attach, "The model's gradients go item by item with vmap, which is slower.")
 
 
-def _one_by_one(model: nn.Module, layout: Layout) -> Made:
+def _one_by_one(model: nn.Module, layout: Layout) -> Candidate:
     """The whole model, one item after the other, as the reference does it."""
     program = _WholeModel(model, layout, vectorises=False)
-    return Made(program, program.attach, "The model's gradients go one item after the other, which is much slower.")
+    return Candidate(
+        program, program.attach, "The model's gradients go one item after the other, which is much slower."
+    )
 
 
 class _WholeModel:

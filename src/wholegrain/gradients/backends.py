@@ -20,7 +20,7 @@ from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.fallback import Tap
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
 from wholegrain.gradients.layers.activations import ByAutograd, Copy, MaxPool, Relu, Reshape, Sigmoid, Tanh
-from wholegrain.gradients.layers.base import Cannot, Layer, Owned, Space
+from wholegrain.gradients.layers.base import Layer, ModuleSlots, Space, Unsupported
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.vmap_gradients import quietly
 from wholegrain.gradients.workspace import Workspace
@@ -50,7 +50,7 @@ def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor, items: int) -
         gradient = _softmax(outputs)
         return gradient.scatter_(1, targets[:, None], -1.0, reduce="add")
     if outputs.shape[0] != items or targets.shape[0] != items:
-        raise Cannot("its outputs or targets do not have an item in each row")
+        raise Unsupported("its outputs or targets do not have an item in each row")
 
     # One item at a time, and not the batch's mean: with class weights or ignored targets that is another mean, in which
     # one item changes the weight of the others.
@@ -80,8 +80,8 @@ class Chain:
         if modules is None:
             return None
         try:
-            links = _spared([_link(module, slots) for module in _pool_first(modules)])
-        except Cannot:
+            links = _insert_copies([_link(module, slots) for module in _pool_first(modules)])
+        except Unsupported:
             return None
         first = next(k for k, link in enumerate(links) if not isinstance(link, PLAIN))
         return Chain(tuple(links), first, workspace)
@@ -198,10 +198,10 @@ class Slots:
     def __init__(self, model: nn.Module) -> None:
         self._by_parameter = {id(p): Slot(name) for name, p in model.named_parameters() if p.requires_grad}
 
-    def owned(self, module: nn.Module, recurse: bool = True) -> Owned:
+    def owned(self, module: nn.Module, recurse: bool = True) -> ModuleSlots:
         """The trainable parameters of a module."""
         parameters = module.named_parameters(recurse=recurse, remove_duplicate=False)
-        return Owned({name: self._by_parameter[id(p)] for name, p in parameters if id(p) in self._by_parameter})
+        return ModuleSlots({name: self._by_parameter[id(p)] for name, p in parameters if id(p) in self._by_parameter})
 
 
 def _in_sequence(model: nn.Module) -> list[nn.Module] | None:
@@ -233,7 +233,7 @@ def _link(module: nn.Module, slots: Slots) -> Layer:
     if rule is not None:
         return rule(module, slots.owned(module))
     if next(module.parameters(), None) is not None:
-        raise Cannot("it has parameters and no rule")
+        raise Unsupported("it has parameters and no rule")
     plain: dict[type[nn.Module], Callable[[], Layer]] = {
         nn.ReLU: Relu,
         nn.Tanh: Tanh,
@@ -250,7 +250,7 @@ IN_PLACE = (Relu, Tanh, Sigmoid, MaxPool)
 PLAIN = (*IN_PLACE, Reshape, ByAutograd, Copy)
 
 
-def _spared(links: list[Layer]) -> list[Layer]:
+def _insert_copies(links: list[Layer]) -> list[Layer]:
     """Put a copy before each link that overwrites what an earlier link, or the caller, still needs."""
     spared, free = list[Layer](), False
     for link in links:
@@ -268,8 +268,8 @@ def _spared(links: list[Layer]) -> list[Layer]:
 def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefix: str = "") -> None:
     """Give every module with a rule another forward, in the shadow alone; what has none is tapped."""
     try:
-        hooked = _hooked(shadow, slots, graph)
-    except Cannot:
+        hooked = _find_hook(shadow, slots, graph)
+    except Unsupported:
         hooked = None
     if hooked is not None:
         shadow.forward = hooked
@@ -282,7 +282,7 @@ def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefi
         _hook(child, getattr(model, name), slots, graph, f"{prefix}{name}.")
 
 
-def _hooked(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., Any] | None:
+def _find_hook(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., Any] | None:
     owned = slots.owned(module)
     if not owned.slots:
         return None

@@ -36,7 +36,7 @@ Rows = Callable[[int], list[Tensor]]
 """All rows of a pass over so many made-up items, which repeat with a period."""
 
 
-class Sizes(Protocol):
+class PassSizes(Protocol):
     """In which sizes a program may be run."""
 
     def fitting(self, items: int) -> int | None:
@@ -92,14 +92,14 @@ class TriedSizes:
         """Trusted sizes among multiples of this, else of WIDE; None where rows depend on their company in both."""
         for each in sorted({multiple, WIDE}):
             tried = TriedSizes(run, period, each)
-            if all(tried.trusts(size) for size in sorted({rounded(size, each) for size in ODD})):
+            if all(tried.trusts(size) for size in sorted({round_size_up(size, each) for size in ODD})):
                 return tried
         return None
 
     def fitting(self, items: int) -> int | None:
         """The smallest size that is tried for so many items, if it passes."""
-        size = rounded(items, self.multiple)
-        return next((each for each in (size, rounded(size, WIDE)) if self.trusts(each)), None)
+        size = round_size_up(items, self.multiple)
+        return next((each for each in (size, round_size_up(size, WIDE)) if self.trusts(each)), None)
 
     def trusts(self, size: int) -> bool:
         """Whether every row of a pass of this size is what it is in the first one."""
@@ -113,10 +113,10 @@ class TriedSizes:
         return all(_equal(rows[k :: self.period], first[k]) for k in range(self.period))
 
 
-def rounded(items: int, multiple: int) -> int:
+def round_size_up(items: int, multiple: int) -> int:
     """The next size that is tried.
 
-    >>> [rounded(items, 1) for items in (3, 17, 100, 101, 127, 500)]
+    >>> [round_size_up(items, 1) for items in (3, 17, 100, 101, 127, 500)]
     [16, 17, 100, 104, 128, 512]
     """
     items = max(items, LEAST_ROWS)

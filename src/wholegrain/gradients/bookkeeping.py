@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from wholegrain.gradients.clip_units import Part, Run, Units
+from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
 from wholegrain.gradients.rounding import NORM, SUM, squared_norms
 
 # Values made at a time where gradients of units are formed: 16 MB of float32, small beside a layer's activations.
@@ -68,15 +68,15 @@ class Share(Protocol):
         """All that norms and sums are computed from, [item, ...] or [unit, ...]."""
         ...
 
-    def formed(self, run: Run) -> Iterator[Tensor]:
+    def formed(self, run: UnitRun) -> Iterator[Tensor]:
         """Gradients of units that were formed and kept to be summed; of all units, or None but those of a run."""
         ...
 
-    def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
+    def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """The gradients themselves [unit, ...] of some units of a run."""
         ...
 
-    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: UnitRange, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """Add Σ_u weight_u · gradient_u over a part of the units into the parameters' views."""
         ...
 
@@ -116,17 +116,17 @@ class Rows:
         if self._squares is not None:
             yield self._squares
 
-    def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
+    def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Some of the rows."""
         for slot, rows in self._held:
             part = rows[run.units][chosen]
             yield slot, self._fold(slot, part) if self._fold else part
 
-    def formed(self, run: Run) -> Iterator[Tensor]:
+    def formed(self, run: UnitRun) -> Iterator[Tensor]:
         """All rows."""
         yield from (rows for _, rows in self._held)
 
-    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: UnitRange, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One product of a vector and a matrix for each parameter."""
         whole = part is units.whole
         chosen = weights if whole else weights[part.units]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Run:
+class UnitRun:
     """Neighbouring units that have the same number of items."""
 
     items: slice
@@ -25,7 +25,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Part:
+class UnitRange:
     """Neighbouring units of one run, or all units there are, and their items."""
 
     items: slice
@@ -36,7 +36,7 @@ class Part:
 class Units:
     """The units of a batch, in runs."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[UnitRun, ...]
     count: int
     sizes: Tensor | None  # [unit]; None where every unit is one item
 
@@ -48,7 +48,7 @@ class Units:
         >>> Units.of_items(3).runs
         (Run(items=slice(0, 3, None), units=slice(0, 3, None), count=3, size=1),)
         """
-        return Units((Run(slice(0, count), slice(0, count), count, 1),), count, None)
+        return Units((UnitRun(slice(0, count), slice(0, count), count, 1),), count, None)
 
     @staticmethod
     def of_sizes(sizes: NDArray[np.int64]) -> "Units":
@@ -60,14 +60,14 @@ class Units:
         runs, item, unit = [], 0, 0
         for size, same in groupby(sizes.tolist()):
             count = len(list(same))
-            runs.append(Run(slice(item, item + size * count), slice(unit, unit + count), count, size))
+            runs.append(UnitRun(slice(item, item + size * count), slice(unit, unit + count), count, size))
             item, unit = item + size * count, unit + count
         return Units(tuple(runs), unit, torch.from_numpy(sizes))
 
     @cached_property
-    def whole(self) -> Part:
+    def whole(self) -> UnitRange:
         """All units."""
-        return Part(slice(0, self.runs[-1].items.stop), slice(0, self.count))
+        return UnitRange(slice(0, self.runs[-1].items.stop), slice(0, self.count))
 
     @cached_property
     def of_item(self) -> Tensor:
@@ -94,18 +94,18 @@ class Units:
             return Units.of_items(self.count + more)
         return Units.of_sizes(np.append(self.sizes.numpy(), np.ones(more, np.int64)))
 
-    def part(self, run: Run, start: int, stop: int) -> Part:
+    def part(self, run: UnitRun, start: int, stop: int) -> UnitRange:
         """Units of a run, counted from its first."""
         items, units = run.items.start, run.units.start
-        return Part(slice(items + start * run.size, items + stop * run.size), slice(units + start, units + stop))
+        return UnitRange(slice(items + start * run.size, items + stop * run.size), slice(units + start, units + stop))
 
 
 @dataclass(eq=False)  # not frozen: one is made for each step, and freezing triples its cost
 class Buckets:
     """In which group of the sum a subject is added up: by a number of its own, never by its place in the batch.
 
-    `table` has a number for each item of a silo, alike for all items of a subject (see `scattered`); `items` are those
-    of the batch. The rest is public: how many subjects and items a batch is expected to have, and the most items that
+    `table` has a number for each item of a silo, alike for all items of a subject (see `scatter_codes`); `items` are
+    those of the batch. The rest is public: how many subjects and items a batch is expected to have, and the most items that
     one subject can have in it. Groups are made from these alone. One subject more or less then changes its own group,
     and every other group stays the same to the last bit.
     """
@@ -121,7 +121,7 @@ class Buckets:
         """For a batch of which nothing is publicly known: what is seen stands in."""
         sizes = torch.bincount(groups)
         items = np.arange(len(groups))
-        return Buckets(scattered(groups.numpy()), items, float(len(sizes)), float(len(items)), int(sizes.max()))
+        return Buckets(scatter_codes(groups.numpy()), items, float(len(sizes)), float(len(items)), int(sizes.max()))
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
@@ -129,7 +129,7 @@ class Buckets:
         return self.table[self.items]
 
 
-def scattered(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+def scatter_codes(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Subjects' codes, scattered over 0 … 2⁶³ − 1, each by itself [SplitMix64; Steele, Lea and Flood 2014]."""
     with np.errstate(over="ignore"):
         mixed = codes.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
@@ -139,14 +139,14 @@ def scattered(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     return (mixed >> np.uint64(1)).astype(np.int64)
 
 
-def arranged(groups: Tensor, numbers: NDArray[np.int64] | None = None) -> tuple[Tensor | None, NDArray[np.int64]]:
+def sort_into_runs(groups: Tensor, numbers: NDArray[np.int64] | None = None) -> tuple[Tensor | None, NDArray[np.int64]]:
     """The order that puts a batch into runs (None where it already is), and the sizes of its subjects in that order.
 
     With `numbers` [item], subjects of one size are in their order.
 
-    >>> arranged(torch.tensor([0, 1, 0]))
+    >>> sort_into_runs(torch.tensor([0, 1, 0]))
     (tensor([1, 0, 2]), array([1, 2]))
-    >>> arranged(torch.tensor([0, 1, 1]))
+    >>> sort_into_runs(torch.tensor([0, 1, 1]))
     (None, array([1, 2]))
     """
     members = groups.numpy()

@@ -54,7 +54,7 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class Pooled:
+class ClippedTotal:
     """The sum of clipped contributions, before noise.
 
     Private: both fields; neither leaves a silo without noise. `zeroed` counts contributions left out because they were
@@ -65,7 +65,7 @@ class Pooled:
     zeroed: int
 
 
-def pool_gradients(gradients: Tensor, groups: Tensor, clip: Clip) -> Pooled:
+def pool_gradients(gradients: Tensor, groups: Tensor, clip: Clip) -> ClippedTotal:
     """Pool per-item gradients [item, parameter] of items whose subjects are `groups` [item], numbered from 0.
 
     Guarantee: removing one subject's items moves `total` by at most C times the number of that subject's items (per
@@ -81,7 +81,7 @@ def pool_gradients(gradients: Tensor, groups: Tensor, clip: Clip) -> Pooled:
         gradients = _clip_rows(gradients, clip.norm)
     if clip.per is ClipPer.ITEM and clip.pool is Pool.MEAN:
         gradients = _by_subject(gradients, groups, Pool.MEAN)
-    return Pooled(gradients.sum(0), zeroed)
+    return ClippedTotal(gradients.sum(0), zeroed)
 
 
 def _by_subject(rows: Tensor, groups: Tensor, pool: Pool) -> Tensor:

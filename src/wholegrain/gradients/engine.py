@@ -22,18 +22,18 @@ from torch import Tensor, nn
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
-from wholegrain.gradients.backend_selection import MOST_TRIED, Chosen, choose
+from wholegrain.gradients.backend_selection import MOST_TRIED, Backend, select_backend
 from wholegrain.gradients.backends import Program
-from wholegrain.gradients.batch_invariance import LEAST_ROWS, FixedPlaces, rounded
+from wholegrain.gradients.batch_invariance import LEAST_ROWS, FixedPlaces, round_size_up
 from wholegrain.gradients.bookkeeping import Lengths, Share
-from wholegrain.gradients.clip_units import Buckets, Part, Run, Units, arranged
-from wholegrain.gradients.clipping import MOST_NORM, Clip, ClipPer, Pool, Pooled, pool_gradients
-from wholegrain.gradients.gradient_norms import lengths, united
-from wholegrain.gradients.layers.base import Cannot
+from wholegrain.gradients.clip_units import Buckets, UnitRange, UnitRun, Units, sort_into_runs
+from wholegrain.gradients.clipping import MOST_NORM, Clip, ClippedTotal, ClipPer, Pool, pool_gradients
+from wholegrain.gradients.gradient_norms import gradient_lengths, merge_uses
+from wholegrain.gradients.layers.base import Unsupported
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.rounding import SUM, constant, unit_roundoff
-from wholegrain.gradients.sum_groups import Grouping, add_up, divided, grouping_for, most_units, rounding
+from wholegrain.gradients.rounding import SUM, constant_tensor, unit_roundoff
+from wholegrain.gradients.sum_groups import SumGroups, add_up, most_units, plan_groups, rounding, split_range
 
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
@@ -47,7 +47,7 @@ Shape = tuple[torch.Size, torch.Size, torch.dtype]
 
 ONE_ITEM = Units.of_items(1)
 ONE_SUBJECT = Units.of_sizes(np.array([1]))
-UNGROUPED = Grouping(True, lambda size: 1, lambda size: sys.maxsize)
+UNGROUPED = SumGroups(True, lambda size: 1, lambda size: sys.maxsize)
 
 
 @dataclass(eq=False, slots=True)  # not frozen: some are made for each step, and freezing triples their cost
@@ -91,9 +91,9 @@ class BookKeeping:
     def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY) -> None:
         self.model, self._loss, self._memory = model, loss, memory
         self._layout = Layout.of(model)
-        self._by_shape: dict[Shape, Chosen] = {}
+        self._by_shape: dict[Shape, Backend] = {}
         self._shape: Shape | None = None
-        self._chosen: Chosen | None = None
+        self._chosen: Backend | None = None
         self._most_items = 0
         self._scratch: Tensor | None = None
 
@@ -105,16 +105,16 @@ class BookKeeping:
         groups: Tensor,
         clip: Clip,
         buckets: Buckets | None = None,
-    ) -> Pooled:
+    ) -> ClippedTotal:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
 
         The total is in double precision where it was added up group by group.
         """
         vector = vector.detach()
         if not inputs.shape[0]:
-            return Pooled(torch.zeros_like(vector), 0)
+            return ClippedTotal(torch.zeros_like(vector), 0)
         if not _finite(vector):  # a public fact, and the same answer whoever is in the batch
-            return Pooled(torch.zeros_like(vector), _count(groups, clip))
+            return ClippedTotal(torch.zeros_like(vector), _count(groups, clip))
         program = self._prepare(vector, inputs, targets)
         grouping, numbers = self._grouping(vector, groups, clip, buckets)
         # Made before the program's mode is entered: what is handed to a caller must be an ordinary tensor.
@@ -126,14 +126,14 @@ class BookKeeping:
         if clip.per is ClipPer.BATCH:
             mean = total[None].to(vector.dtype) / len(inputs)
             return pool_gradients(mean, torch.zeros(1, dtype=torch.int64), clip)
-        return Pooled(total, zeroed)
+        return ClippedTotal(total, zeroed)
 
     def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> Program:
         """Take the program for items of this shape: what was tried with one shape says nothing of another."""
         shape = inputs.shape[1:], targets.shape[1:], vector.dtype
         if shape != self._shape:
             if shape not in self._by_shape:
-                self._by_shape[shape] = choose(self.model, self._loss, self._layout, vector, inputs, targets)
+                self._by_shape[shape] = select_backend(self.model, self._loss, self._layout, vector, inputs, targets)
             self._shape, self._chosen = shape, self._by_shape[shape]
             self._most_items = max(1, self._memory // self._chosen.bytes_per_item)
         assert self._chosen is not None
@@ -142,7 +142,7 @@ class BookKeeping:
 
     def _grouping(
         self, vector: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None
-    ) -> tuple[Grouping, NDArray[np.int64] | None]:
+    ) -> tuple[SumGroups, NDArray[np.int64] | None]:
         """The groups of a batch's sum, and the numbers [item] by which it is put in order; None where it is one."""
         if clip.per in (ClipPer.NONE, ClipPer.BATCH):
             return UNGROUPED, None
@@ -152,7 +152,7 @@ class BookKeeping:
         key = buckets.expected_subjects, buckets.expected_items, buckets.largest, subjects
         if key not in self._chosen.groupings:
             terms = partial(self._chosen.terms, ONE_SUBJECT if subjects else ONE_ITEM)
-            grouping = grouping_for(buckets, subjects, terms, self._most_items, vector.dtype)
+            grouping = plan_groups(buckets, subjects, terms, self._most_items, vector.dtype)
             most = min(buckets.largest, MOST_TRIED + 1) if subjects else 1
             steady = all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
             self._chosen.attach(vector)  # sizes were tried at other parameters
@@ -160,7 +160,7 @@ class BookKeeping:
         grouping, ordered = self._chosen.groupings[key]
         return grouping, buckets.numbers if ordered else None
 
-    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, total: Tensor, grouping: Grouping) -> bool:
+    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, total: Tensor, grouping: SumGroups) -> bool:
         """Add a whole batch up in the vector's own precision, if that is enough and possible."""
         items = batch.inputs.shape[0]
         if items > self._most_items or batch.numbers is not None or items > grouping.most(1):
@@ -178,7 +178,7 @@ class BookKeeping:
             share.add(played.units, played.units.whole, played.weights, views)
         return clip.per is not ClipPer.NONE or _finite(total)
 
-    def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: Grouping) -> tuple[Tensor, int]:
+    def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: SumGroups) -> tuple[Tensor, int]:
         """The sum in double precision, group by group, and how many contributions were not finite."""
         total = _wide_zeros(vector.numel())
         batch = replace(batch, shares=grouping.shares(batch.units, batch.numbers))
@@ -192,7 +192,7 @@ class BookKeeping:
             zeroed = sum([self._add(vector, piece, measured, total, grouping) for piece in pieces])
         return total, zeroed
 
-    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor, grouping: Grouping) -> int:
+    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor, grouping: SumGroups) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""
         items = piece.inputs.shape[0]
         if items > self._most_items and piece.units.count == 1:
@@ -206,17 +206,17 @@ class BookKeeping:
         played = self._played(vector, piece, clip, size)
         return self._add_played(vector, played, clip, total, grouping)
 
-    def _played(self, vector: Tensor, piece: Piece, clip: Clip, size: int) -> "_Played":
+    def _played(self, vector: Tensor, piece: Piece, clip: Clip, size: int) -> "_PieceGradients":
         """A piece filled up to a size, its weights computed."""
         units = piece.units.extended(size - piece.inputs.shape[0])
         shares = self._run(piece, units)
         if clip.per in (ClipPer.NONE, ClipPer.BATCH):
             ones = vector.new_ones(piece.units.count)
-            return _Played(piece, shares, units, None, _filled(ones, units))
-        found = lengths(shares, units)
+            return _PieceGradients(piece, shares, units, None, _pad_weights(ones, units))
+        found = gradient_lengths(shares, units)
         bad = None if _finite(found.squared) else ~torch.isfinite(found.squared[: piece.units.count])
-        weights = _filled(_weights(found.squared, piece, clip), units)
-        return _Played(piece, shares, units, found, weights, bad)
+        weights = _pad_weights(_weights(found.squared, piece, clip), units)
+        return _PieceGradients(piece, shares, units, found, weights, bad)
 
     def _steady(self, size: int, batch: Piece) -> bool:
         """Whether units of so many items come out the same at every place."""
@@ -245,11 +245,13 @@ class BookKeeping:
             inputs = torch.cat([inputs, inputs[:1].expand(more, *inputs.shape[1:])])
             targets = torch.cat([targets, targets[:1].expand(more, *targets.shape[1:])])
         try:
-            return united(self._chosen.program.run(self._loss, inputs, targets, units))
-        except Cannot as error:
+            return merge_uses(self._chosen.program.run(self._loss, inputs, targets, units))
+        except Unsupported as error:
             raise ModelError(f"The model computes something else than it was tried with: {error}.") from error
 
-    def _add_played(self, vector: Tensor, played: "_Played", clip: Clip, total: Tensor, grouping: Grouping) -> int:
+    def _add_played(
+        self, vector: Tensor, played: "_PieceGradients", clip: Clip, total: Tensor, grouping: SumGroups
+    ) -> int:
         """Group by group, so that a subject changes no other group than its own; how many were not finite.
 
         Where a norm is not certain, the reference tells not finite from only large.
@@ -294,7 +296,7 @@ class BookKeeping:
         total.add_(pooled.total)
         return pooled.zeroed
 
-    def _pieces(self, batch: Piece, grouping: Grouping) -> Iterator[Piece]:
+    def _pieces(self, batch: Piece, grouping: SumGroups) -> Iterator[Piece]:
         """The batch in pieces that memory allows; units that are not steady in passes in which they have a place.
 
         Pieces hold whole groups, so that nobody's absence changes where the group of others is cut. A group that is
@@ -303,7 +305,7 @@ class BookKeeping:
         if batch.numbers is not None and self._places(batch):
             for run, group in grouping.groups(batch.units, batch.numbers):
                 block = _part(batch, group.units.start, group.units.stop)
-                yield from self._divided(block) if self._steady(run.size, batch) else _placed(block, run)
+                yield from self._divided(block) if self._steady(run.size, batch) else _pad_to_places(block, run)
             return
         start = stop = items = 0
         for _, group in [] if grouping.single else grouping.groups(batch.units, batch.numbers):
@@ -327,7 +329,7 @@ class BookKeeping:
 
 
 @dataclass(eq=False, slots=True)
-class _Played:
+class _PieceGradients:
     """A piece after its pass: shares, its units with those that fill it up, their lengths if asked for, and weights."""
 
     piece: Piece
@@ -343,7 +345,7 @@ class _Played:
         """Whether units have several products each."""
         return self.found is not None and self.found.apart is not None
 
-    def fits(self, allowed: float, clip: Clip, grouping: Grouping) -> bool:
+    def fits(self, allowed: float, clip: Clip, grouping: SumGroups) -> bool:
         """Whether all units can be summed at once, in any order, and be off by no more than this."""
         if self.found is None:
             return True
@@ -353,7 +355,7 @@ class _Played:
             return False
         return not self.apart or not any(self._heavy(run, clip, grouping).any() for run in units.runs)
 
-    def sums(self, clip: Clip, grouping: Grouping) -> Iterator[tuple[list[Part], list[int]]]:
+    def sums(self, clip: Clip, grouping: SumGroups) -> Iterator[tuple[list[UnitRange], list[int]]]:
         """Every group in as few parts as its rounding allows, and the units whose norm is not certain."""
         units, whole = self.piece.units, self.piece.units.whole
         if grouping.single and self.bad is None and self.fits(self.piece.allowed(whole.units, clip), clip, grouping):
@@ -362,7 +364,9 @@ class _Played:
         for run, group in grouping.groups(units, self.piece.numbers):
             yield self._parts(run, group, clip, grouping)
 
-    def _parts(self, run: Run, group: Part, clip: Clip, grouping: Grouping) -> tuple[list[Part], list[int]]:
+    def _parts(
+        self, run: UnitRun, group: UnitRange, clip: Clip, grouping: SumGroups
+    ) -> tuple[list[UnitRange], list[int]]:
         """Those units of a group that are in this piece.
 
         A heavy unit is summed alone, so that it is the same to the last bit whoever else is there. The others can be
@@ -379,14 +383,14 @@ class _Played:
         between = pairwise([group.units.start - 1, *cuts, group.units.stop])
         light = [self._between(run, start + 1, stop) for start, stop in between if stop > start + 1]
         heavies = (group.units.start + alone.nonzero()[:, 0]).tolist()
-        parts = [part for some in light for part in divided(run, some, most)]
+        parts = [part for some in light for part in split_range(run, some, most)]
         uncertain = (group.units.start + bad.nonzero()[:, 0]).tolist()
         return [*parts, *(self._between(run, unit, unit + 1) for unit in heavies)], uncertain
 
-    def _between(self, run: Run, start: int, stop: int) -> Part:
+    def _between(self, run: UnitRun, start: int, stop: int) -> UnitRange:
         return self.piece.units.part(run, start - run.units.start, stop - run.units.start)
 
-    def _heavy(self, run: Run, clip: Clip, grouping: Grouping) -> Tensor:
+    def _heavy(self, run: UnitRun, clip: Clip, grouping: SumGroups) -> Tensor:
         """Whose own rounding is more than its part of what a group may have at the most [unit of the run].
 
         A unit's own facts and public ones decide, never who else is in the batch.
@@ -406,7 +410,7 @@ class _Played:
         assert self.found.apart is not None
         return self.weights[units].double() * self.found.apart[units].double().sqrt()
 
-    def _load(self, part: Part, clip: Clip) -> float:
+    def _load(self, part: UnitRange, clip: Clip) -> float:
         """The lengths of all weighted parts of these units, added up."""
         if not self.apart:
             return float(_size(part)) * clip.norm
@@ -414,11 +418,11 @@ class _Played:
         total: float = (loads if self.bad is None else loads[~self.bad[part.units]]).sum().item()
         return total
 
-    def _terms(self, run: Run) -> int:
+    def _terms(self, run: UnitRun) -> int:
         return max((share.terms(self.units, run.size) for share in self.shares), default=1)
 
 
-def _placed(block: Piece, run: Run) -> Iterator[Piece]:
+def _pad_to_places(block: Piece, run: UnitRun) -> Iterator[Piece]:
     """A group in passes in which every unit has its own place; who only fills up counts nothing."""
     assert block.numbers is not None
     alone = block.units.sizes is None
@@ -443,11 +447,11 @@ def _evenly(items: int, most: int) -> int:
     >>> _evenly(512, 145), _evenly(100, 145), _evenly(300, 145)
     (128, 145, 100)
     """
-    even = rounded(-(-items // -(-items // most)), 1)
+    even = round_size_up(-(-items // -(-items // most)), 1)
     return even if items > most and even <= most else most
 
 
-def _size(part: Part) -> int:
+def _size(part: UnitRange) -> int:
     return int(part.units.stop - part.units.start)
 
 
@@ -469,7 +473,7 @@ def _arrange(
 ) -> Piece:
     """The whole batch with its units: subjects where they are clipped as one, otherwise items."""
     if clip.per is ClipPer.SUBJECT:
-        order, sizes = arranged(groups, numbers)
+        order, sizes = sort_into_runs(groups, numbers)
         units = Units.of_sizes(sizes)
         before = units.sizes.to(kind).reciprocal_() if clip.pool is Pool.MEAN and units.sizes is not None else None
         if order is not None:
@@ -503,14 +507,14 @@ def _weights(squared: Tensor, piece: Piece, clip: Clip) -> Tensor:
     weights = squared if len(squared) == piece.units.count else squared[: piece.units.count]
     if piece.before is not None:
         weights = (weights * piece.before).mul_(piece.before)
-    weights = weights.clamp(min=limit * limit).rsqrt_().mul_(constant(limit, squared.dtype))
+    weights = weights.clamp(min=limit * limit).rsqrt_().mul_(constant_tensor(limit, squared.dtype))
     for factor in (piece.before, piece.after):
         if factor is not None:
             weights.mul_(factor)
     return weights
 
 
-def _filled(weights: Tensor, units: Units) -> Tensor:
+def _pad_weights(weights: Tensor, units: Units) -> Tensor:
     """Weights [unit] with a zero for every unit that fills up."""
     more = units.count - len(weights)
     return torch.cat([weights, weights.new_zeros(more)]) if more else weights

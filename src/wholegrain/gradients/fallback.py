@@ -9,12 +9,12 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wholegrain.gradients.bookkeeping import Rows
-from wholegrain.gradients.layers.base import Cannot, Gradients, Layer, Needed, Outward, Owned, Space
-from wholegrain.gradients.parameters import named
+from wholegrain.gradients.layers.base import Gradients, Layer, ModuleSlots, Needed, Outward, Space, Unsupported
+from wholegrain.gradients.parameters import parameter_places
 from wholegrain.gradients.vmap_gradients import quietly
 
 
-class Recording(Protocol):
+class TapHost(Protocol):
     """What a tap needs of the program around it."""
 
     def apply(self, layer: Layer, *inputs: Tensor) -> Any:
@@ -32,7 +32,7 @@ class Tap:
     Only the module's own parameters are its business; those of modules inside it have taps or rules of their own.
     """
 
-    def __init__(self, module: nn.Module, owned: Owned, shadow: nn.Module, recording: Recording) -> None:
+    def __init__(self, module: nn.Module, owned: ModuleSlots, shadow: nn.Module, recording: TapHost) -> None:
         self._module, self._owned, self._shadow, self._recording = module, owned, shadow, recording
         # Which tensors have an item in each row, by use: as it was when the engine was tried. Later batches may be as
         # long as a constant is by chance.
@@ -60,11 +60,11 @@ class Tap:
         fits = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == items for leaf in leaves]
         batched = self._batched.setdefault(use.number, fits)
         if len(batched) != len(fits) or any(varies and not fit for varies, fit in zip(batched, fits, strict=True)):
-            raise Cannot("its inputs are not those that it was tried with")
+            raise Unsupported("its inputs are not those that it was tried with")
         given = [leaf for leaf, varies in zip(leaves, batched, strict=True) if varies]
         if any(g is not None and len(g) != items for g in outward):
-            raise Cannot("its output does not have the items in its first dimension")
-        values = {name: p.detach() for name, p in named(self._shadow).items()}
+            raise Unsupported("its output does not have the items in its first dimension")
+        values = {name: p.detach() for name, p in parameter_places(self._shadow).items()}
         own = {name: values[name] for name in self._owned.slots}
 
         def agreement(parameters: dict[str, Tensor], inputs: list[Tensor], ends: list[Tensor | None]) -> Tensor:

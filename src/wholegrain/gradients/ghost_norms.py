@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from wholegrain.gradients.bookkeeping import Lengths, Rows, Slot, chunks, unless_lost
-from wholegrain.gradients.clip_units import Part, Run, Units
-from wholegrain.gradients.rounding import LEAST, MOST, accumulated, raised_product, raised_squares, squared_norms
+from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
+from wholegrain.gradients.rounding import LEAST, MOST, raised_product, raised_squares, rounding_bound, squared_norms
 
 ALL = slice(None)
 # Values up to which each item's gradient is simply formed, where they are pooled by subject.
@@ -67,7 +67,7 @@ class Outer:
         positions = size * self._positions
         return 1 if self._pools(units) or self._forms(positions) else positions
 
-    def formed(self, run: Run) -> Iterator[Tensor]:
+    def formed(self, run: UnitRun) -> Iterator[Tensor]:
         """What was pooled, or kept of a run."""
         if self._rows is not None:
             yield from self._rows.formed(run)
@@ -88,7 +88,7 @@ class Outer:
         yield self._by_item(self.outward)
         yield from (self._by_item(inward) for _, inward in self.factors)
 
-    def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
+    def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Formed by a product for each unit."""
         outward = self._of(self.outward, run)[chosen]
         for slot, inward in self.factors:
@@ -96,7 +96,7 @@ class Outer:
         for slot in self.biases:
             yield slot, outward.sum(1)
 
-    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: UnitRange, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One matrix product for each weight; of units whose gradients were kept, one with a vector."""
         if self._rows is not None:
             self._rows.add(units, part, weights, views)
@@ -111,7 +111,9 @@ class Outer:
             for run in units.runs:
                 self._add_of_run(run, part, weights, per_item, views)
 
-    def _add_of_run(self, run: Run, part: Part, weights: Tensor, per_item: Tensor, views: Mapping[str, Tensor]) -> None:
+    def _add_of_run(
+        self, run: UnitRun, part: UnitRange, weights: Tensor, per_item: Tensor, views: Mapping[str, Tensor]
+    ) -> None:
         """Those units of a part that are in this run."""
         start, stop = max(run.units.start, part.units.start), min(run.units.stop, part.units.stop)
         if start >= stop:
@@ -170,19 +172,19 @@ class Outer:
             return per_item
         return per_item.repeat(self._positions) if self.positions_first else per_item.repeat_interleave(self._positions)
 
-    def _of(self, rows: Tensor, run: Run) -> Tensor:
+    def _of(self, rows: Tensor, run: UnitRun) -> Tensor:
         """The run's rows as [unit, position of any item, value]."""
         if self.positions_first:
             rows = rows.transpose(0, 1)
         return rows[run.items].reshape(run.count, run.size * self._positions, rows.shape[-1])
 
-    def _lengths_of(self, run: Run) -> Lengths:
+    def _lengths_of(self, run: UnitRun) -> Lengths:
         positions = run.size * self._positions
         if positions == 1:
             return Lengths(self._of_one_position(run))
         return self._by_forming(run) if self._forms(positions) else self._by_products_of_positions(run, positions)
 
-    def _of_one_position(self, run: Run) -> Tensor:
+    def _of_one_position(self, run: UnitRun) -> Tensor:
         """‖g ⊗ a‖² = ‖g‖²·‖a‖², and a bias sees a 1 [Goodfellow 2015]."""
         items = ALL if run.count == self._items else run.items
         outward = self._matrix(self.outward, items)
@@ -195,7 +197,7 @@ class Outer:
         assert seen is not None
         return raised_product(raised_squares(outward), seen)
 
-    def _by_products_of_positions(self, run: Run, positions: int) -> Lengths:
+    def _by_products_of_positions(self, run: UnitRun, positions: int) -> Lengths:
         """‖Σ_t g_t ⊗ a_t‖² = Σ_{t,s} (g_t·g_s)(a_t·a_s): nothing as large as the weight is formed [Li et al. 2022].
 
         Products are added up in double precision: positions that pull against each other leave a small difference.
@@ -212,10 +214,10 @@ class Outer:
             lengths = _unless_beyond(_diagonal(pairs, widest), _diagonal(seen, widest))
             apart[chosen] = lengths.sum(1).square_()
             squares[chosen] = seen.mul_(pairs).sum((1, 2), dtype=torch.float64).to(squares.dtype)
-        off = accumulated(min(widest, WIDTH) + widest // WIDTH + len(inwards) + 2, squares.dtype)
-        return unless_lost(squares, apart, 2 * off, accumulated(positions + 2, squares.dtype))
+        off = rounding_bound(min(widest, WIDTH) + widest // WIDTH + len(inwards) + 2, squares.dtype)
+        return unless_lost(squares, apart, 2 * off, rounding_bound(positions + 2, squares.dtype))
 
-    def _by_forming(self, run: Run) -> Lengths:
+    def _by_forming(self, run: UnitRun) -> Lengths:
         """Each unit's gradient is formed, squared, and kept: the sum adds up what was measured."""
         outward = self._of(self.outward, run)
         bias = outward.sum(1)

@@ -6,20 +6,20 @@ import torch
 from torch import Tensor
 
 from wholegrain.gradients.bookkeeping import CHUNK, Lengths, Share, Slot, chunks, unless_lost
-from wholegrain.gradients.clip_units import Run, Units
+from wholegrain.gradients.clip_units import UnitRun, Units
 from wholegrain.gradients.ghost_norms import Outer
-from wholegrain.gradients.rounding import accumulated, squared_norms
+from wholegrain.gradients.rounding import rounding_bound, squared_norms
 
 
-def lengths(shares: Sequence[Share], units: Units) -> Lengths:
+def gradient_lengths(shares: Sequence[Share], units: Units) -> Lengths:
     """Of each unit's whole gradient."""
     groups = _apart(shares)
     assert groups, "a model without trainable parameters is refused before"
-    found = [group[0].lengths(units) if len(group) == 1 else _of_tangled(group, units) for group in groups]
-    return found[0] if len(found) == 1 else _added(found)
+    found = [group[0].lengths(units) if len(group) == 1 else _lengths_of_shared(group, units) for group in groups]
+    return found[0] if len(found) == 1 else _add_lengths(found)
 
 
-def _added(found: Sequence[Lengths]) -> Lengths:
+def _add_lengths(found: Sequence[Lengths]) -> Lengths:
     squared = sum((each.squared for each in found[1:]), found[0].squared)
     if all(each.apart is None for each in found):
         return Lengths(squared)
@@ -27,7 +27,7 @@ def _added(found: Sequence[Lengths]) -> Lengths:
     return Lengths(squared, sum(parts[1:], parts[0]))
 
 
-def united(shares: Sequence[Share]) -> list[Share]:
+def merge_uses(shares: Sequence[Share]) -> list[Share]:
     """The same shares, with all uses of one layer as a single share: norms and sums must come from the same products.
 
     Uses that pull against each other leave a small difference of large numbers; rounded in one way for the norm and in
@@ -66,12 +66,12 @@ def _meet(one: Slot, other: Slot) -> bool:
     return one.rows[0] < other.rows[1] and other.rows[0] < one.rows[1]
 
 
-def _of_tangled(group: Sequence[Share], units: Units) -> Lengths:
+def _lengths_of_shared(group: Sequence[Share], units: Units) -> Lengths:
     """Several uses of one parameter: their gradients are summed first, and later added up share by share."""
     squared = torch.cat([_formed_together(group, units, run) for run in units.runs])
     roots = [share.apart(units).sqrt_() for share in group]
     most = max(share.terms(units, run.size) for share in group for run in units.runs)
-    off = accumulated(most + len(group), squared.dtype)
+    off = rounding_bound(most + len(group), squared.dtype)
     return unless_lost(squared, sum(roots[1:], roots[0]).square_(), 2 * off, off)
 
 
@@ -92,7 +92,7 @@ def _with_positions(rows: Tensor) -> Tensor:
     return rows if rows.dim() == 3 else rows[:, None]
 
 
-def _formed_together(group: Sequence[Share], units: Units, run: Run) -> Tensor:
+def _formed_together(group: Sequence[Share], units: Units, run: UnitRun) -> Tensor:
     """Squared norms of the units of one run, with every gradient of the group formed, some units at a time."""
     parts = []
     for chosen in chunks(run.count, CHUNK // 4):

@@ -52,7 +52,7 @@ class Layout:
         return {name: vector.as_strided(shape, stride, start + place) for name, shape, stride, place in self._places}
 
 
-def named(model: nn.Module) -> Mapping[str, nn.Parameter]:
+def parameter_places(model: nn.Module) -> Mapping[str, nn.Parameter]:
     """Every place where a parameter is read, a shared parameter under each name that it has.
 
     A module that occurs twice is listed once: replacing its parameters twice would leave the replacement behind.
@@ -71,7 +71,7 @@ def call(model: nn.Module, layout: Layout, vector: Tensor, inputs: Tensor) -> Te
 
 def call_at(model: nn.Module, values: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """The model's outputs with these values of its trainable parameters, by name."""
-    parameters = named(model)
+    parameters = parameter_places(model)
     by_identity = {id(parameters[name]): value for name, value in values.items()}
     places = {name: by_identity[id(p)] for name, p in parameters.items() if id(p) in by_identity}
     outputs: Tensor = functional_call(model, places, (inputs,), tie_weights=False)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, Pooled, pool_gradients
+from wholegrain.gradients.clipping import Clip, ClippedTotal, pool_gradients
 from wholegrain.gradients.parameters import Layout, call, call_at
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -25,7 +25,7 @@ class ClippedSum(Protocol):
         groups: Tensor,
         clip: Clip,
         buckets: Buckets | None = None,
-    ) -> Pooled:
+    ) -> ClippedTotal:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
 
         `buckets` say in which groups of the sum subjects are added up; without them, no subject has a group of its own.
@@ -42,7 +42,7 @@ def clipped_sum(
     groups: Tensor,
     clip: Clip,
     buckets: Buckets | None = None,
-) -> Pooled:
+) -> ClippedTotal:
     """Pool by a loop over items; with model and loss bound, a `ClippedSum`."""
     layout = Layout.of(model)
     rows = [

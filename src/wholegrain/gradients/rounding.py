@@ -38,10 +38,10 @@ def unit_roundoff(kind: torch.dtype) -> float:
 
 
 @lru_cache
-def accumulated(terms: int, kind: torch.dtype) -> float:
+def rounding_bound(terms: int, kind: torch.dtype) -> float:
     """γ_n for a sum of so many products; infinite where no bound can be given.
 
-    >>> round(accumulated(256, torch.float32) * 2**16, 3)
+    >>> round(rounding_bound(256, torch.float32) * 2**16, 3)
     1.0
     """
     off = terms * unit_roundoff(kind)
@@ -54,17 +54,17 @@ def squared_norms(rows: Tensor, more: float = 0.0) -> Tensor:
     Guarantee: for finite rows the result is at least (1 − NORM/4) times the true value, or not finite: what underflows
     is made up for by `LEAST`, and what overflows is infinite.
     """
-    return _squares(rows).add_(constant(LEAST * rows.shape[-1] + more, rows.dtype))
+    return _squares(rows).add_(constant_tensor(LEAST * rows.shape[-1] + more, rows.dtype))
 
 
 def raised_squares(rows: Tensor, more: float = 0.0) -> Tensor:
     """RAISE times `squared_norms`: infinite in single precision where a row is longer than MOST."""
-    return torch.add(constant((LEAST * rows.shape[-1] + more) * RAISE, rows.dtype), _squares(rows), alpha=RAISE)
+    return torch.add(constant_tensor((LEAST * rows.shape[-1] + more) * RAISE, rows.dtype), _squares(rows), alpha=RAISE)
 
 
 def raised_product(one: Tensor, other: Tensor) -> Tensor:
     """The product of two raised squares, no longer raised; the first is overwritten. Either's infinity stays."""
-    return one.mul_(constant(RAISE**-2, one.dtype)).mul_(other)
+    return one.mul_(constant_tensor(RAISE**-2, one.dtype)).mul_(other)
 
 
 def _squares(rows: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def _squares(rows: Tensor) -> Tensor:
 
 
 @lru_cache
-def constant(value: float, kind: torch.dtype) -> Tensor:
+def constant_tensor(value: float, kind: torch.dtype) -> Tensor:
     """A number as a tensor: for small operands, twice as fast as a number of Python's."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=kind)

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wholegrain.gradients.clip_units import Buckets, Part, Run, Units
-from wholegrain.gradients.rounding import SUM, accumulated, unit_roundoff
+from wholegrain.gradients.clip_units import Buckets, UnitRange, UnitRun, Units
+from wholegrain.gradients.rounding import SUM, rounding_bound, unit_roundoff
 
 BLOCK = 1 << 16
 """Values that are added up at a time, so that they stay in the cache."""
@@ -31,7 +31,7 @@ LARGEST = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Grouping:
+class SumGroups:
     """How many groups there are, from public facts and the shape of the model alone.
 
     `single`: all units are one group, of whatever size they are. Otherwise units of so many items have `count(items)`
@@ -42,7 +42,7 @@ class Grouping:
     count: Callable[[int], int]
     most: Callable[[int], int]
 
-    def groups(self, units: Units, numbers: NDArray[np.int64] | None) -> Iterator[tuple[Run, Part]]:
+    def groups(self, units: Units, numbers: NDArray[np.int64] | None) -> Iterator[tuple[UnitRun, UnitRange]]:
         """The groups of some units, whose numbers [unit] are in order within each run; runs, where it is one group."""
         for run in units.runs:
             if numbers is None or self.single:
@@ -61,9 +61,9 @@ class Grouping:
         return shares
 
 
-def grouping_for(
+def plan_groups(
     buckets: Buckets, subjects: bool, terms: Callable[[int], int], most_items: int, kind: torch.dtype
-) -> Grouping:
+) -> SumGroups:
     """The grouping of batches, by what is public of them, where a unit of n items adds `terms(n)` products."""
     items = buckets.expected_items
     expected = buckets.expected_subjects if subjects else items
@@ -80,7 +80,7 @@ def grouping_for(
         return size * max(FEW, int(np.ceil(2 * expected / count(size))))
 
     single = count(mean) <= 1 and items <= LARGEST
-    return Grouping(single, count, most)
+    return SumGroups(single, count, most)
 
 
 def typical_group(terms: int, at_once: int, kind: torch.dtype) -> int:
@@ -97,7 +97,7 @@ def typical_group(terms: int, at_once: int, kind: torch.dtype) -> int:
 
 def rounding(products: int, load: float, kind: torch.dtype) -> float:
     """How far a sum of so many products, whose lengths add up to `load`, may be off."""
-    return accumulated(products + ROUNDINGS, kind) * load
+    return rounding_bound(products + ROUNDINGS, kind) * load
 
 
 def most_units(terms: int, load: float, allowed: float, kind: torch.dtype) -> int:
@@ -109,12 +109,12 @@ def most_units(terms: int, load: float, allowed: float, kind: torch.dtype) -> in
     return max(0, int(products // terms))
 
 
-def divided(run: Run, part: Part, most: int) -> list[Part]:
+def split_range(run: UnitRun, part: UnitRange, most: int) -> list[UnitRange]:
     """Parts of at most so many units."""
     count, first, items = part.units.stop - part.units.start, part.units.start, part.items.start
     cuts = [*range(0, count, most), count]
     return [
-        Part(slice(items + start * run.size, items + stop * run.size), slice(first + start, first + stop))
+        UnitRange(slice(items + start * run.size, items + stop * run.size), slice(first + start, first + stop))
         for start, stop in pairwise(cuts)
     ]
 

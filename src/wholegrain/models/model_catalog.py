@@ -59,10 +59,10 @@ def build(
             raise SpecError(f"The model '{name}' cannot be built: {_check.reason(error)}.") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{name}' returned {type(model).__name__}, not a torch.nn.Module.")
-    return checked(model)
+    return check_model(model)
 
 
-def checked(model: nn.Module) -> nn.Module:
+def check_model(model: nn.Module) -> nn.Module:
     """The model itself, refused where one item's output depends on the others or nothing is trainable."""
     for name, module in model.named_modules():
         if _mixes_items(module):

@@ -58,7 +58,7 @@ def train_low_rank(model: nn.Module, rank: int, seed: int) -> nn.Module:
     return model
 
 
-def divided(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
+def split_model(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
     """The frozen beginning of a model, and the rest; None where nothing that takes work is frozen at its beginning.
 
     What the beginning makes of an item is a public function of it, which need not be computed in every step.

@@ -26,7 +26,7 @@ from wholegrain.policies.policy import (
     RealisedSubjects,
     SiloFacts,
 )
-from wholegrain.policies.policy_catalog import Settings
+from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.accountants import DEFAULT, Accountant, RdpAccountant
 from wholegrain.privacy.calibration import calibrate_noise
 from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
@@ -171,7 +171,7 @@ CLAIMED_UNIT = {
 
 def make_printed_plan(
     policy: str,
-    settings: Settings,
+    settings: PolicySettings,
     federation: Federation,
     horizon: Horizon,
     budget: Budget,
@@ -184,7 +184,7 @@ def make_printed_plan(
 
     Private: `largest_subject` (the paper's k) sets the noise, as printed; a plan made so is never PROVED by it.
     """
-    build = PRINTED[_check.known("printed policy", policy, PRINTED)]
+    build = PRINTED[_check.one_of("printed policy", policy, PRINTED)]
     if settings.batch_size is None:
         raise SpecError("The paper's algorithms draw batches of a fixed size: give batch_size, not rate.")
     spread = CLAIMED_UNIT.get(policy) is Unit.SUBJECT

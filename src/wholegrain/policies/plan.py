@@ -15,7 +15,7 @@ from wholegrain.errors import AccountingError, BudgetError, SpecError
 from wholegrain.policies.guarantees import Row, federation_epsilon, federation_event, missing_bound, obstacles, terms
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import MOST_SPAN, Policy, SiloFacts
-from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.privacy.calibration import MOST_NOISE, first_guess, least_noise, most_rounds
 from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
@@ -115,12 +115,12 @@ class Goal:
         return None if self.epsilon is None else Budget(self.epsilon, self.delta)
 
 
-def make_plan(policy: str, settings: Settings, federation: Federation, horizon: Horizon, goal: Goal) -> Plan:
+def make_plan(policy: str, settings: PolicySettings, federation: Federation, horizon: Horizon, goal: Goal) -> Plan:
     """A plan whose guarantees are proved, or an error that says why there is none.
 
     >>> silos = tuple(SiloFacts(name=n, items=900, subjects=300, items_per_subject=5) for n in "ab")
     >>> plan = make_plan(
-    ...     "subject_dp", Settings(rate=0.1), Federation(silos=silos),
+    ...     "subject_dp", PolicySettings(rate=0.1), Federation(silos=silos),
     ...     Horizon(silos=("a", "b"), rounds=10, steps=2), Goal(epsilon=2.0, delta=1e-5))
     >>> print(plan.guarantee())
     subject: ε = 2, δ = 1e-05, PROVED by pld
@@ -143,7 +143,7 @@ def make_plan(policy: str, settings: Settings, federation: Federation, horizon: 
         return with_guarantees(draft)
     _require_priceable(draft, goal)
     if goal.noise_multiplier is None:
-        draft = _calibrated(draft, goal)
+        draft = _calibrate(draft, goal)
     else:
         draft = _with_noise(draft, goal.noise_multiplier)
         _require_met(draft, goal)
@@ -212,7 +212,7 @@ def _require_priceable(plan: Plan, goal: Goal) -> None:
         raise AccountingError(f"{plan.policy} needs items_per_subject: {missing[0]}.")
 
 
-def _calibrated(plan: Plan, goal: Goal) -> Plan:
+def _calibrate(plan: Plan, goal: Goal) -> Plan:
     if goal.budget is None:
         raise SpecError(f"{plan.policy} needs epsilon (and delta), or a noise_multiplier.")
     releases = plan.horizon.releases()

@@ -18,7 +18,7 @@ from wholegrain.privacy.events import presence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PolicySettings:
     """What the rows are made from: public choices, the same for all silos.
 
     Either `rate` (the same sampling probability everywhere) or `batch_size` (an expected size, from which each silo's
@@ -49,7 +49,7 @@ class Settings:
         return self.rate if self.rate is not None else min(1.0, (self.batch_size or 1) / size)
 
 
-def fedavg(settings: Settings, silo: SiloFacts) -> Policy:
+def fedavg(settings: PolicySettings, silo: SiloFacts) -> Policy:
     """No clip, no noise, no guarantee."""
     rate = settings.rate_over(silo.items)
     return Policy(
@@ -61,7 +61,7 @@ def fedavg(settings: Settings, silo: SiloFacts) -> Policy:
     )
 
 
-def local_item_dp(settings: Settings, silo: SiloFacts) -> Policy:
+def local_item_dp(settings: PolicySettings, silo: SiloFacts) -> Policy:
     """DP-SGD in each silo: each item clipped by itself."""
     rate = settings.rate_over(silo.items)
     return Policy(
@@ -72,7 +72,7 @@ def local_item_dp(settings: Settings, silo: SiloFacts) -> Policy:
     )
 
 
-def local_group_dp(settings: Settings, silo: SiloFacts) -> Policy:
+def local_group_dp(settings: PolicySettings, silo: SiloFacts) -> Policy:
     """At most a public number of one subject's items in a batch, each clipped by itself."""
     if settings.group_cap is None:
         raise SpecError("local_group_dp needs group_cap: the most items of one subject in a batch.")
@@ -85,7 +85,7 @@ def local_group_dp(settings: Settings, silo: SiloFacts) -> Policy:
     )
 
 
-def higradavg_dp(settings: Settings, silo: SiloFacts) -> Policy:
+def higradavg_dp(settings: PolicySettings, silo: SiloFacts) -> Policy:
     """Items clipped, then averaged within each subject; divided by the subjects that public sizes let expect."""
     rate = settings.rate_over(silo.items)
     typical = max(1, round(silo.items / silo.subjects))
@@ -97,7 +97,7 @@ def higradavg_dp(settings: Settings, silo: SiloFacts) -> Policy:
     )
 
 
-def user_ldp(settings: Settings, silo: SiloFacts) -> Policy:
+def user_ldp(settings: PolicySettings, silo: SiloFacts) -> Policy:
     """The whole batch's mean gradient clipped: hides everything that a silo has."""
     return Policy(
         name="user_ldp",
@@ -107,7 +107,7 @@ def user_ldp(settings: Settings, silo: SiloFacts) -> Policy:
     )
 
 
-def subject_dp(settings: Settings, silo: SiloFacts) -> Policy:
+def subject_dp(settings: PolicySettings, silo: SiloFacts) -> Policy:
     """Subjects sampled, each one's mean gradient clipped as one; by span, to C/√m where the subject is in m silos."""
     if settings.by_span and not silo.knows_spans:
         raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
@@ -125,7 +125,7 @@ def subject_dp(settings: Settings, silo: SiloFacts) -> Policy:
 class Entry:
     """A row's maker, whom it protects in words, and which of the optional settings it reads."""
 
-    row: Callable[[Settings, SiloFacts], Policy]
+    row: Callable[[PolicySettings, SiloFacts], Policy]
     protects: str
     reads: tuple[str, ...] = ()
 
@@ -134,7 +134,7 @@ def _own_entry(name: str, row: Callable[..., object]) -> Entry:
     return Entry(partial(_own_row, name, row), " ".join((row.__doc__ or "what its plan says").split()).rstrip("."))
 
 
-def _own_row(name: str, row: Callable[..., object], settings: Settings, silo: SiloFacts) -> Policy:
+def _own_row(name: str, row: Callable[..., object], settings: PolicySettings, silo: SiloFacts) -> Policy:
     try:
         made = row(settings, silo)
     except WholegrainError:

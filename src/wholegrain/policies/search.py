@@ -32,7 +32,7 @@ from wholegrain.policies.guarantees import Row, federation_event, missing_bound,
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, Settings, find
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings, find
 from wholegrain.privacy.calibration import first_guess
 from wholegrain.privacy.definitions import Budget, Unit
 from wholegrain.privacy.events import presence
@@ -56,7 +56,7 @@ class Candidate:
     """A policy with a rate and a number of steps, the noise that the budget needs, and what is predicted of it."""
 
     policy: str
-    settings: Settings
+    settings: PolicySettings
     steps: int
     noise_multiplier: float
     schedule: str
@@ -69,7 +69,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class SearchQuery:
     """What is known in public: the silos, the budget for a subject, and how many parameters are trained."""
 
     federation: Federation
@@ -82,7 +82,7 @@ class Question:
     policies: tuple[str, ...] = POLICIES
 
 
-def candidates(question: Question) -> tuple[Candidate, ...]:
+def candidates(question: SearchQuery) -> tuple[Candidate, ...]:
     """Every combination that can be priced, the best first."""
     found = [candidate for policy in question.policies for candidate in _of_policy(question, policy)]
     if not found:
@@ -104,11 +104,11 @@ def leaders(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(by_policy.values())
 
 
-def _of_policy(question: Question, policy: str) -> Iterator[Candidate]:
+def _of_policy(question: SearchQuery, policy: str) -> Iterator[Candidate]:
     reads = find(policy).reads
     by_span = question.by_span and "by_span" in reads
     for rate in RATES[:1] if by_span else RATES:  # by span, everybody is in every step
-        settings = Settings(
+        settings = PolicySettings(
             rate=rate,
             clip_norm=question.clip_norm,
             group_cap=1 if "group_cap" in reads else None,
@@ -125,7 +125,7 @@ def _of_policy(question: Question, policy: str) -> Iterator[Candidate]:
 
 
 def _of_length(
-    question: Question, policy: str, settings: Settings, rows: Sequence[Row], steps: int
+    question: SearchQuery, policy: str, settings: PolicySettings, rows: Sequence[Row], steps: int
 ) -> Iterator[Candidate]:
     """For each schedule, the best learning rate."""
     multiplier = _noise(question, rows, steps)
@@ -146,7 +146,7 @@ def _of_length(
         )
 
 
-def _noise(question: Question, rows: Sequence[Row], steps: int) -> float:
+def _noise(question: SearchQuery, rows: Sequence[Row], steps: int) -> float:
     """Nearly the noise that the budget needs; the plan that is made in the end is calibrated exactly."""
     horizon = Horizon(silos=tuple(silo.name for _, silo in rows), rounds=steps, steps=1)
     reach = question.federation.reach
@@ -211,9 +211,9 @@ def _contributions(policy: Policy, silo: SiloFacts) -> tuple[float, float]:
     typical = max(1.0, silo.items / silo.subjects)
     rate = getattr(policy.sampling, "rate", 1.0)
     if policy.clip.per is ClipPer.BATCH:
-        return _aligned(rate * silo.items), 1.0
+        return _alignment(rate * silo.items), 1.0
     if policy.clip.per is ClipPer.SUBJECT:
-        return _aligned(typical), rate * silo.subjects
+        return _alignment(typical), rate * silo.subjects
     if policy.clip.pool is Pool.MEAN:  # of k clipped items: shorter, but it points the better for it, and both cancel
         return ALIGNMENT, presence(rate, round(typical)) * silo.subjects
     cap = getattr(policy.sampling, "most_per_subject", None)
@@ -221,10 +221,10 @@ def _contributions(policy: Policy, silo: SiloFacts) -> tuple[float, float]:
     return ALIGNMENT, silo.subjects * (drawn if cap is None else min(drawn, float(cap)))
 
 
-def _aligned(items: float) -> float:
+def _alignment(items: float) -> float:
     """Alignment of the mean of so many items' gradients.
 
-    >>> round(_aligned(1), 3), _aligned(1e9) > 0.99
+    >>> round(_alignment(1), 3), _alignment(1e9) > 0.99
     (0.3, True)
     """
     return ALIGNMENT / math.sqrt(ALIGNMENT**2 + (1 - ALIGNMENT**2) / max(items, 1.0))

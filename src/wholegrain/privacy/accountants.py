@@ -164,7 +164,7 @@ DEFAULT: Accountant = PldAccountant()
 
 def accountant(name: str, grid: float | None = None) -> Accountant:
     """The accountant with this short name."""
-    _check.known("accountant", name, ["pld", "rdp"])
+    _check.one_of("accountant", name, ["pld", "rdp"])
     return PldAccountant(grid) if name == "pld" else RdpAccountant()
 
 

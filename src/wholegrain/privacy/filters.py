@@ -88,7 +88,7 @@ Curve = NDArray[np.float64]
 """Rényi divergences by (direction, order)."""
 
 
-class Pricing(Protocol):
+class GaussianPricer(Protocol):
     """Whoever prices the Gaussian that a sequence of Gaussians amounts to."""
 
     def epsilon(self, event: DpEvent, delta: float) -> float:
@@ -107,7 +107,7 @@ class Filter:
     (2.98, 3.45)
     """
 
-    inner: Pricing
+    inner: GaussianPricer
     limit: float | None = None
 
     @property
@@ -126,11 +126,11 @@ class Filter:
 
     def way(self, event: DpEvent) -> str:
         """Which filter prices this event."""
-        return GAUSSIAN if all(isinstance(step, GaussianDpEvent) for step, _ in steps_of(event)) else RENYI
+        return GAUSSIAN if all(isinstance(step, GaussianDpEvent) for step, _ in iterate_steps(event)) else RENYI
 
     def epsilon(self, event: DpEvent, delta: float) -> float:
         """The smallest ε at δ, whoever chose the steps of the event, and when."""
-        steps = list(steps_of(event))
+        steps = list(iterate_steps(event))
         if any(isinstance(step, NonPrivateDpEvent) for step, _ in steps):
             return math.inf
         if self.way(event) == GAUSSIAN:
@@ -142,13 +142,13 @@ class Filter:
         return float(max(_epsilons(total, np.asarray(orders), delta * np.asarray(shares)).min(axis=1).max(), 0.0))
 
 
-def steps_of(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
+def iterate_steps(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
     """The steps that an event is composed of, each kind with its number."""
     if isinstance(event, ComposedDpEvent):
         for part in event.events:
-            yield from steps_of(part)
+            yield from iterate_steps(part)
     elif isinstance(event, SelfComposedDpEvent):
-        yield from ((step, count * event.count) for step, count in steps_of(event.event))
+        yield from ((step, count * event.count) for step, count in iterate_steps(event.event))
     elif not isinstance(event, NoOpDpEvent):
         yield event, 1
 
@@ -209,10 +209,10 @@ def _orders(limit: float | None, delta: float) -> tuple[tuple[float, ...], tuple
     shares = [share / sum(SHARES) * left for share in SHARES]
     if limit is None:
         return ORDERS, tuple(shares)
-    return (_suited(limit, delta * left / 2), *ORDERS), (left / 2, *(share / 2 for share in shares))
+    return (_best_order(limit, delta * left / 2), *ORDERS), (left / 2, *(share / 2 for share in shares))
 
 
-def _suited(limit: float, delta: float) -> float:
+def _best_order(limit: float, delta: float) -> float:
     """The order at which a Gaussian may be largest within the limit: many small steps look like one."""
     a = np.geomspace(ORDERS[0], ORDERS[-1], 481)
     largest = (limit - _epsilons(np.zeros_like(a), a, np.full_like(a, delta))) / (1 + a)

@@ -92,7 +92,7 @@ def price(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: 
     return _cheapest(spent, unit, accountant, delta)[0]
 
 
-def priced(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> Price:
+def price_with_method(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> Price:
     """The same, with its way."""
     epsilon, event = _cheapest(spent, unit, accountant, delta)
     return Price(epsilon, accountant.way(event))
@@ -103,7 +103,7 @@ def _cheapest(spent: Iterable[Spending], unit: Unit, accountant: Accountant, del
 
     Where steps were chosen later, so was the cheaper of two ways: each then has half of δ (see `filters`).
     """
-    direct, subject = events_of(spent, unit)
+    direct, subject = compose_events(spent, unit)
     if subject is None:
         return accountant.epsilon(direct, delta), direct
     delta = delta / 2 if isinstance(accountant, Filter) else delta
@@ -112,7 +112,7 @@ def _cheapest(spent: Iterable[Spending], unit: Unit, accountant: Accountant, del
     return (epsilon, direct) if epsilon <= around else (around, subject)
 
 
-def events_of(spent: Iterable[Spending], unit: Unit) -> tuple[DpEvent, DpEvent | None]:
+def compose_events(spent: Iterable[Spending], unit: Unit) -> tuple[DpEvent, DpEvent | None]:
     """What all of it reveals about a unit; and of an item, where that can be told, what its subject meets."""
     spent = list(spent)
     direct = events.compose(terms.of(unit).event(steps) for terms, steps in spent)

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Unit
-from wholegrain.privacy.filters import steps_of
+from wholegrain.privacy.filters import iterate_steps
 from wholegrain.privacy.ledger_entries import BudgetOpened
 from wholegrain.privacy.ledger_state import Book, RunAccount
-from wholegrain.privacy.pricing import Price, Spending, events_of, priced
+from wholegrain.privacy.pricing import Price, Spending, compose_events, price_with_method
 
 
 def run_price(run: RunAccount, unit: Unit, accountant: Accountant, delta: float) -> Price:
@@ -24,7 +24,7 @@ def run_price(run: RunAccount, unit: Unit, accountant: Accountant, delta: float)
     spent = [run.spending]
     if run.replayed and _kinds(spent, unit) > 1:
         accountant = accountant.filtered(None)
-    return priced(spent, unit, accountant, delta)
+    return price_with_method(spent, unit, accountant, delta)
 
 
 def account_price(
@@ -39,7 +39,7 @@ def account_price(
     if opened.runs == "one" and len(spent) == 1:
         return run_price(spent[0], unit, accountant, opened.delta)
     filtered = accountant if opened.runs == "one" and not spent else accountant.filtered(opened.epsilon)
-    return priced([run.spending for run in spent], unit, filtered, opened.delta)
+    return price_with_method([run.spending for run in spent], unit, filtered, opened.delta)
 
 
 def data_price(book: Book, data: str, unit: Unit, accountant: Accountant, delta: float) -> Price:
@@ -47,9 +47,11 @@ def data_price(book: Book, data: str, unit: Unit, accountant: Accountant, delta:
     runs = [run for run in book.runs_on(data) if run.has_spent]
     if len(runs) == 1 and book.budgets[runs[0].opening.account].runs == "one":
         return run_price(runs[0], unit, accountant, delta)
-    return priced([run.spending for run in runs], unit, accountant.filtered(None), delta)
+    return price_with_method([run.spending for run in runs], unit, accountant.filtered(None), delta)
 
 
 def _kinds(spent: list[Spending], unit: Unit) -> int:
     """How many kinds of steps there are in what was spent."""
-    return max(len({step for step, _ in steps_of(event)}) for event in events_of(spent, unit) if event is not None)
+    return max(
+        len({step for step, _ in iterate_steps(event)}) for event in compose_events(spent, unit) if event is not None
+    )

@@ -33,7 +33,7 @@ class Figure:
 def figures(runs: list[RunRecord]) -> Iterator[Figure]:
     """All figures that these runs have numbers for."""
     yield from _scores(runs)
-    yield from _spent(runs)
+    yield from _budget_figure(runs)
     yield from _noise(runs)
     yield from _seconds(runs)
     yield from _counts(runs)
@@ -53,7 +53,7 @@ def _scores(runs: list[RunRecord]) -> Iterator[Figure]:
             yield _lines(measure, title, _names(runs), ("run", "part", "round", measure), rows, measure)
 
 
-def _spent(runs: list[RunRecord]) -> Iterator[Figure]:
+def _budget_figure(runs: list[RunRecord]) -> Iterator[Figure]:
     rows = tuple(
         (run.name, "ε spent", done["round"] + 1, done["epsilon"])
         for run in runs
@@ -153,7 +153,7 @@ def _lines(
     encoding.pop("strokeDash", None)
     dots = base.mark_circle(size=24, opacity=1, color=COLOURS[0]).encode(**encoding)
     chart = alt.layer(lines, dots).properties(width=WIDTH, height=HEIGHT)
-    return Figure(key, title, _told(title, y, rows), columns, rows, chart)
+    return Figure(key, title, _describe_lines(title, y, rows), columns, rows, chart)
 
 
 def _ticks(rounds: int) -> list[int]:
@@ -198,7 +198,7 @@ def _bars(
     return Figure(key, title, told, columns, rows, chart)
 
 
-def _told(title: str, y: str, rows: tuple[tuple[Any, ...], ...]) -> str:
+def _describe_lines(title: str, y: str, rows: tuple[tuple[Any, ...], ...]) -> str:
     """First and last value of each line, for those who do not see the chart."""
     lines: dict[tuple[str, str], list[float]] = {}
     for run, part, _, value in rows:

@@ -20,7 +20,7 @@ def page(runs: list[RunRecord], *, live: str | None = None) -> str:
     """The report on these runs as HTML; a live one asks its own server whether its stamp is another than `live` now."""
     drawn = list(figures(runs))
     title = f"wholegrain: {runs[0].name}" if len(runs) == 1 else f"wholegrain: {len(runs)} runs compared"
-    parts = [_compared(runs)] if len(runs) > 1 else []
+    parts = [_comparison(runs)] if len(runs) > 1 else []
     parts += [_promises(run, len(runs) > 1) for run in runs]
     parts += [_figures(drawn)]
     parts += [_record(run, len(runs) > 1) for run in runs]
@@ -66,7 +66,7 @@ def _badges(runs: list[RunRecord]) -> str:
     return f'<p class="badges">{"".join(found)}</p>'
 
 
-def _compared(runs: list[RunRecord]) -> str:
+def _comparison(runs: list[RunRecord]) -> str:
     heads = (
         "run",
         "policy",

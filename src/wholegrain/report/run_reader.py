@@ -12,7 +12,7 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_state import RunAccount
 from wholegrain.privacy.statement import run_price
-from wholegrain.runs.accounts import because, require_known, spent_of
+from wholegrain.runs.accounts import account_state, because, require_known
 from wholegrain.runs.json_numbers import finite
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.run_folder import RunFolder
@@ -23,7 +23,7 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Verified:
+class LedgerCheck:
     """What checking the ledger found: a sentence, and whether all is well."""
 
     whole: bool
@@ -43,7 +43,7 @@ class RunRecord:
     summary: Facts | None
     counts: Facts | None
     public: Facts | None
-    ledger: Verified
+    ledger: LedgerCheck
     spent: tuple[Facts, ...]
     """The plan's guarantees with what the ledger says was spent of each."""
     account: Facts | None
@@ -79,7 +79,7 @@ def _proper(guarantees: Iterable[Facts], unit: str) -> Facts:
     return next(found for found in guarantees if found["unit"] == unit and found["standing"] != "CLAIMED")
 
 
-def is_awaited(folder: Path) -> bool:
+def may_begin_here(folder: Path) -> bool:
     """Whether a run may still begin here: its folder appears whole, so that one which holds other things is none."""
     try:
         return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
@@ -119,24 +119,24 @@ def read_run(folder: Path, name: str) -> RunRecord:
 
 def _account(
     spec: RunSpec, folder: Path, plan: Facts, identity: Facts, summary: Facts | None
-) -> tuple[Verified, tuple[Facts, ...], Facts | None]:
+) -> tuple[LedgerCheck, tuple[Facts, ...], Facts | None]:
     """What the ledger says of itself and of the run; without it, what the run's own summary has noted."""
     pricing, run = accountant(spec.privacy.accountant), str(identity.get("run"))
     try:
         with Ledger.open(ledger_path(spec, folder) or Path(), create=False) as ledger:
             book = ledger.book
             require_known(ledger, run)
-            verified = Verified(True, f"{ledger.head.number} entries, every one verified; head {ledger.head.hash}")
-            spent = tuple(_spent(planned, book.runs[run], pricing) for planned in plan["guarantees"])
-            return verified, spent, account_facts(spent_of(book, run, pricing))
+            verified = LedgerCheck(True, f"{ledger.head.number} entries, every one verified; head {ledger.head.hash}")
+            spent = tuple(_with_spent(planned, book.runs[run], pricing) for planned in plan["guarantees"])
+            return verified, spent, account_facts(account_state(book, run, pricing))
     except LedgerError as error:
         noted = tuple(_unknown(planned) for planned in plan["guarantees"])
         if summary is not None and "spent" in summary:
             noted = tuple(summary["spent"])
-        return Verified(False, str(error)), noted, None
+        return LedgerCheck(False, str(error)), noted, None
 
 
-def _spent(planned: Facts, run: RunAccount, pricing: Accountant) -> Facts:
+def _with_spent(planned: Facts, run: RunAccount, pricing: Accountant) -> Facts:
     """A guarantee of the plan with what was spent of it."""
     if planned["standing"] != "PROVED":
         return planned

@@ -19,7 +19,7 @@ from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, 
 from wholegrain.privacy.ledger_state import Book, RunAccount
 from wholegrain.privacy.pricing import Price
 from wholegrain.privacy.statement import account_price, data_price, run_price
-from wholegrain.runs.ledger_registry import Registry, kept
+from wholegrain.runs.ledger_registry import Registry, open_known_ledger
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
 
@@ -42,7 +42,7 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
 def release_ledger(path: Path, data: str, *, create: bool = True) -> Iterator[Ledger]:
     """The ledger that pays for releases from the data of this name: the one that this machine knows, or its first."""
     Registry.here().require_there(data, path)
-    with open_ledger(path, create=create) as ledger, kept(data, ledger):
+    with open_ledger(path, create=create) as ledger, open_known_ledger(data, ledger):
         yield ledger
 
 
@@ -101,10 +101,10 @@ def spent_guarantees(plan: Plan, run: RunAccount) -> tuple[Guarantee, ...]:
 
     A claim of the paper stays what it is, and so does it that nothing can be proved.
     """
-    return tuple(_spent(guarantee, plan, run) for guarantee in plan.guarantees)
+    return tuple(_spent_guarantee(guarantee, plan, run) for guarantee in plan.guarantees)
 
 
-def _spent(planned: Guarantee, plan: Plan, run: RunAccount) -> Guarantee:
+def _spent_guarantee(planned: Guarantee, plan: Plan, run: RunAccount) -> Guarantee:
     if planned.standing is not Standing.PROVED:
         return planned
     found = run_price(run, planned.unit, plan.accountant, plan.delta)
@@ -118,7 +118,7 @@ def because(planned: str, run: RunAccount) -> str:
 
 
 @dataclass(frozen=True)
-class Spent:
+class AccountState:
     """Where a run's account stands, and its data over all budgets that were ever opened on it."""
 
     account: Account
@@ -137,11 +137,11 @@ class Spent:
         return self.runs > 1 or self.budgets > 1
 
 
-def spent_of(book: Book, run: str, pricing: Accountant) -> Spent:
+def account_state(book: Book, run: str, pricing: Accountant) -> AccountState:
     """Where the account of this run stands."""
     account = book.runs[run].opening.account
     opened, runs = book.budgets[account], book.runs_of(account)
-    return Spent(
+    return AccountState(
         account=account,
         unit=opened.unit,
         limit=opened.epsilon,

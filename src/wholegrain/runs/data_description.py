@@ -16,9 +16,9 @@ from wholegrain.data.sampling import FixedItems, Sampling
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError
 from wholegrain.policies.policy_catalog import find
-from wholegrain.runs.datasets import coins_for, load_dataset, split_dataset
-from wholegrain.runs.declared_sizes import EVERY, rounded
-from wholegrain.runs.planning import settings_of
+from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
+from wholegrain.runs.declared_sizes import EVERY, round_to_two_digits
+from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.training import Silo
 
@@ -29,7 +29,7 @@ BATCHES = 200
 def describe(spec: RunSpec) -> dict[str, Any]:
     """Counts of all items that the spec names, none held out; batches are drawn as its policy draws them."""
     dataset = load_dataset(spec)
-    silos = split_dataset(dataset, _whole(spec, dataset), coins_for(spec, dataset.name)).silos
+    silos = split_dataset(dataset, _whole(spec, dataset), make_coins(spec, dataset.name)).silos
     if dataset.silos is None and spec.silos.partition == "column":
         (whole,) = silos.values()
         silos = {"(no silos yet)": whole}
@@ -54,14 +54,14 @@ def proposed_sizes(spec: RunSpec, dataset: Dataset) -> dict[str, dict[str, int]]
         return {}
     counted = _whole(spec, dataset).model_copy(update={"evaluation": spec.evaluation})
     try:
-        silos = split_dataset(dataset, counted, coins_for(spec, dataset.name)).silos
+        silos = split_dataset(dataset, counted, make_coins(spec, dataset.name)).silos
     except DataError:  # nobody is left to train on: then there is nothing to propose, and still much to see
         return {}
     sizes = {name: {"items": silo.data.items, "subjects": silo.data.subject_count} for name, silo in silos.items()}
     if spec.silos.partition != "column":
         mean = {what: sum(size[what] for size in sizes.values()) // len(sizes) for what in ("items", "subjects")}
         sizes = {EVERY: mean}
-    return {name: {what: rounded(number) for what, number in size.items()} for name, size in sizes.items()}
+    return {name: {what: round_to_two_digits(number) for what, number in size.items()} for name, size in sizes.items()}
 
 
 def count(spec: RunSpec, silos: Mapping[str, Silo], batches: int = BATCHES) -> dict[str, Any]:
@@ -74,17 +74,17 @@ def count(spec: RunSpec, silos: Mapping[str, Silo], batches: int = BATCHES) -> d
         "items": int(within.sum()),
         "subjects": len(numbers),
         "silos": {name: _sizes(silo.data) for name, silo in silos.items()},
-        "items_per_subject": counted(totals),
-        "items_per_subject_and_silo": counted(within),
-        "silos_per_subject": counted(spans),
+        "items_per_subject": histogram(totals),
+        "items_per_subject_and_silo": histogram(within),
+        "silos_per_subject": histogram(spans),
         "batches": _batches(spec, silos, batches),
     }
 
 
-def counted(values: NDArray[np.int64]) -> dict[int, int]:
+def histogram(values: NDArray[np.int64]) -> dict[int, int]:
     """How often each value occurs.
 
-    >>> counted(np.array([3, 1, 3]))
+    >>> histogram(np.array([3, 1, 3]))
     {1: 1, 3: 2}
     """
     sizes, counts = np.unique(values, return_counts=True)
@@ -132,7 +132,7 @@ def _batches(spec: RunSpec, silos: Mapping[str, Silo], count: int) -> dict[str, 
 
 
 def _sampling(spec: RunSpec, silo: Silo) -> Sampling:
-    settings = settings_of(spec)
+    settings = policy_settings(spec)
     if spec.policy.as_printed and settings.batch_size is not None:
         return FixedItems(min(settings.batch_size, silo.data.items))
     return find(spec.policy.name).row(settings, silo.facts).sampling

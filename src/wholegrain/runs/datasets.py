@@ -27,8 +27,8 @@ from wholegrain.policies.as_printed import CLAIMED_UNIT
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import find
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.declared_sizes import Sizes, declared_sizes
-from wholegrain.runs.planning import settings_of
+from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
+from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.spec import FeatureSpec, RunSpec, TableSpec
 from wholegrain.silo.training import Silo
 
@@ -36,7 +36,7 @@ TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class DataParts:
     """Silos to train in, and items that are held out to score on."""
 
     silos: Mapping[str, Silo]
@@ -56,7 +56,7 @@ def load_dataset(spec: RunSpec) -> Dataset:
     return encode(read(path, layout.names), layout, path.stem)
 
 
-def coins_for(spec: RunSpec, data: str) -> Coins:
+def make_coins(spec: RunSpec, data: str) -> Coins:
     """What decides who is held out, which items survive K, and where a synthetic partition puts them.
 
     In a simulation the seed does. In a release nobody may know: the key is a secret of this machine, one for each name
@@ -67,17 +67,17 @@ def coins_for(spec: RunSpec, data: str) -> Coins:
     return Coins(secret_key(f"coins of the data {spec.ledger.data or data}"))
 
 
-def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -> Parts:
+def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -> DataParts:
     """Hold out what is scored, spread the rest over silos, and enforce K and M.
 
     A silo whose size is declared is there even if nobody is in it: it trains on empty batches, which add noise as any
     other does.
     """
-    coins, sizes = coins or coins_for(spec, dataset.name), declared_sizes(spec.silos)
+    coins, sizes = coins or make_coins(spec, dataset.name), declared_sizes(spec.silos)
     kept, held_out = _hold_out(dataset, spec, coins)
     labels = _labels(dataset, spec, coins)
     if spec.privacy.noise == "secure":
-        _require_declared(labels, sizes)
+        _require_known_silos(labels, sizes)
     by_name = partition.split(dataset.data, labels, kept, also=tuple(sizes.named))
     _require_span(by_name, spec.silos.span)
     silos = {name: _silo(name, data, dataset, spec, sizes, coins) for name, data in by_name.items()}
@@ -86,10 +86,10 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
     if dataset.test is not None and spec.evaluation.test is None:
         parts["test"] = dataset.test
-    return Parts(silos, parts)
+    return DataParts(silos, parts)
 
 
-def bound_of(dataset: Dataset, spec: RunSpec) -> int | None:
+def items_bound(dataset: Dataset, spec: RunSpec) -> int | None:
     """K: what the spec declares, else what the source vouches for. Never what the data happens to hold."""
     declared = spec.silos.items_per_subject
     return dataset.items_per_subject if declared is None else _check.count("silos.items_per_subject", declared)
@@ -113,7 +113,7 @@ def _protects_single_items(spec: RunSpec, silo: SiloFacts) -> bool:
         return CLAIMED_UNIT.get(policy.name) is Unit.ITEM
     if policy.rate is None and policy.batch_size is None:  # where data is only looked at; any rate shows the same row
         policy = policy.model_copy(update={"rate": 1.0})
-    return find(policy.name).row(settings_of(spec.model_copy(update={"policy": policy})), silo).sums_single_items
+    return find(policy.name).row(policy_settings(spec.model_copy(update={"policy": policy})), silo).sums_single_items
 
 
 def table_layout(table: TableSpec) -> TableLayout:
@@ -138,7 +138,7 @@ def _feature(name: str, feature: FeatureSpec) -> Number | Category:
 
 def _hold_out(dataset: Dataset, spec: RunSpec, coins: Coins) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
     """Positions to train on, and positions of each part that is held out."""
-    law = partition.by_item if spec.evaluation.by == "item" else partition.by_subject
+    law = partition.split_by_item if spec.evaluation.by == "item" else partition.split_by_subject
     # Who is held out depends on no input: without them, nothing large is copied.
     people = SubjectData(np.zeros((dataset.data.items, 0)), dataset.data.targets, dataset.data.subjects)
     kept, test = law(people, _test_share(dataset, spec), coins, "test")
@@ -178,8 +178,8 @@ def _labels(dataset: Dataset, spec: RunSpec, coins: Coins) -> partition.Labels:
     return partition.power(dataset.data, spec.silos.count, spec.silos.alpha, coins)
 
 
-def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: Sizes, coins: Coins) -> Silo:
-    bound, size = bound_of(dataset, spec), sizes.get(name)
+def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: DeclaredSizes, coins: Coins) -> Silo:
+    bound, size = items_bound(dataset, spec), sizes.get(name)
     facts = SiloFacts(
         name=name,
         items=data.items if size is None else size.items,
@@ -202,7 +202,7 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
     return Silo(replace(facts, drops_surplus=drops), data)
 
 
-def _require_declared(labels: partition.Labels, sizes: Sizes) -> None:
+def _require_known_silos(labels: partition.Labels, sizes: DeclaredSizes) -> None:
     """Refuse rows of a silo that is not declared: in a release, the names of silos are public."""
     strange = [str(name) for name in np.unique(labels) if sizes.get(str(name)) is None]
     if strange:

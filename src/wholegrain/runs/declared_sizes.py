@@ -21,7 +21,7 @@ EVERY = "*"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DeclaredSizes:
     """The declared sizes: of silos by name, and of all others, if anything is declared of them."""
 
     named: Mapping[str, SizeSpec]
@@ -32,12 +32,12 @@ class Sizes:
         return self.named.get(silo, self.others)
 
 
-def declared_sizes(silos: SilosSpec) -> Sizes:
+def declared_sizes(silos: SilosSpec) -> DeclaredSizes:
     """What a spec declares. Silos of a synthetic partition are known by name, and so all of them are listed."""
     given = dict(silos.sizes)
     others = given.pop(EVERY, None)
     if silos.partition == "column" or silos.count is None:
-        return Sizes(given, others)
+        return DeclaredSizes(given, others)
     names = silo_names(silos.count).tolist()
     strange = [name for name in given if name not in names]
     if strange:
@@ -46,7 +46,7 @@ def declared_sizes(silos: SilosSpec) -> Sizes:
             f' {names[-1]}; write one of them, or "{EVERY}" for all.'
         )
     known = {name: given.get(name, others) for name in names}
-    return Sizes({name: size for name, size in known.items() if size is not None}, others)
+    return DeclaredSizes({name: size for name, size in known.items() if size is not None}, others)
 
 
 def require_declared(spec: RunSpec) -> None:
@@ -66,10 +66,10 @@ def require_declared(spec: RunSpec) -> None:
         )
 
 
-def rounded(count: int) -> int:
+def round_to_two_digits(count: int) -> int:
     """Two significant digits, for a size that may be published; at least 1.
 
-    >>> [rounded(count) for count in (0, 7, 94, 1234, 98_765)]
+    >>> [round_to_two_digits(count) for count in (0, 7, 94, 1234, 98_765)]
     [1, 7, 94, 1200, 99000]
     """
     if count < 1:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from wholegrain import _check
 from wholegrain._random import Purpose
-from wholegrain.engines.distributed import Distributed, Spread, joined, require_same_coins, serve
+from wholegrain.engines.distributed import Distributed, RankAssignment, join_process_group, require_same_coins, serve
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.processes import Processes, beside, end_at_once, rank, world_size
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import Engine
-from wholegrain.runs.datasets import coins_for
-from wholegrain.runs.runner import Prepared, in_process
+from wholegrain.runs.datasets import make_coins
+from wholegrain.runs.runner import PreparedRun, in_process
 
 NAMES = ("inprocess", "distributed")
 
@@ -29,7 +29,7 @@ class EngineChoice:
     processes: int | None = None
 
     def __post_init__(self) -> None:
-        _check.known("engine", self.name, NAMES)
+        _check.one_of("engine", self.name, NAMES)
         if self.processes is not None:
             _check.count("--processes", self.processes)
         if self.name == "inprocess" and (self.processes or 1) > 1:
@@ -48,13 +48,13 @@ class EngineChoice:
 
 
 @contextlib.contextmanager
-def engine_for(prepared: Prepared, choice: EngineChoice) -> Iterator[Engine]:
+def open_engine(prepared: PreparedRun, choice: EngineChoice) -> Iterator[Engine]:
     """The engine, with whatever it needs running beside it."""
     local = in_process(prepared)
     if choice.name == "inprocess":
         yield local
         return
-    with _others(choice) as others, joined():
+    with _others(choice) as others, join_process_group():
         require_same_coins(_coins(prepared))
         engine = Distributed(_own(local), _spread(prepared))
         try:
@@ -71,24 +71,24 @@ def _others(choice: EngineChoice) -> contextlib.AbstractContextManager[Processes
     return contextlib.nullcontext([]) if rank() is not None else beside(choice.processes or 1)
 
 
-def serve_silos(prepared: Prepared) -> None:
+def serve_silos(prepared: PreparedRun) -> None:
     """Train this process' silos until the run is over."""
-    with joined():
+    with join_process_group():
         require_same_coins(_coins(prepared))
         serve(_own(in_process(prepared)), _spread(prepared), prepared.first)
 
 
-def _coins(prepared: Prepared) -> Tensor:
+def _coins(prepared: PreparedRun) -> Tensor:
     """What tells the coins of this machine from others, and not what they are: they are a keyed function."""
-    own = coins_for(prepared.spec, prepared.data).of(Purpose.SPLIT, "the same on all machines")
+    own = make_coins(prepared.spec, prepared.data).of(Purpose.SPLIT, "the same on all machines")
     return torch.from_numpy(own.words([0])[0].astype(np.int64))
 
 
 def _own(local: InProcess) -> InProcess:
     """Only the silos of this process: the memory of the others is given back."""
-    owned = Spread(tuple(local.silos), world_size()).owned(rank() or 0)
+    owned = RankAssignment(tuple(local.silos), world_size()).owned(rank() or 0)
     return replace(local, silos={name: local.silos[name] for name in owned})
 
 
-def _spread(prepared: Prepared) -> Spread:
-    return Spread(tuple(prepared.silos), world_size())
+def _spread(prepared: PreparedRun) -> RankAssignment:
+    return RankAssignment(tuple(prepared.silos), world_size())

@@ -42,7 +42,7 @@ def ledger_path(spec: RunSpec, folder: Path | None) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownLedger:
     """A ledger as this machine last saw it."""
 
     identity: str
@@ -67,11 +67,11 @@ class Registry:
         """Where it is."""
         return self.folder / FILE
 
-    def known(self, data: str) -> Known | None:
+    def known(self, data: str) -> KnownLedger | None:
         """The ledger of this data, if any release was ever made from it here."""
         with self._explaining():
             found = self._read().get(data)
-            return None if found is None else Known(**found)
+            return None if found is None else KnownLedger(**found)
 
     def require_there(self, data: str, path: Path) -> None:
         """Refuse to begin a new ledger for data that has one."""
@@ -102,7 +102,7 @@ class Registry:
         """Remember how far the data's ledger has come; it never goes back."""
         if ledger.path is None or all(account.data != data for account in ledger.known.budgets):
             return
-        seen = Known(str(ledger.known.identity), os.path.abspath(ledger.path), head.number, head.hash)
+        seen = KnownLedger(str(ledger.known.identity), os.path.abspath(ledger.path), head.number, head.hash)
         with self._writing() as all_known:
             before = all_known.get(data)
             if before is None or before["identity"] != seen.identity or before["number"] < seen.number:
@@ -115,9 +115,9 @@ class Registry:
         with self._writing() as all_known:
             head = ledger.head
             path = os.path.abspath(ledger.path or "")
-            all_known[data] = asdict(Known(str(ledger.book.identity), path, head.number, head.hash))
+            all_known[data] = asdict(KnownLedger(str(ledger.book.identity), path, head.number, head.hash))
 
-    def forget(self, data: str) -> Known:
+    def forget(self, data: str) -> KnownLedger:
         """Begin anew: what was spent of the data is not known here any more."""
         known = self.known(data)
         if known is None:
@@ -161,7 +161,7 @@ class Registry:
 
 
 @contextlib.contextmanager
-def kept(data: str, ledger: Ledger) -> Iterator[Ledger]:
+def open_known_ledger(data: str, ledger: Ledger) -> Iterator[Ledger]:
     """The ledger of this data, if it is the one; whatever is written in it from now on is remembered."""
     registry = Registry.here()
     registry.require_same(data, ledger)

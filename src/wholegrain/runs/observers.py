@@ -50,7 +50,7 @@ def both(one: Observer, other: Observer) -> Observer:
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
+class ObservedEngine:
     """An engine that tells an observer of each answer that passes through it."""
 
     engine: Engine

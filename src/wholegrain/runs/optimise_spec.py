@@ -12,12 +12,12 @@ from wholegrain.errors import SpecError
 from wholegrain.federation.server_optimiser import SCHEDULES
 from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.plan import Federation, Plan
-from wholegrain.policies.search import POLICIES, Candidate, Question, best, candidates
+from wholegrain.policies.search import POLICIES, Candidate, SearchQuery, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget
-from wholegrain.runs.planning import check_early, plan_for, published, server_of
+from wholegrain.runs.planning import check_early, plan_for, read_published_facts, server_of
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.trained_model import federation_learner
+from wholegrain.runs.trained_model import federation_model
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accou
         raise SpecError("plan --optimise weighs rounds in which every silo trains; leave out rounds.cohort.")
     if spec.policy.by_span and not all(silo.knows_spans for silo in spec.federation.silos):
         raise SpecError("policy.by_span needs silos that know spans; say knows_spans = true of each in [federation].")
-    facts = published(spec.federation.silos)
-    parameters = Layout.of(federation_learner(spec, spec.federation).model).size
-    question = Question(
+    facts = read_published_facts(spec.federation.silos)
+    parameters = Layout.of(federation_model(spec, spec.federation).model).size
+    question = SearchQuery(
         federation=Federation(silos=facts, span=spec.silos.span),
         budget=Budget(spec.privacy.epsilon, spec.privacy.delta),
         parameters=parameters,
@@ -80,13 +80,13 @@ def optimise(spec: RunSpec, policies: tuple[str, ...] = POLICIES, pricing: Accou
     )
     weighed = candidates(question)
     chosen = best(weighed)
-    better = RunSpec.of(_changed(spec, chosen))
+    better = RunSpec.of(_changes(spec, chosen))
     check_early(better)
     plan = plan_for(better, facts, pricing or accountant(spec.privacy.accountant))
     return Choice(weighed, chosen, better, plan, parameters)
 
 
-def _changed(spec: RunSpec, chosen: Candidate) -> dict[str, Any]:
+def _changes(spec: RunSpec, chosen: Candidate) -> dict[str, Any]:
     tree = spec.model_dump()
     tree["policy"] |= {
         "name": chosen.policy,

@@ -13,7 +13,7 @@ from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy import FixedNoise, SiloFacts
-from wholegrain.policies.policy_catalog import Settings, find
+from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
 from wholegrain.runs.declared_sizes import require_declared
@@ -26,13 +26,13 @@ MOST_LEARNING_RATE = 1e6
 def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
     """The plan of a server, which holds no data, from what its silos have published."""
     check_early(spec)
-    plan = plan_for(spec, published(federation.silos), pricing)
+    plan = plan_for(spec, read_published_facts(federation.silos), pricing)
     if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
         raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
     return plan
 
 
-def published(silos: Iterable[SiloFactsSpec]) -> tuple[SiloFacts, ...]:
+def read_published_facts(silos: Iterable[SiloFactsSpec]) -> tuple[SiloFacts, ...]:
     """What silos have published of themselves."""
     return tuple(SiloFacts(**silo.model_dump(), declared=True) for silo in silos)
 
@@ -55,7 +55,7 @@ def plan_for(
         cohort_size=spec.rounds.cohort,
         seed=spec.seed,
     )
-    plan = _planned(spec, federation, horizon, pricing, largest_subject)
+    plan = _calibrated_plan(spec, federation, horizon, pricing, largest_subject)
     if spec.rounds.fewest_silos > plan.horizon.cohort_count:
         raise SpecError(
             f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
@@ -64,24 +64,24 @@ def plan_for(
     if spec.privacy.noise == "secure":
         return plan
     counted = not all(silo.declared for silo in silos)
-    return replace(plan, guarantees=tuple(_simulated(guarantee, counted) for guarantee in plan.guarantees))
+    return replace(plan, guarantees=tuple(_mark_simulation(guarantee, counted) for guarantee in plan.guarantees))
 
 
-def _simulated(guarantee: Guarantee, counted: bool) -> Guarantee:
+def _mark_simulation(guarantee: Guarantee, counted: bool) -> Guarantee:
     """The guarantee of a simulation, which says what it is not true of: the noise, and sizes read off the data."""
     if guarantee.standing is Standing.NONE:
         return guarantee
     return replace(guarantee, simulation=True, counted_sizes=counted)
 
 
-def _planned(
+def _calibrated_plan(
     spec: RunSpec,
     federation: Federation,
     horizon: Horizon,
     pricing: Accountant,
     largest_subject: Mapping[str, int] | None,
 ) -> Plan:
-    policy, settings = spec.policy, settings_of(spec)
+    policy, settings = spec.policy, policy_settings(spec)
     if not policy.as_printed:
         return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
     if largest_subject is None:
@@ -106,7 +106,7 @@ def check_early(spec: RunSpec) -> None:
     find_loss(spec.model.loss)
     find_metrics(spec.evaluation.metrics)
     server_of(spec)
-    settings_of(spec)
+    policy_settings(spec)
     _goal(spec, accountant(spec.privacy.accountant))
     if spec.privacy.noise == "secure" and spec.federation is None:
         require_declared(spec)
@@ -130,10 +130,10 @@ def check_early(spec: RunSpec) -> None:
         raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
 
 
-def settings_of(spec: RunSpec) -> Settings:
+def policy_settings(spec: RunSpec) -> PolicySettings:
     """What the policy's rows are made from."""
     policy = spec.policy
-    return Settings(
+    return PolicySettings(
         rate=policy.rate,
         batch_size=policy.batch_size,
         clip_norm=policy.clip_norm,

@@ -39,7 +39,7 @@ from wholegrain.runs.spec import (
     resolve,
     sentence,
 )
-from wholegrain.silo.training import viewed
+from wholegrain.silo.training import apply_view
 
 WARM_UP = 100
 FITTED = 20_000
@@ -92,7 +92,9 @@ def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
 def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: None) -> Backbone:
     """Train on public data, and describe what came of it."""
     dataset = load_dataset(RunSpec(data=spec.data, seed=spec.seed))
-    kept, held_out = partition.by_subject(dataset.data, spec.training.held_out, Coins.seeded(spec.seed), "pretraining")
+    kept, held_out = partition.split_by_subject(
+        dataset.data, spec.training.held_out, Coins.seeded(spec.seed), "pretraining"
+    )
     model = model_catalog.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
     _fit(model, dataset.data.take(kept), spec, observe)
     if not bool(torch.isfinite(flatten(model)).all()):
@@ -165,7 +167,7 @@ def _whiten(model: nn.Module, data: SubjectData) -> None:
             continue
         before = nn.Sequential(*layers[:k])
         with torch.no_grad():
-            layer.fit(viewed(torch.from_numpy(data.inputs), before))
+            layer.fit(apply_view(torch.from_numpy(data.inputs), before))
             _undo(layer, after)
 
 

@@ -32,10 +32,10 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.runs.checkpoints import Checkpoints
 from wholegrain.runs.data_description import count
 from wholegrain.runs.observers import RoundDone
-from wholegrain.runs.runner import Prepared, Run, Start, guarded
+from wholegrain.runs.runner import PreparedRun, Run, StartState, open_guard
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec import load as load_spec
-from wholegrain.runs.summary import plan_facts, round_facts, round_of, run_facts
+from wholegrain.runs.summary import plan_facts, read_round, round_facts, run_facts
 from wholegrain.silo.training import Silo
 
 FORMAT = 1
@@ -51,7 +51,7 @@ class RunFolder:
     run: str
 
     @staticmethod
-    def create(path: Path, prepared: Prepared) -> "RunFolder":
+    def create(path: Path, prepared: PreparedRun) -> "RunFolder":
         """A new folder with spec, plan and the first parameters; one that already holds something is refused.
 
         It appears whole or not at all, with the run opened in its ledger; a run that its account cannot pay for leaves
@@ -126,7 +126,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"The folder '{self.path}' cannot be locked: {error.strerror}.") from error
 
-    def start(self, prepared: Prepared) -> Start:
+    def start(self, prepared: PreparedRun) -> StartState:
         """Where the run goes on: at the last checkpoint that is whole and whose rounds are all on record."""
         self._require_same(prepared)
         done = self._rounds()
@@ -136,7 +136,7 @@ class RunFolder:
             self._write_text("rounds.jsonl", "".join(_line(each) for each in done))
         except OSError as error:
             raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
-        return Start(state, done)
+        return StartState(state, done)
 
     def add_round(self, done: RoundDone, state: State, every: int) -> None:
         """Make a round last: its line, then (for every so many rounds) its parameters."""
@@ -165,7 +165,7 @@ class RunFolder:
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self.path / "checkpoints", self.run)
 
-    def _fill(self, prepared: Prepared) -> None:
+    def _fill(self, prepared: PreparedRun) -> None:
         identity = {
             "format": FORMAT,
             "run": self.run,
@@ -186,10 +186,10 @@ class RunFolder:
         self._checkpoints.path.mkdir()
         self._checkpoints.add(State(0, prepared.first))
         self._write("run.json", identity)
-        with guarded(prepared, self.run, self.path):
+        with open_guard(prepared, self.run, self.path):
             pass
 
-    def _require_same(self, prepared: Prepared) -> None:
+    def _require_same(self, prepared: PreparedRun) -> None:
         """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""
         identity = _read(self.path / "run.json")
         # Runs of 0.1.0 name no key: theirs was the run's own name.
@@ -211,7 +211,7 @@ class RunFolder:
                 " started it, or start a new run."
             )
 
-    def _key(self, prepared: Prepared) -> bytes:
+    def _key(self, prepared: PreparedRun) -> bytes:
         """What the data's digest is keyed with.
 
         Private: without the key, whoever reads run.json could try guesses of the data against its digest. The key of a
@@ -229,7 +229,7 @@ class RunFolder:
             raise RunError(f"The record '{self.path / 'rounds.jsonl'}' cannot be read: {error.strerror}.") from error
         for line in lines[:-1]:  # what follows the last newline was cut short
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                found.append(round_of(json.loads(line)))
+                found.append(read_round(json.loads(line)))
                 if found[-1].round == len(found) - 1:
                     continue
                 found.pop()
@@ -251,7 +251,7 @@ def _whole(run: Run) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in run.model.state_dict().items()} | trained
 
 
-def _is_release(prepared: Prepared) -> bool:
+def _is_release(prepared: PreparedRun) -> bool:
     """Whether private data is released from here: a server has none, a simulation protects nobody."""
     return prepared.spec.privacy.noise == "secure" and bool(prepared.silos)
 

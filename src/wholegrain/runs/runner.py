@@ -20,7 +20,7 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine
-from wholegrain.federation.rounds import Averaged, RoundRecord, State, rounds
+from wholegrain.federation.rounds import Aggregation, RoundRecord, State, rounds
 from wholegrain.federation.server_optimiser import Server, ServerOptimiser
 from wholegrain.gradients.backend_selection import mixes_items
 from wholegrain.gradients.clipping import Clip
@@ -35,26 +35,26 @@ from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.accounts import (
-    Spent,
+    AccountState,
+    account_state,
     guard_run,
     open_ledger,
     release_ledger,
     require_known,
     spent_guarantees,
-    spent_of,
 )
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.evaluation import Score, score
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.metrics import find_metrics
 from wholegrain.runs.noise_to_signal import noise_distance
-from wholegrain.runs.observers import Observed, Observer, RoundDone, ignore
+from wholegrain.runs.observers import ObservedEngine, Observer, RoundDone, ignore
 from wholegrain.runs.planning import check_early, plan_for, server_of
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.trained_model import Learner, learner_for, own_learner
+from wholegrain.runs.trained_model import TrainedModel, build_trained_model, own_model
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.noise_sources import noise_source
-from wholegrain.silo.training import Silo, Trainer, viewed
+from wholegrain.silo.training import Silo, Trainer, apply_view
 
 log = logging.getLogger("wholegrain.runs")
 
@@ -62,7 +62,7 @@ MOST_GIB = 2.0**30  # as good as no limit
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Prepared:
+class PreparedRun:
     """All that a run needs, checked and priced; nothing has been released or written yet."""
 
     spec: RunSpec
@@ -71,7 +71,7 @@ class Prepared:
     plan: Plan
     silos: Mapping[str, Silo]
     scored: Mapping[str, SubjectData]
-    learner: Learner
+    learner: TrainedModel
     """The model; silos and scored items are seen through its frozen beginning, where it has one."""
     first: Tensor
     """The parameters before round 0: runs leave their own in the model."""
@@ -92,7 +92,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class StartState:
     """Where a run begins or goes on: the state, and the rounds that led to it."""
 
     state: State
@@ -115,7 +115,7 @@ class Run:
     plan: Plan
     guarantees: tuple[Guarantee, ...]
     """What the plan's guarantees have come to, by the ledger: rounds that were played again are counted again."""
-    account: Spent
+    account: AccountState
     rounds: tuple[RoundDone, ...]
     vector: Tensor
     model: nn.Module
@@ -172,7 +172,7 @@ def train(
     prepared = prepare(RunSpec.of(sections), dataset=dataset, model=given)
     if isinstance(server, Server):
         prepared = replace(prepared, server=server)
-    with guarded(prepared, secrets.token_hex(8)) as guard:
+    with open_guard(prepared, secrets.token_hex(8)) as guard:
         return execute(prepared, guard)
 
 
@@ -182,7 +182,7 @@ def prepare(
     dataset: Dataset | None = None,
     model: nn.Module | None = None,
     pricing: Accountant | None = None,
-) -> Prepared:
+) -> PreparedRun:
     """Load, split, check and price; every refusal comes from here."""
     check_early(spec)
     dataset = dataset or load_dataset(spec)
@@ -191,16 +191,16 @@ def prepare(
     largest = {name: silo.data.largest_subject for name, silo in parts.silos.items()}
     plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest)
     if model is None:
-        learner = learner_for(spec.model, dataset.features, dataset.classes, spec.seed)
+        learner = build_trained_model(spec.model, dataset.features, dataset.classes, spec.seed)
     else:
-        learner = own_learner(model)
+        learner = own_model(model)
     scored = dict(parts.held_out)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items() if silo.data.items}
     loss = find_loss(spec.model.loss)
     gradients = BookKeeping(learner.trained, loss, memory=_memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
-    return Prepared(
+    return PreparedRun(
         spec=spec,
         data=dataset.name,
         plan=plan,
@@ -216,7 +216,7 @@ def prepare(
 
 
 @contextlib.contextmanager
-def guarded(prepared: Prepared, run: str, folder: Path | None = None, *, create: bool = True) -> Iterator[Guard]:
+def open_guard(prepared: PreparedRun, run: str, folder: Path | None = None, *, create: bool = True) -> Iterator[Guard]:
     """The run's guard, with its ledger open; a run that its account cannot pay for is refused.
 
     Without `create`, the run has begun, and its ledger must know it.
@@ -227,7 +227,7 @@ def guarded(prepared: Prepared, run: str, folder: Path | None = None, *, create:
         yield guard_run(ledger, run, prepared.spec, prepared.data, prepared.plan, prepared.noise)
 
 
-def _ledger(prepared: Prepared, folder: Path | None, create: bool) -> contextlib.AbstractContextManager[Ledger]:
+def _ledger(prepared: PreparedRun, folder: Path | None, create: bool) -> contextlib.AbstractContextManager[Ledger]:
     """A release is paid for where this machine keeps the data's account. A server has no data, and silos their own."""
     spec, path = prepared.spec, ledger_path(prepared.spec, folder)
     if spec.privacy.noise == "seeded" or spec.federation is not None or path is None:
@@ -236,19 +236,19 @@ def _ledger(prepared: Prepared, folder: Path | None, create: bool) -> contextlib
 
 
 def execute(
-    prepared: Prepared,
+    prepared: PreparedRun,
     guard: Guard,
     *,
     engine: Engine | None = None,
-    start: Start | None = None,
+    start: StartState | None = None,
     record: Recorder = forget,
     observe: Observer = ignore,
 ) -> Run:
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
-    start = start or Start(State(0, prepared.first))
+    start = start or StartState(State(0, prepared.first))
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     state, done = start.state, list(start.done)
-    carrier, averaged = Observed(engine or in_process(prepared), observe), averaged_by(prepared)
+    carrier, averaged = ObservedEngine(engine or in_process(prepared), observe), aggregation_for(prepared)
     size = state.vector.numel()
     for played in _affordable(rounds(state, prepared.plan.horizon, carrier, guard, averaged), done):
         state = played.state
@@ -275,7 +275,7 @@ def execute(
         spec=prepared.spec,
         plan=prepared.plan,
         guarantees=spent_guarantees(prepared.plan, book.runs[guard.run]),
-        account=spent_of(book, guard.run, prepared.plan.accountant),
+        account=account_state(book, guard.run, prepared.plan.accountant),
         rounds=tuple(done),
         vector=shown,
         model=prepared.model,
@@ -297,7 +297,7 @@ def _affordable(played: Iterator[RoundRecord], done: list[RoundDone]) -> Iterato
         log.warning("%s The run ends after the rounds that were played.", error)
 
 
-def in_process(prepared: Prepared) -> InProcess:
+def in_process(prepared: PreparedRun) -> InProcess:
     """The engine that trains all silos here, one after the other."""
     trainer = Trainer(
         clipped_sum=prepared.clipped_sum,
@@ -307,14 +307,16 @@ def in_process(prepared: Prepared) -> InProcess:
     return InProcess(prepared.silos, prepared.plan, trainer)
 
 
-def averaged_by(prepared: Prepared) -> Averaged:
+def aggregation_for(prepared: PreparedRun) -> Aggregation:
     """How the run's server makes parameters of a round's answers."""
     facts = [facts for _, facts in prepared.plan.rows]
     settings = prepared.spec.rounds
-    return Averaged(weights(facts, Averaging(settings.averaging)), settings.fewest_silos, prepared.server)
+    return Aggregation(weights(facts, Averaging(settings.averaging)), settings.fewest_silos, prepared.server)
 
 
-def _noise(prepared: Prepared, averaged: Averaged, cohort: tuple[str, ...], round: int, size: int) -> float | None:
+def _noise(
+    prepared: PreparedRun, averaged: Aggregation, cohort: tuple[str, ...], round: int, size: int
+) -> float | None:
     """How far noise alone would be expected to move the parameters in this round."""
     share = averaged.server.noise_share(round, prepared.plan.horizon.rounds)
     if share is None:
@@ -323,7 +325,7 @@ def _noise(prepared: Prepared, averaged: Averaged, cohort: tuple[str, ...], roun
     return noise_distance(prepared.plan, cohort, averaged.weights, learning_rate, size)
 
 
-def _scores(prepared: Prepared, vector: Tensor) -> Mapping[str, Score]:
+def _scores(prepared: PreparedRun, vector: Tensor) -> Mapping[str, Score]:
     metrics = find_metrics(prepared.spec.evaluation.metrics)
     return {
         name: score(prepared.learner.trained, prepared.loss, vector, data, metrics)
@@ -351,7 +353,7 @@ def require_fit(
     try:
         outputs = model(inputs)
         if outputs.dim() != 2 or outputs.shape[1] == dataset.classes:  # else its shape is what there is to say
-            gradients(vector, inputs if frozen is None else viewed(inputs, frozen), targets, groups, clip)
+            gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
     except Exception as error:  # the model is the user's own code
         raise ModelError(
             f"The model does not fit the data ({dataset.features} features, {dataset.classes}"

@@ -275,10 +275,10 @@ def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
 
     A relative path of a table, of a source's files or of a backbone is taken from the spec's folder.
     """
-    return changed(read_tree(path), changes, path)
+    return apply_changes(read_tree(path), changes, path)
 
 
-def changed(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSpec:
+def apply_changes(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSpec:
     """The spec of a tree that stands at `path`, with `a.b=value` changes applied."""
     for change in changes:
         apply(tree, change)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wholegrain import _check
-from wholegrain.data.table_columns import Column, Kind, columns
+from wholegrain.data.table_columns import Column, ColumnKind, columns
 from wholegrain.errors import SpecError
 from wholegrain.runs.spec import BLANK
 
@@ -62,12 +62,12 @@ def write_skeleton(table: Path, out: Path, asked: Roles) -> Roles:
 def assign(found: Sequence[Column], asked: Roles) -> Roles:
     """The roles that were asked for, checked, and guesses by name alone for the others.
 
-    >>> assign([Column("patient_id", Kind.NAME), Column("label", Kind.WHOLE)], Roles()).subject
+    >>> assign([Column("patient_id", ColumnKind.NAME), Column("label", ColumnKind.WHOLE)], Roles()).subject
     'patient_id'
     """
     names = [column.name for column in found]
     for name in asked.named:
-        _check.known("column", name, names)
+        _check.one_of("column", name, names)
     if len(set(asked.named)) < len(asked.named):
         raise SpecError("Subject, silo and target are three different columns of a table.")
     free = [name for name in names if name not in asked.named]
@@ -124,7 +124,7 @@ def _words(name: str) -> set[str]:
 def _role(key: str, name: str | None, roles: Roles, meaning: str) -> str:
     if name is None:
         return f"{key} = {_text(BLANK)}  # {meaning}; remove that column from the features below"
-    return f"{key} = {_text(name)}  # {_guessed(name, roles)}{meaning}"
+    return f"{key} = {_text(name)}  # {_guess_role(name, roles)}{meaning}"
 
 
 def _silo_line(roles: Roles) -> list[str]:
@@ -137,17 +137,17 @@ def _target(column: Column | None, roles: Roles) -> str:
     if column is None:
         declared = f"column = {_text(BLANK)}, classes = [{_text(BLANK)}]"
         return f"target = {{ {declared} }}  # what to predict; remove that column from the features below"
-    if column.kind is Kind.NUMBER:
+    if column.kind is ColumnKind.NUMBER:
         declared, meaning = f"threshold = {_text(BLANK)}", "predict whether it is above a public threshold"
     else:
         declared, meaning = f"classes = [{_text(BLANK)}]", "all classes there can be; for a number, threshold = …"
-    return f"target = {{ column = {_text(column.name)}, {declared} }}  # {_guessed(column.name, roles)}{meaning}"
+    return f"target = {{ column = {_text(column.name)}, {declared} }}  # {_guess_role(column.name, roles)}{meaning}"
 
 
 def _feature(column: Column) -> str:
-    if column.kind is Kind.OTHER:
+    if column.kind is ColumnKind.OTHER:
         return f"# {key(column.name)} is {column.kind}: make it one of them, or leave it out"
-    if column.kind is Kind.NAME:
+    if column.kind is ColumnKind.NAME:
         return f"{key(column.name)} = {{ categories = [{_text(BLANK)}] }}"
     return f"{key(column.name)} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
 
@@ -160,7 +160,7 @@ def _silos(roles: Roles) -> list[str]:
     return [*lines, *SILOS, f"# {silo} = {{ items = 4000, subjects = 900 }}{'' if roles.silo is None else EACH}"]
 
 
-def _guessed(name: str, roles: Roles) -> str:
+def _guess_role(name: str, roles: Roles) -> str:
     return "guess, by the column's name; " if name in roles.guessed else ""
 
 

@@ -9,7 +9,7 @@ from wholegrain.federation.messages import SiloFault
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy
 from wholegrain.privacy.definitions import Guarantee
-from wholegrain.runs.accounts import Spent
+from wholegrain.runs.accounts import AccountState
 from wholegrain.runs.evaluation import Score
 from wholegrain.runs.json_numbers import finite, or_infinity
 from wholegrain.runs.observers import RoundDone
@@ -31,7 +31,7 @@ def guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
     }
 
 
-def account_facts(spent: Spent) -> dict[str, Any]:
+def account_facts(spent: AccountState) -> dict[str, Any]:
     """Where a run's account stands, and its data over all budgets."""
     return {
         "data": spent.account.data,
@@ -104,7 +104,7 @@ def round_facts(done: RoundDone) -> dict[str, Any]:
     }
 
 
-def round_of(facts: Mapping[str, Any]) -> RoundDone:
+def read_round(facts: Mapping[str, Any]) -> RoundDone:
     """The round that a line of a run's record tells of."""
     scores = facts["scores (not private)"].items()
     return RoundDone(

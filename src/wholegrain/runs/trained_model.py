@@ -15,16 +15,16 @@ from wholegrain.errors import SpecError
 from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import read_backbone
-from wholegrain.models.trainable_part import divided, train_head, train_low_rank
+from wholegrain.models.trainable_part import split_model, train_head, train_low_rank
 from wholegrain.runs.spec import FederationSpec, ModelSpec, RunSpec
-from wholegrain.silo.training import Silo, viewed
+from wholegrain.silo.training import Silo, apply_view
 
 MOST_FEATURES = 10**7
 """Of an item that nobody has shown; more is a slip of whoever wrote the spec."""
 
 
 @dataclass(frozen=True, eq=False)
-class Learner:
+class TrainedModel:
     """A model, its frozen beginning (None where there is none), the rest, and what of it was public before the run.
 
     The rest's trainable parameters are the model's, in the same order: one vector serves both.
@@ -46,17 +46,17 @@ class Learner:
         """Items as the trained part sees them."""
         if self.frozen is None:
             return data
-        inputs = viewed(torch.from_numpy(data.inputs), self.frozen).numpy()
+        inputs = apply_view(torch.from_numpy(data.inputs), self.frozen).numpy()
         return SubjectData(np.ascontiguousarray(inputs), data.targets, data.subjects)
 
 
-def learner_for(spec: ModelSpec, features: int, classes: int, seed: int) -> Learner:
+def build_trained_model(spec: ModelSpec, features: int, classes: int, seed: int) -> TrainedModel:
     """The learner that a spec asks for."""
     model = model_catalog.build(spec.name, features, classes, seed, spec.options)
     if spec.start is None:
         if spec.train != "all":
             raise SpecError(f"model.train = '{spec.train}' needs model.start: without it, what is frozen is random.")
-        return Learner(model, None, model, {})
+        return TrainedModel(model, None, model, {})
     backbone = read_backbone(Path(spec.start))
     backbone.load_into(model, spec.name)
     if spec.train == "head":
@@ -71,17 +71,17 @@ def learner_for(spec: ModelSpec, features: int, classes: int, seed: int) -> Lear
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "backbone": dict(backbone.facts),
     }
-    return Learner(model, *divided(model), public)
+    return TrainedModel(model, *split_model(model), public)
 
 
-def federation_learner(spec: RunSpec, federation: FederationSpec) -> Learner:
+def federation_model(spec: RunSpec, federation: FederationSpec) -> TrainedModel:
     """The learner of a server, which knows the shape of an input and holds none."""
     features = math.prod(federation.shape)
     if features > MOST_FEATURES:
         raise SpecError(f"federation.shape says {features:,} numbers for an item; {MOST_FEATURES:,} are the most.")
-    return learner_for(spec.model, features, federation.classes, spec.seed)
+    return build_trained_model(spec.model, features, federation.classes, spec.seed)
 
 
-def own_learner(model: nn.Module) -> Learner:
+def own_model(model: nn.Module) -> TrainedModel:
     """The caller's own module, trained as it is."""
-    return Learner(model_catalog.checked(model), *divided(model), {})
+    return TrainedModel(model_catalog.check_model(model), *split_model(model), {})

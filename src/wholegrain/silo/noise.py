@@ -87,7 +87,7 @@ class SeededNoise:
 
     def stream(self, round: int, silo: str) -> NoiseStream:
         """Noise that depends on nothing but the seed, these keys and how often it was asked."""
-        return _Twister(_seeded(derive(self.seed, Purpose.NOISE, round, silo)))
+        return _Twister(_seed_generator(derive(self.seed, Purpose.NOISE, round, silo)))
 
 
 class _Twister:
@@ -113,7 +113,7 @@ class _Twister:
             part.add_(some[: part.shape[0]].normal_(0, std, generator=self._generator).to(total.dtype))
 
 
-def _seeded(seed: int) -> torch.Generator:
+def _seed_generator(seed: int) -> torch.Generator:
     """A generator whose whole state is drawn from a wide seed.
 
     `manual_seed` would take 32 bits on CPU, so that two silos could share their noise.

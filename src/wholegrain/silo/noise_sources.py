@@ -7,5 +7,5 @@ from wholegrain.silo.secure_noise import SecureNoise
 
 def noise_source(name: str, seed: int) -> NoiseSource:
     """`secure` for a release; `seeded` for a simulation that can be repeated."""
-    _check.known("noise", name, ("secure", "seeded"))
+    _check.one_of("noise", name, ("secure", "seeded"))
     return SecureNoise() if name == "secure" else SeededNoise(seed)

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from wholegrain.data.sampling import Batch
-from wholegrain.gradients.rounding import constant
+from wholegrain.gradients.rounding import constant_tensor
 from wholegrain.policies.policy import MOST_SPAN, Policy
 from wholegrain.silo.noise import NoiseStream
 
@@ -19,4 +19,4 @@ def release(total: Tensor, batch: Batch, policy: Policy, noise: NoiseStream) -> 
     """
     least = policy.clip.norm / math.sqrt(MOST_SPAN) if policy.by_span else policy.clip.norm
     noise.add_to(total, policy.noise_multiplier_for(batch), policy.clip.norm, least)
-    return total.div_(constant(policy.divisor.divisor_for(batch), total.dtype))
+    return total.div_(constant_tensor(policy.divisor.divisor_for(batch), total.dtype))

@@ -13,7 +13,7 @@ from torch import Tensor
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
-from wholegrain.gradients.clip_units import Buckets, scattered
+from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
@@ -27,7 +27,7 @@ View = Callable[[Tensor], Tensor]
 """A public function of an item, computed in the silo: what a frozen part of a model makes of it."""
 
 
-def viewed(stored: Tensor, view: View) -> Tensor:
+def apply_view(stored: Tensor, view: View) -> Tensor:
     """What the view makes of stored inputs [item, ...].
 
     Guarantee: an item's features are the same to the last bit whoever else is in the silo: every pass has one size, and
@@ -38,10 +38,10 @@ def viewed(stored: Tensor, view: View) -> Tensor:
             return view(values(stored.new_zeros(1, *stored.shape[1:])))[:0]
     size = CHUNK if _steady(view, stored) else 1
     with torch.no_grad():
-        return torch.cat([_in_full(view, some, size) for some in torch.split(stored, size)])
+        return torch.cat([_pad_view(view, some, size) for some in torch.split(stored, size)])
 
 
-def _in_full(view: View, some: Tensor, size: int) -> Tensor:
+def _pad_view(view: View, some: Tensor, size: int) -> Tensor:
     """Features of at most `size` items, computed for as many."""
     full = torch.cat([some, some[:1].expand(size - len(some), *some.shape[1:])]) if len(some) < size else some
     return view(values(full))[: len(some)]
@@ -80,12 +80,12 @@ class Silo:
     def inputs(self) -> Tensor:
         """Inputs as they are trained on: a tensor that shares the array's memory, or what the view made of it, once."""
         stored = torch.from_numpy(self.data.inputs)
-        return stored if self.view is None else viewed(stored, self.view)
+        return stored if self.view is None else apply_view(stored, self.view)
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
         """What decides in which group of a sum an item's subject is added up [item]; see gradients.units.Buckets."""
-        return scattered(self.data.subjects)
+        return scatter_codes(self.data.subjects)
 
     @cached_property
     def targets(self) -> Tensor:

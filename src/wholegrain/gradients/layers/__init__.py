@@ -10,14 +10,14 @@ from torch import nn
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients.layers.attention import Attention
-from wholegrain.gradients.layers.base import Layer, Owned
+from wholegrain.gradients.layers.base import Layer, ModuleSlots
 from wholegrain.gradients.layers.convolution import ConvLayer
 from wholegrain.gradients.layers.embedding import EmbeddingLayer
 from wholegrain.gradients.layers.linear import LinearLayer
 from wholegrain.gradients.layers.normalisation import GroupNormLayer, LayerNormLayer
 from wholegrain.gradients.layers.recurrent import Recurrent
 
-Rule = Callable[[Any, Owned], Layer]
+Rule = Callable[[Any, ModuleSlots], Layer]
 """Called with a module and the slots of its parameters."""
 
 # Exact types: a subclass may compute something else.
@@ -31,7 +31,7 @@ LAYERS: dict[type[nn.Module], Rule] = {
     nn.InstanceNorm1d: GroupNormLayer.of_instances,
     nn.InstanceNorm2d: GroupNormLayer.of_instances,
 }
-COMPOSITES: dict[type[nn.Module], Callable[[Any, Owned], Callable[..., Any]]] = {
+COMPOSITES: dict[type[nn.Module], Callable[[Any, ModuleSlots], Callable[..., Any]]] = {
     nn.LSTM: Recurrent,
     nn.GRU: Recurrent,
     nn.MultiheadAttention: Attention,

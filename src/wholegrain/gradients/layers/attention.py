@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from wholegrain.gradients.bookkeeping import Slot
-from wholegrain.gradients.layers.base import Cannot, Owned
+from wholegrain.gradients.layers.base import ModuleSlots, Unsupported
 from wholegrain.gradients.layers.linear import LinearLayer
 
 Apply = Callable[..., Any]
@@ -17,11 +17,11 @@ Apply = Callable[..., Any]
 class Attention:
     """What the module's own forward computes, with its linear maps as rules."""
 
-    def __init__(self, module: nn.MultiheadAttention, owned: Owned) -> None:
+    def __init__(self, module: nn.MultiheadAttention, owned: ModuleSlots) -> None:
         if module.bias_k is not None or module.add_zero_attn:
-            raise Cannot("it adds keys of its own (add_bias_kv, add_zero_attn)")
+            raise Unsupported("it adds keys of its own (add_bias_kv, add_zero_attn)")
         if not module._qkv_same_embed_dim:
-            raise Cannot("its keys or values have another width (kdim, vdim)")
+            raise Unsupported("its keys or values have another width (kdim, vdim)")
         owned.require("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
         self._module, self._owned = module, owned
         width = module.embed_dim
@@ -57,7 +57,7 @@ class Attention:
             or query.shape[0 if module.batch_first else 1] != items
             or (is_causal and attn_mask is None)
         ):
-            raise Cannot(f"its query has shape {list(query.shape)} for {items} items")
+            raise Unsupported(f"its query has shape {list(query.shape)} for {items} items")
         parts = [self._heads(part) for part in self._projected(apply, query, key, value)]
         mask = self._mask(attn_mask, key_padding_mask, parts[0])
         weights: Tensor | None = None
@@ -105,15 +105,15 @@ class Attention:
         """Both masks as one that is added to the scores."""
         added: Tensor | None = None
         if attention is not None:
-            added = _added(attention, query)
+            added = _add_optional(attention, query)
             added = added.view(len(query), -1, *added.shape[1:]) if added.dim() == 3 else added
         if padding is not None:
-            ignored = _added(padding, query)[:, None, None]
+            ignored = _add_optional(padding, query)[:, None, None]
             added = ignored if added is None else added + ignored
         return added
 
 
-def _added(mask: Tensor, like: Tensor) -> Tensor:
+def _add_optional(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype is not torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask, float("-inf"))

@@ -53,12 +53,12 @@ class Layer(Protocol):
         ...
 
 
-class Cannot(Exception):  # noqa: N818 (a refusal that stays inside, and reads as one: raise Cannot)
+class Unsupported(Exception):  # noqa: N818 (a refusal that stays inside, and reads as one: raise Cannot)
     """A rule does not cover this use of its layer."""
 
 
 @dataclass(frozen=True)
-class Owned:
+class ModuleSlots:
     """A module's trainable parameters by their name in the module, as slots of the model's vector."""
 
     slots: dict[str, Slot]
@@ -71,14 +71,14 @@ class Owned:
         """Refuse parameters other than these: a module that was given others computes something else."""
         others = set(self.slots) - set(names)
         if others:
-            raise Cannot(f"it has parameters that are not its own kind's: {', '.join(sorted(others))}")
+            raise Unsupported(f"it has parameters that are not its own kind's: {', '.join(sorted(others))}")
 
 
 VECTOR = 16
 """Values of the widest vector register: rows that are a multiple of it long begin at full vectors."""
 
 
-def product(
+def matrix_product(
     space: Space, rows: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None
 ) -> Tensor:
     """Rows [row, in] times weight [in, out], plus bias [out].
@@ -88,7 +88,7 @@ def product(
     stands; a single output is two, because libraries treat one as a product with a vector.
     """
     if space.workspace.aligned:
-        rows = aligned(space, rows)
+        rows = align_rows(space, rows)
         if weight.shape[1] == 1:
             single = torch.mm(rows, weight.expand(-1, 2).contiguous())[:, :1]
             single = single.contiguous() if bias is None else single + bias
@@ -98,7 +98,7 @@ def product(
     return torch.addmm(bias, rows, weight) if out is None else torch.addmm(bias, rows, weight, out=out)
 
 
-def aligned(space: Space, rows: Tensor) -> Tensor:
+def align_rows(space: Space, rows: Tensor) -> Tensor:
     """The rows, or in an aligned workspace a copy of which each begins at a full vector."""
     if not space.workspace.aligned:
         return rows
@@ -115,5 +115,5 @@ def by_item(rows: Tensor, items: int) -> Tensor:
     if rows.dim() == 2 and rows.shape[0] == items:
         return rows
     if rows.dim() < 2 or rows.shape[0] % items:
-        raise Cannot(f"its input has shape {list(rows.shape)} for {items} items")
+        raise Unsupported(f"its input has shape {list(rows.shape)} for {items} items")
     return rows.reshape(items, -1, rows.shape[-1])

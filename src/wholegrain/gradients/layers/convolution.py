@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.bookkeeping import Rows, Slot
-from wholegrain.gradients.clip_units import Run, Units
-from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space, product
+from wholegrain.gradients.clip_units import UnitRun, Units
+from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space, Unsupported, matrix_product
 from wholegrain.gradients.rounding import squared_norms
 
 # Values of patches gathered at a time: 2 MB of float32, so that the product finds them in the cache.
@@ -24,9 +24,9 @@ THIN = 64
 class ConvLayer:
     """A convolution with zeros around; in one dimension, images have height 1."""
 
-    def __init__(self, module: nn.Conv1d | nn.Conv2d, owned: Owned) -> None:
+    def __init__(self, module: nn.Conv1d | nn.Conv2d, owned: ModuleSlots) -> None:
         if module.padding_mode != "zeros":
-            raise Cannot(f"its padding is '{module.padding_mode}'")
+            raise Unsupported(f"its padding is '{module.padding_mode}'")
         owned.require("weight", "bias")
         self._module = module
         self._flat = isinstance(module, nn.Conv1d)
@@ -37,7 +37,7 @@ class ConvLayer:
         self._padding = self._pair(_whole_padding(module), 0)
 
     @staticmethod
-    def of(module: nn.Conv1d | nn.Conv2d, owned: Owned) -> "ConvLayer":
+    def of(module: nn.Conv1d | nn.Conv2d, owned: ModuleSlots) -> "ConvLayer":
         """The rule for this module."""
         return ConvLayer(module, owned)
 
@@ -45,7 +45,7 @@ class ConvLayer:
         """The library's convolution, or one product where kernels are thin."""
         (x,) = inputs
         if x.dim() != (3 if self._flat else 4) or len(x) != space.items:
-            raise Cannot(f"its input has shape {list(x.shape)} for {space.items} items")
+            raise Unsupported(f"its input has shape {list(x.shape)} for {space.items} items")
         x = x[:, :, None] if self._flat else x
         if self._module.groups == 1 and self._kernel[0] * self._kernel[1] * x.shape[1] <= THIN:
             y = self._by_patches(space, x)
@@ -92,7 +92,7 @@ class ConvLayer:
         bias = self._biases()
         for piece in patches.pieces(Units.of_items(len(x)).runs[0]):
             rows, out = piece.gathered.flatten(0, -2), y[piece.items].view(-1, y.shape[-1])
-            product(space, rows, kernels, bias, out)
+            matrix_product(space, rows, kernels, bias, out)
         return y.permute(0, 3, 1, 2)
 
     def _share(self, space: Space, x: Tensor, g: Tensor) -> Rows:
@@ -160,7 +160,7 @@ class _Patches:
         )
         self.values = high * wide * x.shape[1]
 
-    def pieces(self, run: Run) -> Iterator[_Piece]:
+    def pieces(self, run: UnitRun) -> Iterator[_Piece]:
         """Some whole units at a time, or a unit in parts where it is large."""
         size = self.places[0] * self.places[1] * self.values
         most = max(1, PATCHES // size)  # items
@@ -183,7 +183,7 @@ class _Patches:
         return gathered.view(stop - start, self.places[0] * self.places[1], self.values)
 
 
-def _steps(run: Run, step: int) -> Iterator[tuple[int, int, bool]]:
+def _steps(run: UnitRun, step: int) -> Iterator[tuple[int, int, bool]]:
     """Items from, to, and whether a unit begins there; steps end where units end."""
     span = run.size * run.count if step >= run.size else run.size
     for begin in range(run.items.start, run.items.stop, span):
@@ -197,6 +197,6 @@ def _whole_padding(module: nn.Conv1d | nn.Conv2d) -> tuple[int, ...]:
             return (0,) * len(module.kernel_size)
         needs = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
         if any(need % 2 for need in needs):
-            raise Cannot("its padding is not the same on both sides")
+            raise Unsupported("its padding is not the same on both sides")
         return tuple(need // 2 for need in needs)
     return tuple(module.padding)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.bookkeeping import Lengths, Rows, Slot, chunks, unless_lost
-from wholegrain.gradients.clip_units import Part, Run, Units
-from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
-from wholegrain.gradients.rounding import LEAST, accumulated, squared_norms
+from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
+from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space, Unsupported
+from wholegrain.gradients.rounding import LEAST, rounding_bound, squared_norms
 
 # Up to so many values, the gradients of all units are scattered into tables of their own.
 SMALL_TABLE = 1 << 14
@@ -19,11 +19,11 @@ SMALL_TABLE = 1 << 14
 class EmbeddingLayer:
     """y = table[tokens]."""
 
-    def __init__(self, module: nn.Embedding, owned: Owned) -> None:
+    def __init__(self, module: nn.Embedding, owned: ModuleSlots) -> None:
         if module.max_norm is not None:
-            raise Cannot("it changes its table while it is used (max_norm)")
+            raise Unsupported("it changes its table while it is used (max_norm)")
         if module.scale_grad_by_freq:
-            raise Cannot("it scales gradients by the batch's frequencies (scale_grad_by_freq)")
+            raise Unsupported("it scales gradients by the batch's frequencies (scale_grad_by_freq)")
         owned.require("weight")
         self._module, self._slot = module, owned.slot("weight")
 
@@ -31,7 +31,7 @@ class EmbeddingLayer:
         """Look up."""
         (tokens,) = inputs
         if tokens.dim() < 1 or len(tokens) % space.items:
-            raise Cannot(f"its input has shape {list(tokens.shape)} for {space.items} items")
+            raise Unsupported(f"its input has shape {list(tokens.shape)} for {space.items} items")
         flat = tokens.reshape(-1)
         table = self._module.weight.data
         out = space.take("y", (len(flat), table.shape[1]), table)
@@ -46,13 +46,13 @@ class EmbeddingLayer:
         tokens, g = saved.reshape(space.items, -1), g.reshape(space.items, -1, g.shape[-1])
         if self._module.padding_idx is not None:
             g = g * (tokens != self._module.padding_idx)[..., None]
-        share = Looked(self._slot, tokens, g, len(self._module.weight))
+        share = EmbeddingShare(self._slot, tokens, g, len(self._module.weight))
         if self._module.weight.numel() > SMALL_TABLE:
             return (None,), (share,)
         return (None,), (Rows([(self._slot, share.tables(space.units))]),)
 
 
-class Looked:
+class EmbeddingShare:
     """Gradients at looked-up rows, kept by token: for tables too large to have one for each unit."""
 
     def __init__(self, slot: Slot, tokens: Tensor, outward: Tensor, rows: int) -> None:
@@ -68,10 +68,10 @@ class Looked:
         squares = [self._squares_of(run) for run in units.runs]
         most = max(self._positions(run.size) for run in units.runs)
         kind = self._outward.dtype
-        off = accumulated(self._outward.shape[-1] + most, kind)
-        return unless_lost(torch.cat(squares), self.apart(units), off, accumulated(most, kind))
+        off = rounding_bound(self._outward.shape[-1] + most, kind)
+        return unless_lost(torch.cat(squares), self.apart(units), off, rounding_bound(most, kind))
 
-    def _squares_of(self, run: Run) -> Tensor:
+    def _squares_of(self, run: UnitRun) -> Tensor:
         positions = self._positions(run.size)
         tokens = self._tokens[run.items].reshape(run.count, positions)
         g = self._outward[run.items].reshape(run.count, positions, -1)
@@ -98,18 +98,18 @@ class Looked:
         """The gradients at all positions."""
         yield self._outward
 
-    def formed(self, run: Run) -> Iterator[Tensor]:
+    def formed(self, run: UnitRun) -> Iterator[Tensor]:
         """None."""
         yield from ()
 
-    def gradients(self, units: Units, run: Run, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
+    def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Tables of some units of a run."""
         items = slice(run.items.start + chosen.start * run.size, run.items.start + chosen.stop * run.size)
-        some = Looked(self._slot, self._tokens[items], self._outward[items], self._rows)
+        some = EmbeddingShare(self._slot, self._tokens[items], self._outward[items], self._rows)
         count = chosen.stop - chosen.start
         yield self._slot, some.tables(Units.of_sizes(np.full(count, run.size)))
 
-    def add(self, units: Units, part: Part, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: UnitRange, weights: Tensor, views: Mapping[str, Tensor]) -> None:
         """One scatter into the table."""
         weighted = self._outward[part.items] * units.spread(weights)[part.items][:, None, None]
         self._slot.of(views).index_add_(0, self._tokens[part.items].reshape(-1), weighted.flatten(0, 1))

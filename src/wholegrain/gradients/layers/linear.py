@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from wholegrain.gradients.bookkeeping import Share, Slot
 from wholegrain.gradients.ghost_norms import Outer
-from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Owned, Space, by_item, product
+from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space, by_item, matrix_product
 
 
 class LinearLayer:
@@ -19,7 +19,7 @@ class LinearLayer:
         self._values, self._weight, self._bias = values, weight, bias
 
     @staticmethod
-    def of(module: nn.Linear, owned: Owned) -> "LinearLayer":
+    def of(module: nn.Linear, owned: ModuleSlots) -> "LinearLayer":
         """The rule for this module."""
         owned.require("weight", "bias")
         weight, bias = module.weight, module.bias
@@ -35,7 +35,7 @@ class LinearLayer:
         weight, bias = self._values()
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         out = space.take("y", (rows.shape[0], weight.shape[0]), rows)
-        product(space, rows, weight.t(), bias, out)
+        matrix_product(space, rows, weight.t(), bias, out)
         return (out if x.dim() == 2 else out.view(*x.shape[:-1], -1)), x
 
     def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
@@ -46,7 +46,7 @@ class LinearLayer:
 
     def _inward(self, space: Space, x: Tensor, g: Tensor) -> Tensor:
         rows = g if g.dim() == 2 else g.reshape(-1, g.shape[-1])
-        gx = product(space, rows, self._values()[0], out=space.take("gx", (rows.shape[0], x.shape[-1]), rows))
+        gx = matrix_product(space, rows, self._values()[0], out=space.take("gx", (rows.shape[0], x.shape[-1]), rows))
         return gx if x.dim() == 2 else gx.view(x.shape)
 
     def _shares(self, x: Tensor, g: Tensor, items: int) -> tuple[Share, ...]:

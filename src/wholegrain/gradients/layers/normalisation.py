@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.bookkeeping import Rows, Share
-from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space
+from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space, Unsupported
 
 
 class LayerNormLayer:
     """Normalises the last dimensions at each position of an item."""
 
-    def __init__(self, module: nn.LayerNorm, owned: Owned) -> None:
+    def __init__(self, module: nn.LayerNorm, owned: ModuleSlots) -> None:
         owned.require("weight", "bias")
         self._module, self._owned = module, owned
 
@@ -20,7 +20,7 @@ class LayerNormLayer:
         """The library's, keeping mean and deviation."""
         (x,) = inputs
         if x.shape[0] != space.items or x.dim() <= len(self._module.normalized_shape):
-            raise Cannot(f"its input has shape {list(x.shape)} for {space.items} items")
+            raise Unsupported(f"its input has shape {list(x.shape)} for {space.items} items")
         weight, bias = _values(self._module)
         y, mean, deviation = torch.native_layer_norm(x, self._module.normalized_shape, weight, bias, self._module.eps)
         return y, (x, mean, deviation)
@@ -43,27 +43,27 @@ class LayerNormLayer:
 class GroupNormLayer:
     """Normalises groups of channels over all places of an item; an instance norm has a group for each channel."""
 
-    def __init__(self, module: Any, owned: Owned, groups: int, channels: int) -> None:
+    def __init__(self, module: Any, owned: ModuleSlots, groups: int, channels: int) -> None:
         owned.require("weight", "bias")
         self._module, self._owned, self._groups, self._channels = module, owned, groups, channels
 
     @staticmethod
-    def of_groups(module: nn.GroupNorm, owned: Owned) -> "GroupNormLayer":
+    def of_groups(module: nn.GroupNorm, owned: ModuleSlots) -> "GroupNormLayer":
         """The rule for a group norm."""
         return GroupNormLayer(module, owned, module.num_groups, module.num_channels)
 
     @staticmethod
-    def of_instances(module: Any, owned: Owned) -> "GroupNormLayer":
+    def of_instances(module: Any, owned: ModuleSlots) -> "GroupNormLayer":
         """The rule for an instance norm."""
         if module.track_running_stats:
-            raise Cannot("it keeps running statistics")
+            raise Unsupported("it keeps running statistics")
         return GroupNormLayer(module, owned, module.num_features, module.num_features)
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """The library's, keeping mean and deviation."""
         (x,) = inputs
         if x.dim() < 2 or tuple(x.shape[:2]) != (space.items, self._channels):
-            raise Cannot(f"its input has shape {list(x.shape)} for {space.items} items")
+            raise Unsupported(f"its input has shape {list(x.shape)} for {space.items} items")
         x = x.contiguous()
         weight, bias = _values(self._module)
         y, mean, deviation = torch.native_group_norm(x, weight, bias, *self._sizes(x), self._module.eps)
@@ -96,7 +96,7 @@ def _values(module: Any) -> tuple[Tensor | None, Tensor | None]:
     return tuple(None if value is None else value.data for value in (module.weight, module.bias))  # type: ignore[return-value]
 
 
-def _rows(owned: Owned, space: Space, g: Tensor, normal: Any, summed: tuple[int, ...]) -> tuple[Share, ...]:
+def _rows(owned: ModuleSlots, space: Space, g: Tensor, normal: Any, summed: tuple[int, ...]) -> tuple[Share, ...]:
     """Σ g·x̂ for the weight and Σ g for the bias, over these dimensions."""
     held = []
     for name, slot in owned.slots.items():

@@ -12,7 +12,16 @@ from torch import Tensor, nn
 
 from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.ghost_norms import Outer
-from wholegrain.gradients.layers.base import Cannot, Gradients, Needed, Outward, Owned, Space, aligned, product
+from wholegrain.gradients.layers.base import (
+    Gradients,
+    ModuleSlots,
+    Needed,
+    Outward,
+    Space,
+    Unsupported,
+    align_rows,
+    matrix_product,
+)
 
 Apply = Callable[..., Any]
 
@@ -20,7 +29,7 @@ Apply = Callable[..., Any]
 class _Cell:
     """The parameters of one layer in one direction."""
 
-    def __init__(self, module: nn.RNNBase, owned: Owned, suffix: str) -> None:
+    def __init__(self, module: nn.RNNBase, owned: ModuleSlots, suffix: str) -> None:
         self._module, self._suffix = module, suffix
         self.inner, self.recurrent = owned.slot(f"weight_ih{suffix}"), owned.slot(f"weight_hh{suffix}")
         self.inner_bias, self.recurrent_bias = owned.slot(f"bias_ih{suffix}"), owned.slot(f"bias_hh{suffix}")
@@ -46,7 +55,7 @@ class LSTMCell(_Cell):
         hidden = h.shape[1]
         gates = space.take("gates", (times, items, 4 * hidden), x)
         bias = self.value("bias_ih") + self.value("bias_hh") if self.biased else x.new_zeros(4 * hidden)
-        product(space, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), bias, gates.view(-1, 4 * hidden))
+        matrix_product(space, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), bias, gates.view(-1, 4 * hidden))
         outs = space.take("h", (times + 1, items, hidden), x)
         cells = space.take("c", (times + 1, items, hidden), x)
         squashed = space.take("tanh(c)", (times, items, hidden), x)
@@ -55,7 +64,7 @@ class LSTMCell(_Cell):
         states = zip(gates.unbind(), outs.unbind(), outs[1:].unbind(), cells.unbind(), cells[1:].unbind(),
                      squashed.unbind(), strict=False)  # fmt: skip
         for gate, before, after, cell, following, squash in states:
-            gate.addmm_(aligned(space, before), weight)
+            gate.addmm_(align_rows(space, before), weight)
             gate[:, : 2 * hidden].sigmoid_()
             i, f, g, o = torch.split(gate, hidden, 1)
             torch.mul(i, g.tanh_(), out=following).addcmul_(f, cell)
@@ -86,8 +95,8 @@ class LSTMCell(_Cell):
             step[:, : 3 * hidden].view(items, 3, hidden).mul_(cell[:, None])
             step[:, 3 * hidden :].mul_(dh)
             cell.mul_(f[t])
-            dh = product(space, step, weight, out=back)
-        gx = product(space, delta.flatten(0, 1), self.value("weight_ih")).view(x.shape) if needed[0] else None
+            dh = matrix_product(space, step, weight, out=back)
+        gx = matrix_product(space, delta.flatten(0, 1), self.value("weight_ih")).view(x.shape) if needed[0] else None
         return (gx, dh if needed[1] else None, cell if needed[2] else None), self._shares(delta, x, outs[:-1])
 
     def _shares(self, delta: Tensor, x: Tensor, before: Tensor) -> tuple[Share, ...]:
@@ -106,7 +115,7 @@ class GRUCell(_Cell):
         hidden = h.shape[1]
         gates = space.take("gates", (times, items, 3 * hidden), x)
         bias = self.value("bias_ih") if self.biased else x.new_zeros(3 * hidden)
-        product(space, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), bias, gates.view(-1, 3 * hidden))
+        matrix_product(space, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), bias, gates.view(-1, 3 * hidden))
         outs = space.take("h", (times + 1, items, hidden), x)
         scaled = space.take("recurrent n", (times, items, hidden), x)
         outs[0] = h
@@ -116,7 +125,7 @@ class GRUCell(_Cell):
         for gate, before, after, apart in zip(
             gates.unbind(), outs.unbind(), outs[1:].unbind(), scaled.unbind(), strict=False
         ):
-            product(space, before, weight, bias, inner)
+            matrix_product(space, before, weight, bias, inner)
             gate[:, : 2 * hidden].add_(inner[:, : 2 * hidden]).sigmoid_()
             r, z, n = torch.split(gate, hidden, 1)
             apart.copy_(inner[:, 2 * hidden :])
@@ -142,8 +151,8 @@ class GRUCell(_Cell):
             torch.sub(outs[t], n, out=dz).mul_(dh).mul_(z).addcmul_(dz, z, value=-1)
             inner[t, :, : 2 * hidden] = delta[t, :, : 2 * hidden]
             torch.mul(dn, r, out=inner[t, :, 2 * hidden :])
-            dh = torch.addmm(dh * z, aligned(space, inner[t]), weight, out=back)
-        gx = product(space, delta.flatten(0, 1), self.value("weight_ih")).view(x.shape) if needed[0] else None
+            dh = torch.addmm(dh * z, align_rows(space, inner[t]), weight, out=back)
+        gx = matrix_product(space, delta.flatten(0, 1), self.value("weight_ih")).view(x.shape) if needed[0] else None
         return (gx, dh if needed[1] else None), self._shares(delta, inner, x, outs[:-1])
 
     def _shares(self, delta: Tensor, inner: Tensor, x: Tensor, before: Tensor) -> tuple[Share, ...]:
@@ -161,9 +170,9 @@ class GRUCell(_Cell):
 class Recurrent:
     """A module: its layers, one after the other, each in one or two directions."""
 
-    def __init__(self, module: nn.LSTM | nn.GRU, owned: Owned) -> None:
+    def __init__(self, module: nn.LSTM | nn.GRU, owned: ModuleSlots) -> None:
         if module.proj_size:
-            raise Cannot("it projects its outputs (proj_size)")
+            raise Unsupported("it projects its outputs (proj_size)")
         owned.require(*module._flat_weights_names)
         self._module = module
         self._ways = 2 if module.bidirectional else 1
@@ -175,7 +184,7 @@ class Recurrent:
         """What the module's own forward returns."""
         module = self._module
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[0 if module.batch_first else 1] != items:
-            raise Cannot("its input is not a batch of sequences of one length")
+            raise Unsupported("its input is not a batch of sequences of one length")
         rows = (x.transpose(0, 1) if module.batch_first else x).contiguous()
         begins = self._beginnings(rows, hx)
         ends = []
