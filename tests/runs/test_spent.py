@@ -18,7 +18,7 @@ from wholegrain.privacy.events import repeat, sampled_gaussian
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.report.live_page import _page
 from wholegrain.report.run_reader import read_run
-from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder, data_digest
 from wholegrain.runs.runner import Run
 

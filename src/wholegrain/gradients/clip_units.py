@@ -105,9 +105,9 @@ class Buckets:
     """In which group of the sum a subject is added up: by a number of its own, never by its place in the batch.
 
     `table` has a number for each item of a silo, alike for all items of a subject (see `scatter_codes`); `items` are
-    those of the batch. The rest is public: how many subjects and items a batch is expected to have, and the most items that
-    one subject can have in it. Groups are made from these alone. One subject more or less then changes its own group,
-    and every other group stays the same to the last bit.
+    those of the batch. The rest is public: how many subjects and items a batch is expected to have, and the most
+    items that one subject can have in it. Groups are made from these alone. One subject more or less then changes its
+    own group, and every other group stays the same to the last bit.
     """
 
     table: NDArray[np.int64]
