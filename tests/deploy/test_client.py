@@ -167,8 +167,8 @@ def test_a_server_writes_no_line_of_its_own_into_the_log(host: SiloService, capl
 
 def test_scores_leave_only_where_the_charter_lets_them(host: SiloService, tmp_path: Path) -> None:
     assert said(answer(ask(task(), kind="evaluate"), host))["refused"].startswith("[allow.scores]")
-    open_silo = write_charter(tmp_path / "open", held_out=0.5, allow={"scores": ["accuracy"]})
-    with open_silo(load_charter(open_silo)) as other:
+    generous = write_charter(tmp_path / "open", held_out=0.5, allow={"scores": ["accuracy"]})
+    with open_silo(load_charter(generous)) as other:
         head = other.ledger.head
         reply = answer(ask(task(), kind="evaluate"), other)
         assert list(said(reply)["scores"]) == ["accuracy"]

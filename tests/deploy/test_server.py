@@ -20,7 +20,7 @@ from grids import FakeGrid, Node, within_a_server_app
 from loopback import write_tables
 from wholegrain.deploy import server
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import open_silo
+from wholegrain.deploy.client import answer, open_silo
 from wholegrain.deploy.server import prepare_server, serve
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
@@ -48,10 +48,10 @@ def hosts(tmp_path: Path) -> Iterator[dict[str, SiloService]]:
 
 
 def node(host: SiloService) -> Node:
-    def answer(message: Message) -> RecordDict:
+    def reply(message: Message) -> RecordDict:
         return answer(message, host).content
 
-    return answer
+    return reply
 
 
 def grid_of(hosts: dict[str, SiloService]) -> FakeGrid:

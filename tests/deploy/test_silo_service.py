@@ -50,11 +50,11 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     """Silos of charters with these changes; their ledgers are files."""
     contexts = []
 
-    def open_silo(**changes: Any) -> SiloService:
+    def open_changed(**changes: Any) -> SiloService:
         contexts.append(open_silo(load_charter(write_charter(tmp_path, **changes))))
         return contexts[-1].__enter__()
 
-    yield open_silo
+    yield open_changed
     for context in contexts:
         context.__exit__(None, None, None)
 

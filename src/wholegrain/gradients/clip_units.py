@@ -46,7 +46,7 @@ class Units:
         """Each item by itself.
 
         >>> Units.of_items(3).runs
-        (Run(items=slice(0, 3, None), units=slice(0, 3, None), count=3, size=1),)
+        (UnitRun(items=slice(0, 3, None), units=slice(0, 3, None), count=3, size=1),)
         """
         return Units((UnitRun(slice(0, count), slice(0, count), count, 1),), count, None)
 
