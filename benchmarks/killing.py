@@ -20,7 +20,7 @@ from typing import Any
 
 from wholegrain.cli import app
 from wholegrain.federation.rounds import digest
-from wholegrain.runs.accounts import LEDGER
+from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.silo.training import Trainer
 
 CRASHED = 70

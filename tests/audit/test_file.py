@@ -116,7 +116,7 @@ def positions_spread(data: SubjectData, silos: int, coins: Coins) -> NDArray[np.
 
 FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     "cap": ("cap", SubjectData, "capped", shuffled_cap),
-    "hold-out": ("hold-out", partition, "by_subject", positions_held_out),
+    "hold-out": ("hold-out", partition, "split_by_subject", positions_held_out),
     "partition": ("uniform", partition, "uniform", positions_spread),
 }
 
