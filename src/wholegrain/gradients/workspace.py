@@ -14,9 +14,9 @@ class Workspace:
 
     def __init__(self, aligned: bool = False) -> None:
         self.aligned = aligned
-        """Whether rows that are multiplied begin at full vectors: see layers.base.product."""
+        """Whether rows that are multiplied begin at full vectors: see layers.base.matrix_product."""
         self.watched: list[Tensor] | None = None
-        """Copies of what every layer makes in a pass, while somebody watches: see gradients.company."""
+        """Copies of what every layer makes in a pass, while somebody watches: see gradients.batch_invariance."""
         self._buffers: dict[Hashable, Tensor] = {}
         self._views: dict[Hashable, Tensor] = {}
 

@@ -1,7 +1,7 @@
 """From a spec's `data` and `silos` sections to silos that keep their declared bounds.
 
 Guarantee: a subject that leaves the file takes its own items along, and every other subject's items, part and silo stay
-the same: all that is random here is tossed with coins of subjects (`data.coins`).
+the same: all that is random here is tossed with coins of subjects (`data.subject_coins`).
 
 What is refused here (a subject in too many silos, rows of an unknown silo, surplus that may not be dropped) is refused
 on the machine of the data's owner, before anything is released. One person can decide such a refusal, so it is for the
