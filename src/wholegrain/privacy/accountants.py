@@ -36,7 +36,7 @@ from wholegrain.errors import AccountingError
 from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.first_guess import suitable_grid
 
-# Raise it with every change to how events are priced, here or in `approximation`.
+# Raise it with every change to how events are priced, here or in `first_guess`.
 PRICING = 2
 
 # Beyond this the library's way to ε leaves floating point (it takes exp(−ε)), and so does the smallest double.

@@ -84,7 +84,7 @@ class Silo:
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
-        """What decides in which group of a sum an item's subject is added up [item]; see gradients.clip_units.Buckets."""
+        """What decides in which group of a sum an item's subject is added up [item]; see clip_units.Buckets."""
         return scatter_codes(self.data.subjects)
 
     @cached_property
