@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench docs lock clean
+TOOLS := .tools
+
+.PHONY: help setup demo test test-slow check format bench docs lock wheel-test sbom audit-deps clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +48,22 @@ bench: $(READY) ## Run the benchmarks
 docs: $(READY) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-lock: ## Resolve pyproject.toml anew into requirements.lock
-	$(PYTHON) tools/lock.py
+wheel-test: $(READY) ## Build the wheel, install it in a fresh environment and use it: minutes (TRY=python3.12: with another Python)
+	$(BIN)/python tools/wheel_test.py $(TRY)
+
+lock: $(READY) ## Resolve pyproject.toml into requirements.lock; UPGRADE=--upgrade takes newer versions
+	$(BIN)/uv pip compile pyproject.toml --extra data --extra flower --extra docs --extra dev --python-version 3.11 \
+	    --custom-compile-command "make lock" --no-annotate --quiet $(UPGRADE) --output-file requirements.lock
+
+$(TOOLS):
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom pip-audit
+
+sbom: $(READY) $(TOOLS) ## List all that is installed in sbom.json (CycloneDX)
+	$(TOOLS)/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.json $(BIN)/python
+
+audit-deps: $(TOOLS) ## Look for known vulnerabilities of the pinned versions (needs a network)
+	$(TOOLS)/bin/pip-audit --no-deps --disable-pip --requirement requirements.lock
 
 clean: ## Remove .venv and everything that was built
-	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(TOOLS) sbom.json site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

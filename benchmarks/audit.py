@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from wholegrain.audit.auditing import CURVE, FINAL, METHODS, SERVER, Audit, AuditSettings, audit
-from wholegrain.audit.membership import membership
+from wholegrain.audit.membership_inference import membership
 from wholegrain.data.clinics import clinics
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.runner import prepare

@@ -148,8 +148,7 @@ def played(spec: Path, outs: list[Path], *engine: str) -> list[float]:
 
 def through_flower(federation: Federation, rounds: int, name: str) -> list[float]:
     """Seconds of each round of a run by the federation's server."""
-    run = federation.write_app(name, rounds) / "run"
-    federation.flwr("run", run.parent, "federation", "--stream")
+    run = federation.serve(federation.write_server(name, rounds))
     return [line["seconds"] for line in rounds_of(run)[1:]]
 
 

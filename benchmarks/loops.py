@@ -13,7 +13,7 @@ from silos import Federated, Ready
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
-from wholegrain.federation.rounds import Aggregation, RoundRecord, State, rounds
+from wholegrain.federation.rounds import Aggregation, RoundResult, State, rounds
 from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.guard import Guard
@@ -88,13 +88,13 @@ class Parts:
     plain: float
 
 
-def play(federated: Federated) -> Iterator[RoundRecord]:
+def play(federated: Federated) -> Iterator[RoundResult]:
     """wholegrain's rounds, as a run plays them."""
     engine = InProcess(federated.silos, federated.plan, federated.trainer)
     return _play(federated, engine, open_guard(federated.plan, federated.trainer.noise.identity))
 
 
-def _play(federated: Federated, engine: Engine, guard: Any) -> Iterator[RoundRecord]:
+def _play(federated: Federated, engine: Engine, guard: Any) -> Iterator[RoundResult]:
     shares = weights([silo.facts for silo in federated.silos.values()], Averaging.PLAIN)
     return rounds(State(0, flatten(federated.model)), federated.plan.horizon, engine, guard, Aggregation(shares))
 

@@ -3,9 +3,9 @@ import wholegrain as wg
 visits = wg.clinics(patients=3000, clinics=8, span=3)  # synthetic; each patient visits up to 3 of 8 clinics
 run = wg.train(
     visits,
-    silos={"span": 3},
-    policy={"name": "subject_dp", "rate": 1.0},
-    privacy={"epsilon": 4.0, "delta": 1e-5},
+    policy=wg.subject_dp(rate=1.0),
+    epsilon=4,
+    span=3,
     rounds={"count": 30, "learning_rate": 3.0, "averaging": "subjects"},
 )
 print(run.guarantee)

@@ -8,8 +8,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from wholegrain.gradients.backend_selection import SlowGradients, _WholeModel
+from wholegrain.gradients.backend_selection import SlowGradients
 from wholegrain.gradients.backends import Chain, Graph
+from wholegrain.gradients.candidates import WholeModel
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
@@ -82,7 +83,7 @@ def program_of(engine: BookKeeping) -> object:
 def vectorises(engine: BookKeeping) -> bool | None:
     """Of a program for the whole model: by vmap, or one item after the other; None where rules are used."""
     program = program_of(engine)
-    return program.vectorises if isinstance(program, _WholeModel) else None
+    return program.vectorises if isinstance(program, WholeModel) else None
 
 
 def slow(call: Callable[[], object]) -> list[str]:

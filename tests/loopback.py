@@ -1,4 +1,4 @@
-"""A federation of real processes on this machine: a SuperLink with TLS and authentication, and three silos.
+"""A federation of real processes on this machine: a server with TLS and a roster, and three silos.
 
 Every process belongs to a group of its own, which is ended at the end.
 """
@@ -6,7 +6,6 @@ Every process belongs to a group of its own, which is ended at the end.
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -19,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file
 
 from backbones import public_model, write_backbone
 from deployment import as_toml, charter_tree, table
 from wholegrain.deploy.scaffold import FederationDraft, write_federation
+from wholegrain.runs.roster import write_roster
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import execute, open_guard, prepare
-from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec import RunSpec, read_roster
 
-GUIDE = Path(__file__).parents[1] / "docs" / "operate-a-federation.md"
 SOURCE = Path(sys.modules["wholegrain"].__file__ or "").parents[1]
 PROGRAMS = Path(sys.executable).parent
 NAMES = ("north", "south", "west")
@@ -98,9 +98,6 @@ class Federation:
         """Nothing of the user's: no home, no cache, no Flower."""
         own = {
             "HOME": str(self.folder / "home"),
-            "FLWR_HOME": str(self.server / "flower"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
             "WHOLEGRAIN_CACHE": str(self.folder / "cache"),
             "WHOLEGRAIN_STATE": str(self.folder / "state"),
             "PYTHONPATH": str(SOURCE),
@@ -131,23 +128,19 @@ class Federation:
         self.processes.append(process)
         return process
 
-    def start_superlink(self) -> None:
-        program, *options = superlink_command().replace("8443", str(self.port)).split()
-        process = self.start(self.server / "superlink.log", PROGRAMS / program, *options)
-        self.wait_until(lambda: answers(self.port), process)
-        self.superlink = process
-
-    def start_silo(self, name: str) -> subprocess.Popen[bytes]:
-        path = self.silo(name) / "silo.toml"
-        command = (sys.executable, "-m", "wholegrain", "silo", "--policy-file", path)
-        own = {"FLWR_HOME": str(self.silo(name) / "flower"), "WHERE": "silo"}
-        process = self.start(self.silo(name) / "silo.log", *command, **own)
+    def start_silo(self, name: str, *, charter: str = "silo.toml") -> subprocess.Popen[bytes]:
+        command = (sys.executable, "-m", "wholegrain", "silo", "--charter", self.silo(name) / charter)
+        process = self.start(self.silo(name) / "silo.log", *command, WHERE="silo")
         self.silos[name] = process
         return process
 
     def connections(self, name: str) -> int:
-        """How often a silo's SuperNode has been let in."""
-        return (self.silo(name) / "silo.log").read_text().count("SuperNode ID:")
+        """How often a silo has been let in."""
+        return self.said_by(name).count("connected to ")
+
+    def said_by(self, name: str) -> str:
+        """A silo's log."""
+        return (self.silo(name) / "silo.log").read_text()
 
     @contextlib.contextmanager
     def paused(self, name: str) -> Iterator[None]:
@@ -158,40 +151,23 @@ class Federation:
         finally:
             self.silos[name].send_signal(signal.SIGCONT)
 
-    def flwr(self, *arguments: object) -> str:
-        """What `flwr ARGUMENTS` says; it must go well."""
-        done = subprocess.run(
-            [PROGRAMS / "flwr", *map(str, arguments)],
-            cwd=self.server,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + self.logs()
-        return done.stdout
+    def start_server(self, folder: Path) -> subprocess.Popen[bytes]:
+        """`wholegrain server FOLDER`, in the background."""
+        return self.start(folder / "server.log", sys.executable, "-m", "wholegrain", "server", folder)
 
-    def start_run(self, app: Path) -> subprocess.Popen[bytes]:
-        """`flwr run APP` to its end, in the background."""
-        return self.start(app / "flwr.log", PROGRAMS / "flwr", "run", app, "federation", "--stream")
+    def serve(self, folder: Path, code: int = 0) -> Path:
+        """`wholegrain server FOLDER` to its end, which must be this exit code; the run's folder."""
+        process = self.start_server(folder)
+        assert process.wait(PATIENCE) == code, self.logs()
+        return folder / "run"
 
-    def write_app(self, name: str, rounds: int, model: Mapping[str, Any] = LOGISTIC, **federation: Any) -> Path:
-        """An app with a spec and a run of its own."""
-        app = self.server / name
-        shutil.copytree(self.server / "app", app)
-        project = (self.server / "app" / "pyproject.toml").read_text()
-        project = project.replace(str(self.server / "spec.toml"), str(app / "spec.toml"))
-        (app / "pyproject.toml").write_text(project.replace(str(self.server / "run"), str(app / "run")))
-        silos = [
-            {"name": name, "items": items, "subjects": subjects, "items_per_subject": 4}
-            for name, (items, subjects) in self.sizes.items()
-        ]
-        shape = {"shape": [3], "classes": 2, "silos": silos, "patience": PATIENCE, **federation}
-        (app / "spec.toml").write_text(as_toml({**training(rounds), "model": model, "federation": shape}))
-        return app
+    def write_server(self, name: str, rounds: int, model: Mapping[str, Any] = LOGISTIC, **federation: Any) -> Path:
+        """A server's folder with a spec and a run of its own, and the roster of the federation."""
+        folder = self.folder / "federation" / name
+        shutil.copytree(self.server, folder, ignore=shutil.ignore_patterns("run", "*.log", "*.safetensors"))
+        shape = {"roster": "roster.toml", "shape": [3], "classes": 2, "patience": PATIENCE, **federation}
+        (folder / "spec.toml").write_text(as_toml({**training(rounds), "model": model, "federation": shape}))
+        return folder
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """End a process and all that it started, some of which may have a group of its own."""
@@ -219,12 +195,6 @@ class Federation:
         return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-3000:]}" for path in found)
 
 
-def superlink_command() -> str:
-    """The command that the docs tell a federation's operator to type."""
-    (command,) = re.findall(r"^flower-superlink (?:.*\\\n)*.*$", GUIDE.read_text(), re.MULTILINE)
-    return str(command).replace("\\\n", " ")
-
-
 def children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         threads = Path(f"/proc/{pid}/task").iterdir()
@@ -249,17 +219,15 @@ def answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Federation]:
-    """A SuperLink that knows three silos, which are started, too; all of it is ended at the end."""
+def running(folder: Path, **limit: Any) -> Iterator[Federation]:
+    """A federation of three silos, which are started; all of it is ended at the end."""
     (folder / "home").mkdir()
     made = Federation(folder, free_port(), write_tables(folder / "data"))
     write_federation(FederationDraft(NAMES, "127.0.0.1", made.port), folder / "federation")
+    fill_roster(made)
     for name in NAMES:
-        write_silo(made, name)
+        write_silo(made, name, **limit)
     try:
-        made.start_superlink()
-        for name in NAMES:
-            made.flwr("supernode", "register", made.server / "keys" / f"{name}.pub", "federation")
         for name in NAMES:
             made.start_silo(name)
         yield made
@@ -268,13 +236,21 @@ def running(folder: Path) -> Iterator[Federation]:
             made.end(process)
 
 
-def write_silo(federation: Federation, name: str, data: str = "") -> None:
+def fill_roster(federation: Federation) -> None:
+    """The server's operator fills in the sizes that silos declare."""
+    roster = read_roster(federation.server / "roster.toml")
+    for name, (items, subjects) in federation.sizes.items():
+        roster = roster.with_silo(name, {"items": items, "subjects": subjects, "items_per_subject": 4})
+    write_roster(roster, federation.server / "roster.toml")
+
+
+def write_silo(federation: Federation, name: str, data: str = "", **limit: Any) -> None:
     """The operator's part: the template filled in."""
-    link = {"address": f"127.0.0.1:{federation.port}", "certificates": "ca.crt", "key": "key", "port": free_port()}
+    link = {"address": f"127.0.0.1:{federation.port}", "certificates": "ca.crt", "key": "key"}
     tree = charter_tree(
         silo=name,
         data={"source": "table", "table": table(str(federation.folder / "data" / f"{data or name}.csv"))},
-        limit={"epsilon": 12.0, "smallest_noise": 0.5, "noise": "seeded"},
+        limit={"epsilon": 12.0, "smallest_noise": 0.5, "noise": "seeded", **limit},
         sizes=dict(zip(("items", "subjects"), federation.sizes[data or name], strict=True)),
         allow={"models": [LOGISTIC, *(public_model("b.safetensors", *start) for start in STARTS)]},
         link=link,
@@ -296,13 +272,20 @@ def simulation(federation: Federation, rounds: int, model: Mapping[str, Any] = L
     }
 
 
-def simulated(federation: Federation, rounds: int, tmp_path: Path, model: Mapping[str, Any] = LOGISTIC) -> bytes:
-    """The model of the same training in one process."""
+def simulated(
+    federation: Federation, rounds: int, tmp_path: Path, model: Mapping[str, Any] = LOGISTIC
+) -> dict[str, bytes]:
+    """The parameters of the same training in one process."""
     prepared = prepare(RunSpec.of(simulation(federation, rounds, model)))
     folder = RunFolder.create(tmp_path / "simulated", prepared)
     with open_guard(prepared, folder.run, folder.path) as guard:
         folder.finish(execute(prepared, guard))
-    return (folder.path / "model.safetensors").read_bytes()
+    return trained(folder.path)
+
+
+def trained(run: Path) -> dict[str, bytes]:
+    """The parameters of a run's model, to the last bit; a server's file says less of the table, which it never saw."""
+    return {name: values.numpy().tobytes() for name, values in load_file(run / "model.safetensors").items()}
 
 
 def rounds_of(run: Path) -> list[dict[str, Any]]:

@@ -86,12 +86,12 @@ class Remembering:
 
 @functools.cache
 def _prepared(spec: str) -> PreparedRun:
-    return prepare(RunSpec.model_validate_json(spec), pricing=PRICING)
+    return prepare(RunSpec.of(json.loads(spec)), pricing=PRICING)
 
 
 def prepared(spec: RunSpec, pricing: object = None) -> PreparedRun:
-    """What `prepare` gives, made once for each spec."""
-    return _prepared(spec.model_dump_json())
+    """What `prepare` gives, made once for each spec; what it leaves out is still left out."""
+    return _prepared(spec.model_dump_json(exclude_unset=True))
 
 
 def start(out: Path, spec: Path | None = None) -> None:

@@ -40,7 +40,9 @@ def test_a_source_and_a_server_optimiser(folder: Path) -> None:
     table = pl.DataFrame({name: draws.integers(most, size=300) for name, most in columns.items()})
     table.write_parquet(folder / "visits.parquet")
     sections = "".join(re.findall(r"```toml\n(.*?)```", PAGE, re.S))
-    (folder / "spec.toml").write_text(sections + '[policy]\nname = "fedavg"\nrate = 0.5\n[rounds]\ncount = 2\n')
+    (folder / "spec.toml").write_text(
+        sections + '[policy]\nname = "fedavg"\nrate = 0.5\n[rounds]\ncount = 2\nlearning_rate = 1.0\n'
+    )
     prepared = prepare(load(folder / "spec.toml"))
     assert repr(prepared.server.optimiser) == "Yogi(momentum=0.9, second=0.99, tiny=0.01)"
     assert sorted(prepared.silos) == ["0", "1", "2"]

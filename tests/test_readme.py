@@ -18,7 +18,8 @@ from wholegrain.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONSOLES = re.findall(r"```console\n\$ (wholegrain (?:calibrate|account).*?)\n(.*?)```", README, re.S)
+SUMS = (ROOT / "docs" / "secure-sums.md").read_text(encoding="utf-8")
+CONSOLES = re.findall(r"```console\n\$ (wholegrain (?:calibrate|account).*?)\n(.*?)```", README + SUMS, re.S)
 
 PAGE = (ROOT / "docs" / "soundness.md").read_text(encoding="utf-8")
 SOUNDNESS = re.findall(r"^\$ (wholegrain .*)\n((?:[^$`].*\n)+)", PAGE, re.M)
@@ -76,7 +77,7 @@ def test_every_command_in_the_text_exists(page: str) -> None:
             context = click.Context(command)
             assert word in command.list_commands(context), f"{page}: wholegrain {line}"
             command = command.resolve_command(context, [word])[1] or command
-        known = {option for parameter in command.params for option in parameter.opts}
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         assert set(re.findall(r"--[a-z-]+", line)) <= known, f"{page}: wholegrain {line}"
 
 

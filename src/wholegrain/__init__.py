@@ -4,23 +4,39 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wholegrain.api.finished_run import Run as Run
+    from wholegrain.api.finished_run import load as load
+    from wholegrain.api.policy_values import fedavg as fedavg
+    from wholegrain.api.policy_values import higradavg_dp as higradavg_dp
+    from wholegrain.api.policy_values import local_group_dp as local_group_dp
+    from wholegrain.api.policy_values import local_item_dp as local_item_dp
+    from wholegrain.api.policy_values import subject_dp as subject_dp
+    from wholegrain.api.policy_values import user_ldp as user_ldp
+    from wholegrain.api.private_loop import PrivateSteps as PrivateSteps
+    from wholegrain.api.private_loop import private_steps as private_steps
+    from wholegrain.api.training import plan as plan
+    from wholegrain.api.training import train as train
     from wholegrain.data.clinics import clinics as clinics
     from wholegrain.data.dataset import Dataset as Dataset
     from wholegrain.data.femnist import femnist as femnist
+    from wholegrain.data.frames import from_frame as from_frame
     from wholegrain.data.mnist import mnist_writers as mnist_writers
     from wholegrain.data.nlswork import nlswork as nlswork
     from wholegrain.data.plays import plays as plays
+    from wholegrain.data.schema import Category as Category
+    from wholegrain.data.schema import Date as Date
+    from wholegrain.data.schema import Number as Number
+    from wholegrain.data.schema import Target as Target
     from wholegrain.data.shakespeare import shakespeare as shakespeare
     from wholegrain.data.subjects import SubjectData as SubjectData
     from wholegrain.data.subjects import subject_codes as subject_codes
+    from wholegrain.data.tensors import from_torch as from_torch
     from wholegrain.errors import WholegrainError as WholegrainError
     from wholegrain.policies.plan import Plan as Plan
     from wholegrain.privacy.definitions import Budget as Budget
     from wholegrain.privacy.definitions import Guarantee as Guarantee
     from wholegrain.privacy.definitions import Standing as Standing
     from wholegrain.privacy.definitions import Unit as Unit
-    from wholegrain.runs.runner import Run as Run
-    from wholegrain.runs.runner import train as train
     from wholegrain.runs.spec import RunSpec as RunSpec
 
 __version__ = "0.2.0"
@@ -29,23 +45,39 @@ __version__ = "0.2.0"
 # dp_accounting take seconds to import. Type checkers read the imports above; a test holds both lists together.
 _MODULES = {
     "Budget": "wholegrain.privacy.definitions",
+    "Category": "wholegrain.data.schema",
+    "Date": "wholegrain.data.schema",
     "Dataset": "wholegrain.data.dataset",
     "Guarantee": "wholegrain.privacy.definitions",
+    "Number": "wholegrain.data.schema",
     "Plan": "wholegrain.policies.plan",
-    "Run": "wholegrain.runs.runner",
+    "PrivateSteps": "wholegrain.api.private_loop",
+    "Run": "wholegrain.api.finished_run",
     "RunSpec": "wholegrain.runs.spec",
     "Standing": "wholegrain.privacy.definitions",
     "SubjectData": "wholegrain.data.subjects",
+    "Target": "wholegrain.data.schema",
     "Unit": "wholegrain.privacy.definitions",
     "WholegrainError": "wholegrain.errors",
     "clinics": "wholegrain.data.clinics",
+    "fedavg": "wholegrain.api.policy_values",
     "femnist": "wholegrain.data.femnist",
+    "from_frame": "wholegrain.data.frames",
+    "from_torch": "wholegrain.data.tensors",
+    "higradavg_dp": "wholegrain.api.policy_values",
+    "load": "wholegrain.api.finished_run",
+    "local_group_dp": "wholegrain.api.policy_values",
+    "local_item_dp": "wholegrain.api.policy_values",
     "mnist_writers": "wholegrain.data.mnist",
     "nlswork": "wholegrain.data.nlswork",
+    "plan": "wholegrain.api.training",
     "plays": "wholegrain.data.plays",
+    "private_steps": "wholegrain.api.private_loop",
     "shakespeare": "wholegrain.data.shakespeare",
     "subject_codes": "wholegrain.data.subjects",
-    "train": "wholegrain.runs.runner",
+    "subject_dp": "wholegrain.api.policy_values",
+    "train": "wholegrain.api.training",
+    "user_ldp": "wholegrain.api.policy_values",
 }
 
 __all__ = list(_MODULES)

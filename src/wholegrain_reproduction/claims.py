@@ -172,7 +172,7 @@ def _after_as_many_rounds(low: Result, high: Result) -> str:
     if count >= len(high.rounds):
         return ""
     return f"; after {count} rounds, which is all that {ALGORITHM_NAMES[low.algorithm]} has, the other is at" + (
-        f" {percent(high.rounds[count - 1].accuracy)}"
+        f" {percent(high.scores[count - 1].accuracy)}"
     )
 
 

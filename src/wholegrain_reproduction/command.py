@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from wholegrain_reproduction.options import Part, Scale
+from wholegrain_reproduction.scales import Part, Scale
 
 
 def reproduce(

@@ -10,14 +10,13 @@ import typer
 
 from wholegrain import _check
 from wholegrain.cli import display
-from wholegrain.cli.run_commands import INTERRUPTED
 from wholegrain_reproduction import experiment
 from wholegrain_reproduction.claims import Verdict, all_claims
 from wholegrain_reproduction.data_choice import choose_data
 from wholegrain_reproduction.experiment import PAGE, Experiment, plan_trials
-from wholegrain_reproduction.options import Part, Scale
 from wholegrain_reproduction.results_page import PageContent
 from wholegrain_reproduction.run_trials import OnOutcome, Outcome
+from wholegrain_reproduction.scales import Part, Scale
 
 
 def reproduce(
@@ -38,7 +37,7 @@ def reproduce(
         content = experiment.reproduce(asked, _progress(len(plan_trials(asked)[1])))
     except KeyboardInterrupt:
         display.err.print("Stopped. The same command goes on.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(display.INTERRUPTED) from None
     _report(asked, content)
     if any(outcome.error for outcome in content.outcomes):
         raise typer.Exit(1)

@@ -12,11 +12,11 @@ from wholegrain_reproduction import paper_figures
 from wholegrain_reproduction.claims import BY_ALPHA, COMPOSITION, IMAGES, TEXT, all_claims
 from wholegrain_reproduction.data_choice import DataChoice, DataSource
 from wholegrain_reproduction.group_sizes import count_group_sizes, price_paper
-from wholegrain_reproduction.options import Part, Scale
 from wholegrain_reproduction.recipes import Kind, Recipe, load_group_sizes, load_recipe
 from wholegrain_reproduction.results import read_results
 from wholegrain_reproduction.results_page import PageContent, render_page
 from wholegrain_reproduction.run_trials import OnOutcome, Outcome, run_all
+from wholegrain_reproduction.scales import Part, Scale
 from wholegrain_reproduction.trials import Trial, make_trials
 
 PAGE = "reproduction.md"

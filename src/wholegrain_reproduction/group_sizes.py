@@ -66,9 +66,9 @@ def read_group_sizes(folder: Path) -> GroupSizes:
     run = read_run(folder, folder.name)
     silos = run.spec.silos
     alpha = silos.alpha if silos.partition == "power" else None
-    found = ((run.counts or {}).get("batches") or {}).get("largest_group", {})
+    found = run.counts.batches.largest_group if run.counts and run.counts.batches else {}
     placement = UNIFORM if alpha is None else f"α = {alpha:g}"
-    return GroupSizes(placement, alpha, {int(size): count for size, count in found.items()})
+    return GroupSizes(placement, alpha, found)
 
 
 def _count(

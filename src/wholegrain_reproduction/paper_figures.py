@@ -29,7 +29,7 @@ def fig1(results: Results, recipe: str, data: str) -> Iterator[Figure]:
             (ALGORITHM_NAMES[name], number, getattr(each, measure))
             for name in PAPER_ALGORITHMS
             if (result := results.result(recipe, name)) is not None
-            for number, each in enumerate(result.rounds, 1)
+            for number, each in enumerate(result.scores, 1)
             if math.isfinite(getattr(each, measure))
         )
         if rows:

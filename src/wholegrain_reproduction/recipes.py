@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.runs.spec import Section, sentence
-from wholegrain_reproduction.options import Scale
+from wholegrain_reproduction.scales import Scale
 
 INSTALLED = Path(__file__).parent / "recipes"
 IN_SOURCE_TREE = Path(__file__).parents[2] / "recipes"

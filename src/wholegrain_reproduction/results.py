@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from wholegrain.report.run_reader import Facts, RunRecord, read_run
+from wholegrain.federation.round_record import RoundRecord, Score
+from wholegrain.report.run_reader import RunRecord, read_run
+from wholegrain.runs.run_folder import RunFolder
 from wholegrain_reproduction.group_sizes import GroupSizes, read_group_sizes
 from wholegrain_reproduction.recipes import Kind
 from wholegrain_reproduction.run_trials import read_seconds, read_true_epsilon
@@ -14,22 +16,12 @@ from wholegrain_reproduction.trials import Trial, trial_key
 
 
 @dataclass(frozen=True)
-class RoundScores:
-    """Accuracy and loss on the test part after a round. Not private."""
-
-    accuracy: float
-    loss: float
-    moved: float = 0.0
-    noise: float | None = None
-
-
-@dataclass(frozen=True)
 class Result:
     """A finished run: its scores and its true ε."""
 
     algorithm: str
     kind: Kind
-    rounds: tuple[RoundScores, ...]
+    rounds: tuple[RoundRecord, ...]
     epsilon: float | None = None
     """The budget: what the paper claims, or what a sound policy keeps to."""
     unit: str = "subject"
@@ -41,12 +33,17 @@ class Result:
     @property
     def accuracy(self) -> float:
         """After the last round."""
-        return self.rounds[-1].accuracy
+        return self.scores[-1].accuracy
 
     @property
     def loss(self) -> float:
         """After the last round."""
-        return self.rounds[-1].loss
+        return self.scores[-1].loss
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """On the test part after each round. Not private."""
+        return tuple(record.scores["test"] for record in self.rounds)
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def read_results(trials: Iterable[Trial], out: Path, geometry: Iterable[GroupSiz
     repeats: dict[int, dict[str, Result]] = {}
     for trial in trials:
         folder = out / trial.key
-        if (folder / "summary.json").exists():
+        if RunFolder.holds_run(folder) and RunFolder.open(folder).finished:
             found = _result(trial, read_run(folder, trial.key))
             if trial.seed:
                 repeats.setdefault(trial.seed, {})[_original_key(trial)] = found
@@ -105,16 +102,16 @@ def _result(trial: Trial, run: RunRecord) -> Result:
     return Result(
         algorithm=trial.algorithm,
         kind=trial.kind,
-        rounds=tuple(_read_scores(facts) for facts in run.rounds),
+        rounds=run.rounds,
         epsilon=run.spec.privacy.epsilon if trial.algorithm != "fedavg" else None,
         unit=run.spec.privacy.unit,
         true_epsilon=true_epsilon,
-        noise=true_epsilon.noise if true_epsilon else float(run.plan["silos"][0]["noise_multiplier"] or 0.0),
+        noise=true_epsilon.noise if true_epsilon else _noise(run),
         seconds=read_seconds(run.path),
     )
 
 
-def _read_scores(facts: Facts) -> RoundScores:
-    test = facts["scores (not private)"]["test"]
-    loss = math.inf if test["loss"] is None else test["loss"]
-    return RoundScores(test["accuracy"], loss, facts["moved"], facts["noise"])
+def _noise(run: RunRecord) -> float:
+    """The noise multiplier of a sound run."""
+    found = run.plan.silos[0].noise_multiplier
+    return math.nan if isinstance(found, list) else found or 0.0

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import wholegrain
+from wholegrain._json_numbers import or_infinity
 from wholegrain.report.figures import Figure
 from wholegrain.report.wording import number
 from wholegrain_reproduction.claims import TEXT, Claim, percent
 from wholegrain_reproduction.data_choice import DataChoice
 from wholegrain_reproduction.group_sizes import PaperPrice
-from wholegrain_reproduction.options import Scale
 from wholegrain_reproduction.recipes import Kind, Recipe
 from wholegrain_reproduction.results import Result, Results
 from wholegrain_reproduction.run_trials import Outcome
+from wholegrain_reproduction.scales import Scale
 from wholegrain_reproduction.trials import ALGORITHM_NAMES, Trial
 
 ROOT = Path(__file__).parents[2]
@@ -182,7 +183,7 @@ RUN_COLUMNS = (
 def _row(trial: Trial, result: Result) -> tuple[str, ...]:
     asked = "–" if result.epsilon is None else f"{number(result.epsilon)}, {_unit(trial)}"
     epsilon = result.true_epsilon
-    sound = "" if epsilon or trial.algorithm == "fedavg" else number(result.epsilon)
+    sound = "" if epsilon or trial.algorithm == "fedavg" else number(or_infinity(result.epsilon))
     granted = (
         number(epsilon.granted)
         if epsilon and not math.isfinite(epsilon.subject) and trial.algorithm != "fedavg"

@@ -22,10 +22,10 @@ from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import RunError, WholegrainError
+from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.observers import RoundDone
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import PreparedRun, execute, open_guard, prepare
 from wholegrain.runs.spec import DataSpec, RunSpec
@@ -139,7 +139,8 @@ def _one_thread() -> Iterator[None]:
 @contextlib.contextmanager
 def _add_time(folder: Path) -> Iterator[None]:
     """Add the processor time of this block to that of earlier calls, unless the run is finished already."""
-    finished, before = (folder / "summary.json").exists(), time.process_time()
+    finished = RunFolder.holds_run(folder) and RunFolder.open(folder).finished
+    before = time.process_time()
     try:
         yield
     finally:
@@ -154,7 +155,7 @@ def _tell(outcome: Outcome, tell: OnOutcome) -> Outcome:
 
 
 def _run(trial: Trial, folder: Path, out: Path) -> str:
-    if (folder / "run.json").exists():
+    if RunFolder.holds_run(folder):
         return _resume(trial, RunFolder.open(folder))
     spec = trial.spec
     if trial.counterpart is not None:
@@ -165,7 +166,7 @@ def _run(trial: Trial, folder: Path, out: Path) -> str:
     prepared = _prepare(spec)
     _keep_true_epsilon(trial, prepared, folder)
     run = RunFolder.create(folder, prepared)
-    with run.held():
+    with run.lock():
         _execute(prepared, run)
     return "done"
 
@@ -177,7 +178,7 @@ def _resume(trial: Trial, run: RunFolder) -> str:
     known = trial.kind not in PAPER_KINDS or true_epsilon_file(run.path).exists()
     if run.finished and known:
         return "already done"
-    with run.held():
+    with run.lock():
         prepared = _prepare(kept)
         _keep_true_epsilon(trial, prepared, run.path)
         if not run.finished:
@@ -186,7 +187,7 @@ def _resume(trial: Trial, run: RunFolder) -> str:
 
 
 def _execute(prepared: PreparedRun, folder: RunFolder) -> None:
-    def record(done: RoundDone, state: State) -> None:
+    def record(done: RoundRecord, state: State) -> None:
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
     with open_guard(prepared, folder.run, folder.path, create=False) as guard:

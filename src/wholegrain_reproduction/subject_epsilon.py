@@ -6,11 +6,11 @@ most frequent group size, and at any public divisor. This is no guarantee; it sa
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from wholegrain._json_numbers import finite
 from wholegrain.errors import SpecError
 from wholegrain.policies.guarantees import Row, obstacles, step_event, worst_row
 from wholegrain.policies.plan import Plan
@@ -18,7 +18,6 @@ from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, PublicDi
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import repeat
 from wholegrain.runs.data_description import count
-from wholegrain.runs.json_numbers import finite
 from wholegrain.runs.runner import PreparedRun
 
 BATCHES = 20
@@ -72,8 +71,9 @@ def price_printed_run(prepared: PreparedRun, bound: int) -> TrueEpsilon:
     most = max(silo.data.largest_subject for silo in prepared.silos.values())
     if most > bound:
         raise SpecError(f"A subject has {most} items in a silo; set silos.items_per_subject = {most} in the recipe.")
-    sizes = count(prepared.spec, prepared.silos, BATCHES)["batches"]["largest_group"]
-    return price_printed_plan(prepared.plan, bound, int(Counter(sizes).most_common(1)[0][0]))
+    batches = count(prepared.spec, prepared.silos, BATCHES).batches
+    sizes = {} if batches is None else batches.largest_group
+    return price_printed_plan(prepared.plan, bound, max(sizes, key=lambda size: sizes[size]))
 
 
 def _price_rows(plan: Plan, rows: list[Row]) -> float:

@@ -11,8 +11,8 @@ from wholegrain.policies.as_printed import CLAIMED_UNIT
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.spec import RunSpec
 from wholegrain_reproduction.data_choice import DataSource
-from wholegrain_reproduction.options import Scale
 from wholegrain_reproduction.recipes import Kind, Recipe, TrialSettings, VariantSpec, merge
+from wholegrain_reproduction.scales import Scale
 
 ALGORITHM_NAMES = {
     "fedavg": "FedAvg",

@@ -115,7 +115,7 @@ def positions_spread(data: SubjectData, silos: int, coins: Coins) -> NDArray[np.
 
 
 FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
-    "cap": ("cap", SubjectData, "capped", shuffled_cap),
+    "cap": ("cap", SubjectData, "cap_subjects", shuffled_cap),
     "hold-out": ("hold-out", partition, "split_by_subject", positions_held_out),
     "partition": ("uniform", partition, "uniform", positions_spread),
 }
@@ -145,7 +145,7 @@ def test_the_attack_measures_what_coins_by_position_give_away(monkeypatch: pytes
 
 def test_a_clip_of_whole_batches_hides_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silo that the subject is in may turn round whatever happens there; who else changed is told by itself."""
-    monkeypatch.setattr(SubjectData, "capped", shuffled_cap)
+    monkeypatch.setattr(SubjectData, "cap_subjects", shuffled_cap)
     assert OTHERS in audited(spec(**WAYS["whole batches"])).failed
 
 

@@ -125,7 +125,7 @@ def test_a_table_that_breaks_its_declarations(
         ("data.table.path=gone.csv", ["gone.csv"]),
         ("data.table.silo=patient", ["three different columns"]),
         ("data.table.features.age.low=200", ["age", "low < high"]),
-        ("data.table.features.age.lo=0", ["age.lo", "did you mean 'low'"]),
+        ("data.table.features.age.lo=0", ["'age'", "'lo'", "did you mean 'low'"]),
         ("data.table.target.threshold=0.5", ["ill", "threshold"]),
         ("data.source=clinics", ["either"]),
         ("policy.name=higradavg_dp", ["rate"]),

@@ -229,7 +229,7 @@ def test_settings_name_a_rate_or_an_expected_batch(name: str) -> None:
     assert whole.sampling.rate == 1
 
 
-OTHERWISE = {"group_cap": CAP + 1, "items_per_step": CAP + 1, "by_span": True}
+OTHERWISE = {"group_cap": CAP + 1, "items_per_step": CAP + 1, "by_span": True, "pool": "sum"}
 """Optional settings, each with another value."""
 
 

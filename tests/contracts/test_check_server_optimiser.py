@@ -14,6 +14,7 @@ from torch import Tensor
 from wholegrain.errors import SpecError
 from wholegrain.federation.rounds import State
 from wholegrain.federation.server_optimiser import NOTHING, OPTIMISERS, Server, ServerOptimiser, make_optimiser
+from wholegrain.federation.server_settings import ServerSettings
 from wholegrain.runs.checkpoints import Checkpoints
 
 every_optimiser = pytest.mark.parametrize("name", OPTIMISERS)
@@ -21,7 +22,9 @@ SIZE, ROUNDS = 4, 6
 
 
 def server(name: str) -> Server:
-    return Server(optimiser=make_optimiser(name, {}, momentum=0.8), learning_rate=0.5, schedule="linear")
+    return Server(
+        optimiser=make_optimiser(name, {}, momentum=0.8), settings=ServerSettings(learning_rate=0.5, schedule="linear")
+    )
 
 
 def updates() -> Iterator[Tensor]:

@@ -5,6 +5,7 @@ subject's items alone, so this is tested from the file on: for every source, wit
 with items held out, and with every way to spread items over silos.
 """
 
+import gzip
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -50,9 +51,9 @@ def value(person: int, item: int, place: int = 0) -> float:
     return ((person * 31 + item * 7 + place) % 997) / 997
 
 
-def table(folder: Path) -> Load:
+def table(folder: Path, target: Mapping[str, Any] | None = None) -> Load:
     features = {"a": {"low": 0, "high": 1}, "b": {"low": 0, "high": 40}}
-    declared = {"subject": "person", "silo": "site", "target": {"column": "ill", "classes": [0, 1]}}
+    declared = {"subject": "person", "silo": "site", "target": target or {"column": "ill", "classes": [0, 1]}}
 
     def load(spec: RunSpec, gone: int | None) -> Dataset:
         lines = [
@@ -63,6 +64,43 @@ def table(folder: Path) -> Load:
         path = folder / f"{gone}.csv"
         path.write_text("person,site,a,b,ill\n" + "\n".join(lines) + "\n")
         data = {"table": {**declared, "path": str(path), "features": features}}
+        return load_dataset(RunSpec.of({**spec.model_dump(), "data": data}))
+
+    return load
+
+
+def odd_table(folder: Path) -> Load:
+    """Semicolons, decimal commas, dates, recoded and missing values, rows of silos that are not taken; compressed."""
+    features = {
+        "a": {"low": 0, "high": 1},
+        "b": {"low": 0, "high": 40, "missing": 20},
+        "when": {"low": "2020-01-01", "high": "2020-12-31", "format": "%d.%m.%Y"},
+    }
+    declared = {
+        "subject": "person",
+        "silo": "site",
+        "silos": ["site-0", "site-1", "site-2"],
+        "target": {"column": "ill", "classes": ["no", "yes"]},
+        "missing_values": ["?"],
+        "recode": {"ill": {"0": "no", "1": "yes"}},
+        "features": features,
+    }
+
+    def load(spec: RunSpec, gone: int | None) -> Dataset:
+        lines = []
+        for person, item in rows():
+            if person == gone:
+                continue
+            number = f"{value(person, item):.6f}".replace(".", ",")
+            known, day = item if (person + item) % 4 else "?", 1 + (person + item) % 28
+            lines.append(
+                f"{names()[person]};site-{(person + item) % 3};{number};{known};{day}.02.2020;{(person + item) % 2}"
+            )
+            if item == 0:
+                lines.append(f"{names()[person]};elsewhere;;x;y;z")
+        path = folder / f"{gone}.csv.gz"
+        path.write_bytes(gzip.compress(("person;site;a;b;when;ill\n" + "\n".join(lines) + "\n").encode()))
+        data = {"table": {**declared, "path": str(path)}}
         return load_dataset(RunSpec.of({**spec.model_dump(), "data": data}))
 
     return load
@@ -168,6 +206,10 @@ def with_source(spec: RunSpec, source: str, **options: Any) -> RunSpec:
 
 LOADERS: Mapping[str, Callable[[Path], Load]] = {
     "table": table,
+    "number of a table": lambda folder: table(folder, {"column": "ill", "low": -1, "high": 0.5}),
+    "threshold of a table": lambda folder: table(folder, {"column": "ill", "at_least": 1}),
+    "labels of a table": lambda folder: table(folder, {"columns": ["ill"]}),
+    "odd_table": odd_table,
     "femnist": lambda folder: leaf(folder, "femnist", femnist_record),
     "shakespeare": lambda folder: leaf(folder, "shakespeare", shakespeare_record),
     "plays": plays,

@@ -69,5 +69,5 @@ def test_every_character_of_every_face_is_there_once_and_centred() -> None:
 
 def test_without_matplotlib_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DataError, match=r"install wholegrain\[data\]"):
+    with pytest.raises(DataError, match=r"install 'wholegrain\[data\]'"):
         centrelines.distances("xyz")

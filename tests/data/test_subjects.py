@@ -87,7 +87,7 @@ def test_take_keeps_items_and_subjects_together() -> None:
 @given(subjects=st.lists(st.integers(0, 4), min_size=1, max_size=25), most=st.integers(1, 4), seed=st.integers(0, 99))
 def test_capped_keeps_what_the_cap_allows_and_nothing_else(subjects: list[int], most: int, seed: int) -> None:
     data = data_of(subjects)
-    capped = data.capped(most, Coins.seeded(seed))
+    capped = data.cap_subjects(most, Coins.seeded(seed))
     for code in set(subjects):
         assert (capped.subjects == code).sum() == min(most, subjects.count(code))
     assert (np.diff(capped.targets) > 0).all()  # the items' own numbers: in order, none twice
@@ -97,7 +97,7 @@ def test_capped_keeps_what_the_cap_allows_and_nothing_else(subjects: list[int], 
 
 def test_capped_is_a_pure_function_of_its_coins() -> None:
     data = data_of([0] * 9 + [1] * 9)
-    first, second, other = (data.capped(3, Coins.seeded(seed)).targets.tolist() for seed in (4, 4, 5))
+    first, second, other = (data.cap_subjects(3, Coins.seeded(seed)).targets.tolist() for seed in (4, 4, 5))
     assert first == second != other
 
 
@@ -105,8 +105,8 @@ def test_capped_is_a_pure_function_of_its_coins() -> None:
 def test_what_a_cap_keeps_of_a_subject_depends_on_no_other(subjects: list[int], most: int, gone: int) -> None:
     data, coins = data_of(subjects), Coins.seeded(1)
     without = data.take(np.flatnonzero(data.subjects != gone))
-    whole = data.capped(most, coins)
-    assert without.capped(most, coins).targets.tolist() == whole.targets[whole.subjects != gone].tolist()
+    whole = data.cap_subjects(most, coins)
+    assert without.cap_subjects(most, coins).targets.tolist() == whole.targets[whole.subjects != gone].tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8, np.uint64, np.bool_])

@@ -82,7 +82,6 @@ def test_what_is_not_said_is_the_careful_choice(tmp_path: Path) -> None:
         ({"held_out": 1.0}, "held_out"),
         ({"silo": ""}, "silo"),
         ({"link": {}}, "link.address"),
-        ({"link": {"address": "here:1", "port": 70000}}, "link.port"),
         ({"trust": True}, "trust"),
     ],
     ids=str,

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -16,14 +17,17 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from deployment import ask, message, task, text_message, vector, write_charter
+from wholegrain.deploy.certificates import private_text, silo_key
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import FAILED, answer, app, open_silo
+from wholegrain.deploy.client import answer, open_silo
+from wholegrain.deploy.public_reasons import FAILED, SENTENCES, public_reason
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
-from wholegrain.errors import DataError
+from wholegrain.engines.signatures import is_signed
+from wholegrain.errors import DataError, RefusalError
 from wholegrain.silo.training import Trainer
 
 SECRET = "p007 has the value 3.1415"
@@ -105,18 +109,69 @@ def test_a_message_type_with_an_action_is_the_same_message(host: SiloService) ->
 
 def test_a_refusal_is_told_by_its_rule_and_kept_by_the_silo(host: SiloService) -> None:
     reply = answer(ask(task(noise_multiplier=0.5)), host)
-    told = "[limit.smallest_noise] a noise multiplier of 0.5 is too small"
+    told = "[limit.smallest_noise] the noise multiplier is smaller than the charter allows"
     assert said(reply) == {"silo": "north", "refused": told}
     assert set(reply.content) == {wire.ANSWER}
     (line,) = refusals(host)
-    assert line["refused"] == told
+    assert line["refused"] == "[limit.smallest_noise] a noise multiplier of 0.5 is too small"
     assert (line["message"], line["run"], line["round"]) == ("train", 7, "0")
-    answer(ask(task(model="mlp")), host)
     start = wire.StartTask(digest="0" * 64, train="head")
     reply = answer(ask(task(start=start)), host)
-    told = f"[allow.models] the model 'logistic' is agreed to from no backbone, not from {start}"
-    assert said(reply) == {"silo": "north", "refused": told}
-    assert [line["refused"] for line in refusals(host)[2:]] == [told]
+    assert said(reply)["refused"] == f"[allow.models] {SENTENCES['allow.models']}"
+    kept = f"[allow.models] the model 'logistic' is agreed to from no backbone, not from {start}"
+    assert [line["refused"] for line in refusals(host)[1:]] == [kept]
+
+
+def test_a_refusal_tells_neither_what_others_spent_nor_what_the_data_is_called(host: SiloService) -> None:
+    while "refused" not in (told := said(answer(ask(task(steps=5, noise_multiplier=1.0)), host))):
+        pass
+    assert told["refused"] == "[limit.epsilon] the silo's budget does not allow this release"
+    kept = refusals(host)[-1]["refused"]
+    assert "visits of north" in kept, "the silo's own log says more"
+    assert not any(letter.isdigit() for letter in told["refused"])
+
+
+def test_every_rule_has_its_public_sentence() -> None:
+    source = "".join(path.read_text() for path in Path(public_reason.__code__.co_filename).parents[1].rglob("*.py"))
+    rules = set(re.findall(r'RefusalError\(\s*"([a-z_.]+)"', source))
+    assert rules <= set(SENTENCES)
+    assert public_reason(RefusalError("a.new.rule", SECRET)) == "[a.new.rule] the charter forbids it"
+    assert public_reason(DataError(SECRET)) == FAILED
+
+
+def test_a_copy_of_a_message_is_not_answered_again(host: SiloService) -> None:
+    asked = ask(task())
+    assert "refused" not in said(answer(asked, host))
+    head = host.ledger.head
+    for _ in range(12):
+        assert said(answer(asked, host))["refused"].startswith("[message]")
+    assert host.ledger.head == head
+    assert "refused" not in said(answer(ask(task()), host)), "the same task, asked anew, is paid for anew"
+
+
+def test_a_message_without_a_nonce_is_refused(host: SiloService) -> None:
+    content = RecordDict({wire.TASK: ConfigRecord({"json": task().model_dump_json()})})
+    content[wire.PARAMETERS] = wire.packed_vector(vector())
+    assert said(answer(message(content), host))["refused"].startswith("[message]")
+    assert refusals(host)[0]["refused"] == "[message] it has no nonce"
+
+
+def test_an_answer_is_signed_for_its_question_and_for_no_other(tmp_path: Path) -> None:
+    key = silo_key()
+    link = {"address": "here:1", "certificates": "ca.crt", "key": "key"}
+    path = write_charter(tmp_path / "north", link=link)
+    (tmp_path / "north" / "key").write_bytes(private_text(key))
+    with open_silo(load_charter(path)) as host:
+        query, asked, again = message(wire.packed_query(), "query"), ask(task()), ask(task())
+        reply, greeting, refusal = answer(asked, host), answer(query, host), answer(asked, host)
+    public = key.public_key()
+    assert is_signed(public, wire.request_digest(asked), reply)
+    assert is_signed(public, wire.request_digest(query), greeting)
+    assert is_signed(public, wire.request_digest(asked), refusal)
+    assert not is_signed(silo_key().public_key(), wire.request_digest(asked), reply)
+    assert not is_signed(public, wire.request_digest(again), reply)
+    reply.content[wire.PARAMETERS] = wire.packed_vector(vector(1.0))
+    assert not is_signed(public, wire.request_digest(asked), reply)
 
 
 @pytest.mark.parametrize("error", [ValueError(SECRET), DataError(SECRET), MemoryError(SECRET), RecursionError(SECRET)])
@@ -220,40 +275,3 @@ def test_no_message_makes_a_silo_fail_or_pay(host: SiloService, records: dict[st
     content = RecordDict({name: ConfigRecord(values) for name, values in records.items()})
     assert said(answer(message(content, kind), host))["refused"].startswith("[message]")
     assert host.ledger.head == head
-
-
-# As a plain flower-supernode runs it.
-
-
-def context(**config: str) -> Context:
-    return Context(run_id=7, node_id=2, node_config=config, state=RecordDict(), run_config={"charter": "other.toml"})
-
-
-@pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
-def test_the_app_answers_by_the_charter_of_its_node(tmp_path: Path, kind: str) -> None:
-    path = write_charter(tmp_path)
-    reply = app(ask(task(), kind=kind), context(charter=str(path)))
-    assert said(reply)["silo"] == "north"
-    assert ("refused" in said(reply)) == (kind == "evaluate")
-
-
-def test_what_the_app_spends_lasts(tmp_path: Path) -> None:
-    path = write_charter(tmp_path)
-    for _ in range(2):
-        app(ask(task()), context(charter=str(path)))
-    with open_silo(load_charter(path)) as host:
-        (run,) = host.ledger.book.runs.values()
-        assert run.reserved == {"north": 4}
-
-
-def test_an_app_that_cannot_open_its_silo_says_so_in_general_words_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = write_charter(tmp_path)
-    (tmp_path / "visits.csv").write_text(f"person,a,b,c,ill\n{SECRET},1,2,3,maybe\n")
-    for config in ({"charter": str(path)}, {"charter": str(tmp_path / "none.toml")}, {}):
-        reply = app(ask(task()), context(**config))
-        assert reply.has_content()
-        assert said(reply) == {"refused": FAILED}
-        assert SECRET not in str(reply)
-    assert "maybe" in caplog.text

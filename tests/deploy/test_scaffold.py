@@ -8,17 +8,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_private_key,
-    load_ssh_private_key,
-    load_ssh_public_key,
-)
 from typer.testing import CliRunner
 
 from wholegrain.cli.app import app
+from wholegrain.deploy.admission_request import read_request
+from wholegrain.deploy.certificates import Authority, load_private_key, load_public_key
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.scaffold import FederationDraft, write_federation
 from wholegrain.errors import RunError, SpecError
@@ -27,7 +21,7 @@ from wholegrain.policies.policy import FixedNoise
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.planning import plan_federation
-from wholegrain.runs.spec import ModelSpec, load
+from wholegrain.runs.spec import ModelSpec, load, read_roster
 
 SILOS = ("north", "south", "West_2")
 
@@ -45,9 +39,10 @@ def mode(path: Path) -> int:
 
 def test_every_party_has_its_files_and_no_others(federation: Path) -> None:
     files = {str(path.relative_to(federation)) for path in federation.rglob("*") if path.is_file()}
-    server = {"ca.crt", "server.crt", "server.key", "spec.toml", "app/pyproject.toml", "flower/config.toml"}
-    expected = {f"server/{name}" for name in server} | {f"server/keys/{silo}.pub" for silo in SILOS}
-    assert files == expected | {f"{silo}/{name}" for silo in SILOS for name in ("ca.crt", "key", "silo.toml")}
+    server = {"ca.crt", "server.crt", "server.key", "server.toml", "spec.toml", "roster.toml"}
+    expected = {"invitation.toml", "authority/ca.crt", "authority/ca.key"} | {f"server/{name}" for name in server}
+    own = {f"{silo}/{name}" for silo in SILOS for name in ("ca.crt", "key", "silo.toml", f"{silo}.request")}
+    assert files == expected | own
 
 
 @pytest.mark.parametrize("mask", [0, 0o022])
@@ -63,7 +58,8 @@ def test_folders_and_keys_are_closed_to_others_whatever_the_umask(tmp_path: Path
 
 
 def test_private_keys_are_for_their_owner_alone(federation: Path) -> None:
-    private = {federation / "server" / "server.key", *(federation / silo / "key" for silo in SILOS)}
+    private = {federation / "server" / "server.key", federation / "authority" / "ca.key"}
+    private |= {federation / silo / "key" for silo in SILOS}
     for path in private:
         assert mode(path) == 0o600
     for path in federation.rglob("*"):
@@ -81,25 +77,23 @@ def test_private_keys_are_never_readable_by_others_whatever_the_umask(tmp_path: 
 
 
 def test_the_server_knows_each_silos_public_key_and_no_private_one(federation: Path) -> None:
-    seen = set()
+    roster = read_roster(federation / "server" / "roster.toml")
+    assert tuple(roster.silos) == SILOS
     for silo in SILOS:
-        private = load_ssh_private_key((federation / silo / "key").read_bytes(), None)
-        public = load_ssh_public_key((federation / "server" / "keys" / f"{silo}.pub").read_bytes())
-        assert isinstance(private, ec.EllipticCurvePrivateKey)
-        assert isinstance(public, ec.EllipticCurvePublicKey)
-        assert private.curve.name == "secp384r1"
-        assert private.public_key() == public
-        seen.add(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-    assert len(seen) == len(SILOS)
+        private = load_private_key((federation / silo / "key").read_bytes(), "key")
+        assert load_public_key(roster.keys[silo], silo) == private.public_key()
+        assert read_request(federation / silo / f"{silo}.request").key == roster.keys[silo]
+    assert len(set(roster.keys.values())) == len(SILOS)
 
 
-def test_all_silos_trust_the_same_authority_whose_key_nobody_has(federation: Path) -> None:
+def test_all_silos_trust_the_same_authority_whose_key_only_its_folder_has(federation: Path) -> None:
     authority = (federation / "server" / "ca.crt").read_bytes()
     assert all((federation / silo / "ca.crt").read_bytes() == authority for silo in SILOS)
-    key = load_pem_private_key((federation / "server" / "server.key").read_bytes(), None)
-    certificate = ssl.PEM_cert_to_DER_cert(authority.decode())
-    own = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[union-attr]
-    assert own not in certificate
+    key = (federation / "authority" / "ca.key").read_bytes()
+    assert Authority.load(authority, key).pem == authority
+    assert [path for path in federation.rglob("*") if path.is_file() and path.read_bytes() == key] == [
+        federation / "authority" / "ca.key"
+    ]
 
 
 def shake_hands(server: Path, authority: Path, host: str) -> None:
@@ -157,14 +151,13 @@ def test_a_template_with_its_blanks_filled_is_a_careful_charter(federation: Path
         text = text.replace(f'{blank} = "FILL IN"', f"{blank} = {3 if blank == 'high' else 0}")
     for blank in ("items_per_subject", "items", "subjects"):
         text = text.replace(f'\n{blank} = "FILL IN"', f"\n{blank} = 5")
-    text = text.replace("FILL IN", "known")
+    text = text.replace('classes = ["FILL IN"]', 'classes = ["no", "yes"]').replace("FILL IN", "known")
     (tmp_path / "silo.toml").write_text(text)
     charter = load_charter(tmp_path / "silo.toml")
     assert charter.silo == "north"
     assert charter.limit.noise == "secure"
     assert charter.allow.scores == ()
     assert charter.link is not None
-    assert not charter.link.insecure
     assert charter.link.key == str(tmp_path / "key")
 
 
@@ -180,30 +173,19 @@ def test_the_templates_show_how_to_start_from_public_parameters(federation: Path
     assert ModelSpec.model_validate(model).start == asked["start"]
 
 
-def test_silos_have_ports_of_their_own(federation: Path) -> None:
+def test_every_silo_calls_the_same_server(federation: Path) -> None:
     links = [tomllib.loads((federation / silo / "silo.toml").read_text())["link"] for silo in SILOS]
-    assert len({link["port"] for link in links}) == len(SILOS)
     assert {link["address"] for link in links} == {"fl.example.org:8443"}
+
+
+@pytest.mark.parametrize(("host", "listens"), [("fl.example.org", "0.0.0.0"), ("127.0.0.1", "127.0.0.1")])
+def test_a_server_for_this_machine_alone_listens_on_loopback(tmp_path: Path, host: str, listens: str) -> None:
+    write_federation(FederationDraft((), host, 9000), tmp_path / "f")
+    assert tomllib.loads((tmp_path / "f" / "server" / "server.toml").read_text()) == {"host": listens, "port": 9000}
 
 
 def test_a_majority_of_silos_makes_a_round(federation: Path) -> None:
     assert "fewest_silos = 2\n" in (federation / "server" / "spec.toml").read_text()
-
-
-@pytest.mark.parametrize("name", ["plain", 'a"b', "back\\slash", "with space", "ünïcode"])
-def test_the_servers_files_name_its_own_folder_whatever_it_is_called(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / name
-    write_federation(FederationDraft(("a",), "h", 8443), folder)
-    app = tomllib.loads((folder / "server" / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    assert app["config"] == {"spec": str(folder / "server" / "spec.toml"), "out": str(folder / "server" / "run")}
-    link = tomllib.loads((folder / "server" / "flower" / "config.toml").read_text())["superlink"]["federation"]
-    assert link == {"address": "127.0.0.1:8443", "root-certificates": str(folder / "server" / "ca.crt")}
-
-
-def test_the_app_carries_no_code_and_asks_for_no_packages(federation: Path) -> None:
-    project = tomllib.loads((federation / "server" / "app" / "pyproject.toml").read_text())
-    assert project["project"]["dependencies"] == []
-    assert [path.name for path in (federation / "server" / "app").iterdir()] == ["pyproject.toml"]
 
 
 @pytest.mark.parametrize("content", ["file in it", "is a file"])
@@ -225,7 +207,21 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "silos", [(), ("a", "a"), ("server",), ("a b",), ("",), ("../a",), ("a/b",), (".a",), ("-",), ("a\n",), ('a"',)]
+    "silos",
+    [
+        ("a", "a"),
+        ("server",),
+        ("authority",),
+        ("ä",),
+        ("a b",),
+        ("",),
+        ("../a",),
+        ("a/b",),
+        (".a",),
+        ("-",),
+        ("a\n",),
+        ('a"',),
+    ],
 )
 def test_bad_names_are_refused(silos: tuple[str, ...]) -> None:
     with pytest.raises(SpecError):
@@ -249,15 +245,16 @@ def test_the_command_says_who_gets_what(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["federation", "init", str(folder), "--silo", "a", "--silo", "b", "--host", "h"])
     assert done.exit_code == 0
     lines = done.output.splitlines()
-    assert lines[0] == f"Server: {folder / 'server'} (fill in spec.toml)"
-    assert lines[1:] == [f"Silo:   {folder / silo} (for its operator alone; fill in silo.toml)" for silo in "ab"]
+    assert lines[0] == f"Server:     {folder / 'server'} (fill in spec.toml and roster.toml)"
+    assert lines[3:] == [f"Silo:       {folder / silo} (fill in silo.toml)" for silo in "ab"]
 
 
 def test_the_templates_fit_each_other(federation: Path, tmp_path: Path) -> None:
     """A silo that keeps the template's limit can pay for all that the template's spec asks of it."""
     charter = tomllib.loads((federation / "north" / "silo.toml").read_text())
-    text = (federation / "server" / "spec.toml").read_text().replace('["FILL IN"]', "[3]").replace('"FILL IN"', "50")
-    (tmp_path / "spec.toml").write_text(text)
+    for name in ("spec.toml", "roster.toml"):
+        text = (federation / "server" / name).read_text().replace('["FILL IN"]', "[3]").replace('"FILL IN"', "50")
+        (tmp_path / name).write_text(text)
     spec = load(tmp_path / "spec.toml")
     assert spec.federation is not None
     assert spec.ledger.path == str(tmp_path / "ledger.sqlite")

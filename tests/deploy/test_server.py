@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 from backbones import public_model, write_backbone
 from deployment import table, write_charter
@@ -147,11 +147,11 @@ def test_silos_that_start_from_their_copies_train_the_model_of_one_process(publi
     assert all(torch.equal(run.model.state_dict()[name], value) for name, value in expected.model.state_dict().items())
     assert [line["faults"] for line in rounds_of(out)] == [[]] * 3
     sent = [message for message in grid.sent if message.metadata.message_type == "train"]
-    assert {wire.read_vector(message).numel() for message in sent} == {alone.public["trained_parameters"]}
+    assert {wire.read_vector(message).numel() for message in sent} == {alone.public.trained_parameters}
     assert all(set(message.content) == {wire.TASK, wire.PARAMETERS} for message in sent)
     assert {wire.read_task(message).start for message in sent} == {wire.start_task(alone.public)}
     words = dict(conditions(read_run(out, "run")))["Public"]
-    for part in (alone.public["digest"][:16], "made up for a test", "the copy that its own charter names"):
+    for part in (alone.public.digest[:16], "made up for a test", "the copy that its own charter names"):
         assert part in words
 
 
@@ -220,7 +220,7 @@ def test_a_silo_that_refuses_is_on_record_with_its_rule(hosts, tmp_path: Path) -
     for line in rounds_of(out):
         (fault,) = line["faults"]
         assert fault["silo"] == "north"
-        assert fault["reason"].startswith("it refuses: [limit.smallest_noise] a noise multiplier of ")
+        assert fault["reason"].startswith("it refuses: [limit.smallest_noise] the noise multiplier is smaller")
         assert not line["failed"]
 
 
@@ -260,13 +260,6 @@ def test_a_server_has_no_data(hosts) -> None:
     assert prepared.scored == {}
 
 
-def test_an_app_without_its_settings_is_refused(hosts) -> None:
-    for config in ({}, {"spec": "spec.toml"}, {"spec": "spec.toml", "out": 3}):
-        context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-        with pytest.raises(SpecError, match="names no spec or no out"):
-            server.main(grid_of(hosts), context)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -289,14 +282,3 @@ def test_a_plan_made_for_other_facts_is_not_played(hosts, tmp_path: Path, change
 def test_a_model_for_another_shape_is_not_played(hosts, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="it has features = 3, and the plan was made for 4"):
         serve(spec(hosts, federation={"shape": [2, 2]}), tmp_path / "run", grid_of(hosts))
-
-
-def test_an_error_meant_for_people_is_one_line_of_the_log(
-    hosts, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config: dict[str, Any] = {"spec": str(tmp_path / "none.toml"), "out": str(tmp_path / "run")}
-    context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with pytest.raises(SpecError):
-        server.main(grid_of(hosts), context)
-    assert "There is no spec" in caplog.text
-    assert "Traceback" not in caplog.text

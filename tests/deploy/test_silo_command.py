@@ -17,14 +17,14 @@ def test_a_silo_says_where_it_stands(wholegrain: Command, tmp_path: Path) -> Non
     from wholegrain.deploy.client import open_silo
 
     path = write_charter(tmp_path)
-    told = wholegrain("silo", "--policy-file", path, "--check", "--json")
+    told = wholegrain("silo", "--charter", path, "--check", "--json")
     assert told.code == 0
     standing = json.loads(told.out)
     assert (standing["subjects"], standing["epsilon"], standing["epsilon_spent"]) == (40, 4.0, 0.0)
     with open_silo(load_charter(path)) as host:
         host.answer(task(), vector())
-    assert json.loads(wholegrain("silo", "--policy-file", path, "--check", "--json").out)["epsilon_spent"] > 1
-    told = wholegrain("silo", "--policy-file", path, "--check")
+    assert json.loads(wholegrain("silo", "--charter", path, "--check", "--json").out)["epsilon_spent"] > 1
+    told = wholegrain("silo", "--charter", path, "--check")
     assert told.code == 0
     assert "Silo 'north'" in told.out
     assert "smallest_noise" in told.out
@@ -36,7 +36,7 @@ def test_a_charter_that_cannot_be_used_is_one_sentence(wholegrain: Command, tmp_
 
     for changes, said in (({"limit": {"epsilon": "FILL IN"}}, "limit.epsilon"), ({"limit": {"epsilon": 0}}, "epsilon")):
         path = write_charter(tmp_path, **changes)
-        told = wholegrain("silo", "--policy-file", path)
+        told = wholegrain("silo", "--charter", path)
         assert told.code == 2
         (line,) = told.err.splitlines()
         assert line.startswith("error: ")
@@ -44,7 +44,7 @@ def test_a_charter_that_cannot_be_used_is_one_sentence(wholegrain: Command, tmp_
         assert said in line
     (tmp_path / "visits.csv").unlink()
     path.write_text(path.read_text().replace("epsilon = 0", "epsilon = 1"))
-    told = wholegrain("silo", "--policy-file", path, "--check")
+    told = wholegrain("silo", "--charter", path, "--check")
     assert told.code == 2
     assert "visits.csv" in told.err
     assert len(told.err.splitlines()) == 1
@@ -55,6 +55,7 @@ def test_a_charter_that_cannot_be_used_is_one_sentence(wholegrain: Command, tmp_
     [
         ({"allow": {"models": [{"name": "logistik"}]}}, "did you mean 'logistic'"),
         ({"link": {"address": "a:1", "certificates": "ca.crt", "key": "key"}}, "link.certificates names"),
+        ({"link": {"address": "a:1", "port": 9401}}, "unknown key 'link.port'"),
         ({"limit": {"epsilon": 6.0}}, "the ledger holds the budget"),
     ],
     ids=str,
@@ -69,7 +70,7 @@ def test_what_could_never_work_is_found_by_a_check(
 
     with open_silo(load_charter(write_charter(tmp_path))) as host:
         host.answer(task(), vector())
-    told = wholegrain("silo", "--policy-file", write_charter(tmp_path, **changes), "--check")
+    told = wholegrain("silo", "--charter", write_charter(tmp_path, **changes), "--check")
     assert told.code == 2
     assert said in told.err
     assert len(told.err.splitlines()) == 1
@@ -81,11 +82,11 @@ def test_an_operator_sees_the_digest_of_the_start_that_is_agreed_to(wholegrain: 
 
     digest = write_backbone(tmp_path / "public" / "b.safetensors")
     models = [public_model("public/b.safetensors", "low_rank", 2), {"name": "logistic"}]
-    told = wholegrain("silo", "--policy-file", write_charter(tmp_path, allow={"models": models}), "--check", "--json")
+    told = wholegrain("silo", "--charter", write_charter(tmp_path, allow={"models": models}), "--check", "--json")
     assert told.code == 0
     expected = f"mlp from the backbone {digest} (train 'low_rank', rank 2); logistic"
     assert json.loads(told.out)["models"] == expected
-    shown = wholegrain("silo", "--policy-file", tmp_path / "silo.toml", "--check").out
+    shown = wholegrain("silo", "--charter", tmp_path / "silo.toml", "--check").out
     assert digest in "".join(shown.split())
 
 
@@ -115,7 +116,7 @@ def test_a_start_that_cannot_be_used_is_found_by_a_check(
     (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "changed.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     path = write_charter(tmp_path, allow={"models": [{**public_model("b.safetensors", "head"), **model}]})
-    told = wholegrain("silo", "--policy-file", path, "--check")
+    told = wholegrain("silo", "--charter", path, "--check")
     assert told.code == 2
     (line,) = told.err.splitlines()
     assert line.startswith("error: In the charter")
@@ -127,7 +128,7 @@ def test_a_charter_cannot_freeze_what_nobody_trained(wholegrain: Command, tmp_pa
     from deployment import write_charter
 
     models = [{"name": "mlp", "train": "head"}]
-    told = wholegrain("silo", "--policy-file", write_charter(tmp_path, allow={"models": models}), "--check")
+    told = wholegrain("silo", "--charter", write_charter(tmp_path, allow={"models": models}), "--check")
     assert told.code == 2
     assert told.err.startswith("error: In the charter, allow.models.0: model.train = 'head' needs model.start")
 
@@ -165,6 +166,14 @@ def test_without_flower_there_is_a_sentence_that_says_so(
     wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wholegrain.deploy.client", None)  # as if Flower could not be imported there
-    told = wholegrain("silo", "--policy-file", tmp_path / "silo.toml")
+    told = wholegrain("silo", "--charter", tmp_path / "silo.toml")
     assert told.code == 2
-    assert told.err == "error: A silo needs Flower: install wholegrain[flower].\n"
+    assert told.err == "error: A silo needs Flower: pip install 'wholegrain[flower]'.\n"
+
+
+def test_the_charters_former_option_still_works(wholegrain: Command, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from deployment import write_charter
+
+    assert wholegrain("silo", "--policy-file", write_charter(tmp_path), "--check").code == 0
+    assert "--policy-file" not in wholegrain("silo", "--help").out

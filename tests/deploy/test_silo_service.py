@@ -38,6 +38,7 @@ from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Account, TermsRecord
+from wholegrain.privacy.trust import SecureSum
 from wholegrain.silo import training
 from wholegrain.silo.noise_sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
@@ -115,6 +116,7 @@ FORBIDDEN: dict[str, tuple[str, dict[str, Any], Tensor | None]] = {
     "another policy": ("allow.policies", {"policy": "local_item_dp"}, None),
     "no policy of this world": ("allow.policies", {"policy": "nothing"}, None),
     "no noise at all": ("allow.policies", {"policy": "fedavg"}, None),
+    "noise that others should add": ("allow.trust", subject(trust=SecureSum.over(100)), None),
     "less noise": ("limit.smallest_noise", {"noise_multiplier": 0.999}, None),
     "next to no noise": ("limit.smallest_noise", {"noise_multiplier": 1e-300}, None),
     "a larger clip": ("limit.largest_clip", subject(clip_norm=1.001), None),

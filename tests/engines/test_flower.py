@@ -7,13 +7,15 @@ import torch
 
 pytest.importorskip("flwr")
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from deployment import task, text_message, vector
 from grids import Clock, FakeGrid, Node, within_a_server_app
 from wholegrain.engines import wire
-from wholegrain.engines.flower import Flower
+from wholegrain.engines.flower import FORGED, Flower
+from wholegrain.engines.signatures import sign_answer
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 
@@ -293,3 +295,86 @@ def test_a_silo_that_is_not_what_the_plan_was_made_for_is_asked_for_nothing() ->
     assert answers["west"] == "it has items = 10, and the plan was made for 11"
     assert answers["north"] == "update"
     assert 13 not in grid.asked("train")
+
+
+# Names are bound to keys.
+
+KEYS = {name: ec.generate_private_key(ec.SECP384R1()) for name in NAMES}
+PUBLIC = {name: key.public_key() for name, key in KEYS.items()}
+
+
+def signing(name: str, update: float = 0.0, key: str | None = None) -> Node:
+    """A silo that signs what it says, with its own key or with another's."""
+
+    def answer(message: Message) -> RecordDict:
+        content = silo(name, update)(message)
+        assert isinstance(content, RecordDict)
+        sign_answer(KEYS[key or name], message, content)
+        return content
+
+    return answer
+
+
+def keyed(grid: Grid) -> Flower:
+    return Flower(grid, {name: task() for name in NAMES}, 5, keys=PUBLIC)
+
+
+def test_silos_that_sign_with_their_keys_are_heard() -> None:
+    nodes = {number: signing(name, number) for number, name in enumerate(NAMES, start=11)}
+    assert set(told(play(keyed(FakeGrid(nodes)))).values()) == {"update"}
+
+
+@pytest.mark.parametrize(
+    "impostor",
+    [silo("north", 100), signing("north", 100, key="south"), signing("", key="north")],
+    ids=["no signature", "another silo's key", "no name"],
+)
+def test_an_impostor_neither_replaces_a_silo_nor_ends_the_run(impostor: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """It comes first and last, and says that its sizes are others, too, which would abort the run."""
+    real = {number: signing(name, 1) for number, name in enumerate(NAMES, start=11)}
+    grid = FakeGrid({10: impostor, **real, 99: impostor})
+    engine = keyed(grid)
+    engine.expected = {"north": {"items": 10}}
+    answers = play(engine)
+    assert set(told(answers).values()) == {"update"}
+    assert all(isinstance(each, SiloUpdate) and each.vector[0] == 2 for each in answers)
+    assert not engine.misfits
+    assert not {10, 99} & set(grid.asked("train"))
+    assert "without that silo's key: it is refused" in caplog.text
+
+
+def test_an_answer_that_somebody_else_signed_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+    def turncoat(message: Message) -> RecordDict | Error | None:
+        return signing("south", 1, key=None if message.metadata.message_type == "query" else "west")(message)
+
+    nodes = {11: signing("north", 1), 12: turncoat, 13: signing("west", 1)}
+    answers = told(play(keyed(FakeGrid(nodes))))
+    assert answers == {"north": "update", "south": FORGED, "west": "update"}
+    assert FORGED in caplog.text
+
+
+def test_an_answer_of_an_earlier_round_is_not_taken_again() -> None:
+    kept: dict[str, RecordDict] = {}
+
+    def replaying(message: Message) -> RecordDict | Error | None:
+        kind = message.metadata.message_type
+        if kind not in kept:
+            found = signing("south", 1)(message)
+            assert isinstance(found, RecordDict)
+            kept[kind] = found
+        return kept[kind]
+
+    engine = keyed(FakeGrid({11: signing("north"), 12: replaying, 13: signing("west")}))
+    assert told(play(engine))["south"] == "update"
+    assert told(play(engine))["south"] == FORGED, "not even of the same round, asked again"
+    assert told(play(engine, round=1))["south"] == FORGED
+
+
+def test_a_silo_whose_key_is_revoked_in_a_run_is_not_heard_any_more() -> None:
+    nodes = {number: signing(name, 1) for number, name in enumerate(NAMES, start=11)}
+    engine = keyed(FakeGrid(nodes))
+    live = dict(PUBLIC)
+    engine.keys = live
+    play(engine)
+    del live["west"]
+    assert told(play(engine, round=1))["west"] == FORGED

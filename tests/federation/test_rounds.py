@@ -22,8 +22,9 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import BudgetError, LedgerError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
-from wholegrain.federation.rounds import Aggregation, RoundRecord, State, rounds
-from wholegrain.federation.server_optimiser import Average, Momentum, Server
+from wholegrain.federation.rounds import Aggregation, RoundResult, State, rounds
+from wholegrain.federation.server_optimiser import Momentum, Server
+from wholegrain.federation.server_settings import Average, ServerSettings
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
@@ -75,7 +76,7 @@ def recording(epsilon: float | None = None, **changes: int) -> Recording:
     return Recording(open_guard(epsilon, terms=TERMS), **changes)
 
 
-def play(engine: Recording, horizon: Horizon = HORIZON, start: int = 0) -> list[RoundRecord]:
+def play(engine: Recording, horizon: Horizon = HORIZON, start: int = 0) -> list[RoundResult]:
     return list(rounds(State(start, torch.zeros(2)), horizon, engine, engine.guard, PLAIN))
 
 
@@ -87,11 +88,11 @@ def test_each_round_is_reserved_and_then_trained() -> None:
     engine = recording()
     records = play(engine)
     assert engine.asked == [Asked(n, SILOS, 5, each(5 * n + 5), each(5 * n)) for n in range(4)]
-    assert [record.state.round for record in records] == [1, 2, 3, 4]
-    assert [record.state.vector.tolist() for record in records] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
-    assert [record.epsilon for record in records] == [15, 30, 45, 60]
-    assert all(record.cohort == SILOS for record in records)
-    assert not any(record.failed or record.faults for record in records)
+    assert [played.state.round for played in records] == [1, 2, 3, 4]
+    assert [played.state.vector.tolist() for played in records] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
+    assert [played.record.epsilon for played in records] == [15, 30, 45, 60]
+    assert all(played.record.cohort == SILOS for played in records)
+    assert not any(played.record.failed or played.record.faults for played in records)
     assert spent(engine.guard) == confirmed(engine.guard) == HORIZON.releases()
 
 
@@ -113,15 +114,15 @@ def test_what_a_round_costs_is_on_disk_before_any_silo_is_asked(tmp_path: Path) 
 def test_cohorts_are_what_the_horizon_says() -> None:
     engine, horizon = recording(), Horizon(silos=SILOS, rounds=6, steps=2, cohort_size=2, seed=3)
     records = play(engine, horizon)
-    assert [record.cohort for record in records] == [horizon.cohort(number) for number in range(6)]
-    assert [asked.silos for asked in engine.asked] == [record.cohort for record in records]
+    assert [played.record.cohort for played in records] == [horizon.cohort(number) for number in range(6)]
+    assert [asked.silos for asked in engine.asked] == [played.record.cohort for played in records]
     assert spent(engine.guard) == confirmed(engine.guard) == horizon.releases()
 
 
 def test_a_refused_round_asks_no_silo() -> None:
     engine = recording(epsilon=30.0)
     playing = rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, PLAIN)
-    assert [next(playing).epsilon, next(playing).epsilon] == [15, 30]
+    assert [next(playing).record.epsilon, next(playing).record.epsilon] == [15, 30]
     with pytest.raises(BudgetError, match="Round 2"):
         next(playing)
     assert len(engine.asked) == 2
@@ -199,13 +200,13 @@ def test_a_silo_that_gives_nothing_usable_is_left_out_recorded_and_has_paid(
 ) -> None:
     engine = failing(answer, b={1})
     records = play(engine)
-    assert [len(record.faults) for record in records] == [0, 1, 0, 0]
-    (fault,) = records[1].faults
+    assert [len(played.record.faults) for played in records] == [0, 1, 0, 0]
+    (fault,) = records[1].record.faults
     assert fault.silo == "b"
     assert reason in fault.reason
-    assert not any(record.failed for record in records)
-    assert [record.state.vector.tolist() for record in records] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
-    assert [record.epsilon for record in records] == [15, 30, 45, 60]
+    assert not any(played.record.failed for played in records)
+    assert [played.state.vector.tolist() for played in records] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
+    assert [played.record.epsilon for played in records] == [15, 30, 45, 60]
     assert spent(engine.guard) == each(20)
     assert confirmed(engine.guard) == each(20) | {"b": 20 if arrives else 15}
 
@@ -221,9 +222,9 @@ def test_the_mean_is_that_of_the_others_by_their_weights() -> None:
 
     engine = Different(open_guard(terms=TERMS))
     by_weight = Aggregation({"a": 1.0, "b": 100.0, "c": 3.0})
-    (record,) = rounds(State(3, torch.zeros(2)), HORIZON, engine, engine.guard, by_weight)
-    assert record.state.vector.tolist() == [7.0, 7.0]
-    assert not record.failed
+    (played,) = rounds(State(3, torch.zeros(2)), HORIZON, engine, engine.guard, by_weight)
+    assert played.state.vector.tolist() == [7.0, 7.0]
+    assert not played.record.failed
 
 
 @every_fault
@@ -235,13 +236,13 @@ def test_a_round_with_too_few_fails_stays_where_it_was_and_the_run_goes_on(
     engine = failing(answer, a={1}, b={1})
     averaged = Aggregation(PLAIN.weights, fewest)
     records = list(rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, averaged))
-    assert [record.failed for record in records] == [False, failed, False, False]
-    assert [fault.silo for fault in records[1].faults] == ["a", "b"]
-    assert [record.state.round for record in records] == [1, 2, 3, 4]
+    assert [played.record.failed for played in records] == [False, failed, False, False]
+    assert [fault.silo for fault in records[1].record.faults] == ["a", "b"]
+    assert [played.state.round for played in records] == [1, 2, 3, 4]
     values = [1.0, 1.0, 2.0, 3.0] if failed else [1.0, 2.0, 3.0, 4.0]
-    assert [record.state.vector.tolist() for record in records] == [[n, n] for n in values]
+    assert [played.state.vector.tolist() for played in records] == [[n, n] for n in values]
     # A failed round is paid for like any other, and whatever arrived is released, used or not.
-    assert [record.epsilon for record in records] == [15, 30, 45, 60]
+    assert [played.record.epsilon for played in records] == [15, 30, 45, 60]
     assert spent(engine.guard) == each(20)
     here = 20 if arrives else 15
     assert confirmed(engine.guard) == {"a": here, "b": here, "c": 20}
@@ -251,7 +252,7 @@ def test_a_round_in_which_nobody_answers_fails_even_if_none_was_needed() -> None
     engine = failing(FAULTS["fails"][0], a={0}, b={0}, c={0})
     averaged = Aggregation(PLAIN.weights, fewest=0)
     first = next(rounds(State(0, torch.ones(2)), HORIZON, engine, engine.guard, averaged))
-    assert first.failed
+    assert first.record.failed
     assert first.state.vector.tolist() == [1.0, 1.0]
     assert (spent(engine.guard), confirmed(engine.guard)) == (each(5), {})
 
@@ -263,8 +264,8 @@ def test_an_engine_that_answers_for_nobody_makes_a_failed_round() -> None:
 
     engine = Silent(open_guard(terms=TERMS))
     first = next(rounds(State(0, torch.ones(2)), HORIZON, engine, engine.guard, PLAIN))
-    assert first.failed
-    assert first.faults == ()
+    assert first.record.failed
+    assert first.record.faults == ()
     assert (spent(engine.guard), confirmed(engine.guard)) == (each(5), {})
 
 
@@ -284,8 +285,8 @@ def test_an_answer_that_was_not_asked_for_is_not_used(silo: str) -> None:
     """A late one, say, of another round: it is not paid for in this one."""
     horizon = Horizon(silos=SILOS, rounds=1, steps=5, cohort_size=2, seed=0)
     assert horizon.cohort(0) == ("a", "b")
-    (record,) = play(Uninvited(open_guard(terms=TERMS), extra=silo), horizon)
-    assert record.state.vector.tolist() == [1.0, 1.0]
+    (played,) = play(Uninvited(open_guard(terms=TERMS), extra=silo), horizon)
+    assert played.state.vector.tolist() == [1.0, 1.0]
 
 
 LONG = Horizon(silos=SILOS, rounds=9, steps=5)
@@ -300,7 +301,7 @@ def test_three_failed_rounds_in_a_row_end_the_run(
     engine = failing(answer, a=always, b=always, c=always)
     playing = rounds(State(0, torch.zeros(2)), LONG, engine, engine.guard, PLAIN)
     records = [next(playing) for _ in range(since + 3)]
-    assert [record.failed for record in records] == [False] * since + [True] * 3
+    assert [played.record.failed for played in records] == [False] * since + [True] * 3
     with pytest.raises(RunError, match=f"Rounds {since} to {since + 2} failed one after the other") as end:
         next(playing)
     assert "silo 'a' failed: " in str(end.value)
@@ -314,7 +315,7 @@ def test_failed_rounds_that_are_not_in_a_row_do_not_end_the_run() -> None:
     often = {0, 1, 3, 4, 6, 7}
     engine = failing(FAULTS["fails"][0], a=often, b=often, c=often)
     records = play(engine, LONG)
-    assert [record.failed for record in records] == [True, True, False] * 3
+    assert [played.record.failed for played in records] == [True, True, False] * 3
     assert records[-1].state.vector.tolist() == [3.0, 3.0]
     assert spent(engine.guard) == each(5 * 9)
     assert confirmed(engine.guard) == each(5 * 3)
@@ -323,14 +324,14 @@ def test_failed_rounds_that_are_not_in_a_row_do_not_end_the_run() -> None:
 def test_a_run_whose_last_rounds_fail_still_comes_to_its_end() -> None:
     late = {2, 3}
     engine = failing(FAULTS["fails"][0], a=late, b=late, c=late)
-    assert [record.failed for record in play(engine)] == [False, False, True, True]
+    assert [played.record.failed for played in play(engine)] == [False, False, True, True]
 
 
 def test_a_failed_round_tried_again_from_the_same_parameters_is_another_round() -> None:
     """The parameters stay, but the next round has noise of its own: it is paid for by itself."""
     engine = failing(FAULTS["fails"][0], epsilon=30.0, a={0}, b={0}, c={0})
     playing = rounds(State(0, torch.zeros(2)), HORIZON, engine, engine.guard, PLAIN)
-    assert [next(playing).epsilon, next(playing).epsilon] == [15, 30]
+    assert [next(playing).record.epsilon, next(playing).record.epsilon] == [15, 30]
     with pytest.raises(BudgetError, match="Round 2"):
         next(playing)
 
@@ -339,8 +340,8 @@ def test_faults_in_cohorts_are_paid_by_the_cohort_alone() -> None:
     horizon = Horizon(silos=SILOS, rounds=6, steps=2, cohort_size=2, seed=3)
     engine = failing(FAULTS["fails"][0], a=range(6))
     records = play(engine, horizon)
-    assert [[fault.silo for fault in record.faults] for record in records] == [
-        ["a"] if "a" in record.cohort else [] for record in records
+    assert [[fault.silo for fault in played.record.faults] for played in records] == [
+        ["a"] if "a" in played.record.cohort else [] for played in records
     ]
     assert spent(engine.guard) == horizon.releases()
     assert confirmed(engine.guard) == {silo: n for silo, n in horizon.releases().items() if silo != "a"}
@@ -406,19 +407,19 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(stopped_after: int, cohor
     saved = unbroken[stopped_after - 1].state
     afresh, _ = engine(gradients)
     resumed = list(rounds(saved, horizon, afresh, open_guard(terms=TERMS), PLAIN))
-    assert [record.state.round for record in resumed] == list(range(stopped_after + 1, 7))
-    for record, before in zip(resumed, unbroken[stopped_after:], strict=True):
-        assert torch.equal(record.state.vector, before.state.vector)
-        assert record.cohort == before.cohort
+    assert [played.state.round for played in resumed] == list(range(stopped_after + 1, 7))
+    for played, before in zip(resumed, unbroken[stopped_after:], strict=True):
+        assert torch.equal(played.state.vector, before.state.vector)
+        assert played.record.cohort == before.record.cohort
 
 
 def test_later_rounds_leave_earlier_states_alone() -> None:
     carrier, start = engine()
     kept = start.clone()
     copies, states = [], []
-    for record in rounds(State(0, start), HORIZON, carrier, open_guard(terms=TERMS), PLAIN):
-        states.append(record.state.vector)
-        copies.append(record.state.vector.clone())
+    for played in rounds(State(0, start), HORIZON, carrier, open_guard(terms=TERMS), PLAIN):
+        states.append(played.state.vector)
+        copies.append(played.state.vector.clone())
     assert torch.equal(start, kept)
     assert all(torch.equal(state, copy) for state, copy in zip(states, copies, strict=True))
     assert not torch.equal(states[0], states[1])
@@ -432,13 +433,13 @@ def test_a_silo_that_raises_is_a_fault_and_the_others_train_as_ever() -> None:
     broken = Silo(carrier.silos["b"].facts, replace(carrier.silos["b"].data, targets=np.full(40, 7)))
     limping = replace(carrier, silos={**carrier.silos, "b": broken})
     guard = open_guard(terms=TERMS)
-    (record,) = rounds(State(3, start), HORIZON, limping, guard, PLAIN)
-    (fault,) = record.faults
+    (played,) = rounds(State(3, start), HORIZON, limping, guard, PLAIN)
+    (fault,) = played.record.faults
     assert fault.silo == "b"
     assert fault.reason == "RuntimeError"  # and not what it says: that may name private values
     alone = replace(HORIZON, silos=("a", "c"))
     (expected,) = rounds(State(3, start), alone, carrier, open_guard(terms=TERMS), PLAIN)
-    assert torch.equal(record.state.vector, expected.state.vector)
+    assert torch.equal(played.state.vector, expected.state.vector)
     assert spent(guard) == each(5)
     assert confirmed(guard) == each(5, ("a", "c"))
 
@@ -455,11 +456,11 @@ class Huge:
 
 
 def test_a_round_that_fails_leaves_what_the_server_remembers_and_one_that_overflows_fails() -> None:
-    server = Server(optimiser=Momentum(), learning_rate=10.0, average=Average.EXPONENTIAL)
+    server = Server(optimiser=Momentum(), settings=ServerSettings(learning_rate=10.0, average=Average.EXPONENTIAL))
     averaged = Aggregation(PLAIN.weights, server=server)
     playing = list(rounds(State(0, torch.zeros(2)), HORIZON, Huge(), open_guard(terms=TERMS), averaged))
-    assert [record.failed for record in playing] == [False, True, True, False]
-    kept = [record.state.memory for record in playing[:3]]
+    assert [played.record.failed for played in playing] == [False, True, True, False]
+    kept = [played.state.memory for played in playing[:3]]
     assert kept[0].keys() == {"speed", "average", "averages"}
     for memory in kept[1:]:
         assert all(torch.equal(memory[name], value) for name, value in kept[0].items())

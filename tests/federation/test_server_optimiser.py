@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from wholegrain.federation.server_optimiser import NOTHING, PLAIN, Adam, Average, Memory, Momentum, Server
+from wholegrain.federation.server_optimiser import NOTHING, PLAIN, Adam, Memory, Momentum, Server
+from wholegrain.federation.server_settings import Average, ServerSettings
 
 ROUNDS = 8
 
@@ -42,20 +43,20 @@ def test_by_default_the_mean_is_taken_to_the_last_bit() -> None:
     vector, memory = PLAIN.move(torch.ones(3), mean, NOTHING, 0, ROUNDS)
     assert vector is mean
     assert not memory
-    assert PLAIN.shown(vector, memory) is mean
+    assert PLAIN.choose_parameters(vector, memory) is mean
 
 
 def test_momentum_and_adam_are_torchs() -> None:
-    momentum = Server(optimiser=Momentum(0.8), learning_rate=0.3)
+    momentum = Server(optimiser=Momentum(0.8), settings=ServerSettings(learning_rate=0.3))
     assert_close(played(momentum)[0], by_torch(torch.optim.SGD, lr=0.3, momentum=0.8))
-    adam = Server(optimiser=Adam(), learning_rate=0.1)
+    adam = Server(optimiser=Adam(), settings=ServerSettings(learning_rate=0.1))
     assert_close(played(adam)[0], by_torch(torch.optim.Adam, lr=0.1, betas=(0.9, 0.99)))
 
 
 @pytest.mark.parametrize(("schedule", "paces"), [("constant", [2.0, 2.0, 2.0]), ("linear", [2.0, 1.5, 0.5]),
                                                  ("cosine", [2.0, 1.7071068, 0.2928932])])  # fmt: skip
 def test_schedules_go_from_the_learning_rate_to_nothing(schedule: str, paces: list[float]) -> None:
-    server = Server(learning_rate=2.0, schedule=schedule)
+    server = Server(settings=ServerSettings(learning_rate=2.0, schedule=schedule))
     assert [server.pace(round, 8) for round in (0, 2, 6)] == pytest.approx(paces)
     assert server.noise_share(2, 8) == pytest.approx(paces[1])
     moved, _ = server.move(torch.zeros(2), torch.ones(2), NOTHING, 2, 8)
@@ -68,26 +69,26 @@ def test_where_the_past_decides_no_share_of_noise_is_named() -> None:
 
 @pytest.mark.parametrize("tail", [0.25, 0.5, 1.0, 0.01])
 def test_the_tail_is_the_mean_of_the_last_rounds(tail: float) -> None:
-    server = Server(average=Average.TAIL, tail=tail)
+    server = Server(settings=ServerSettings(average=Average.TAIL, tail=tail))
     path, memory = played(server)
     last = max(1, round(tail * ROUNDS))
-    assert torch.allclose(server.shown(path[-1], memory), torch.stack(path[-last:]).mean(0), atol=1e-6)
+    assert torch.allclose(server.choose_parameters(path[-1], memory), torch.stack(path[-last:]).mean(0), atol=1e-6)
 
 
 def test_until_the_tail_begins_the_parameters_themselves_are_shown() -> None:
-    server = Server(average=Average.TAIL, tail=0.25)
+    server = Server(settings=ServerSettings(average=Average.TAIL, tail=0.25))
     vector, memory = server.move(torch.zeros(2), torch.ones(2), NOTHING, 0, ROUNDS)
-    assert server.shown(vector, memory) is vector
+    assert server.choose_parameters(vector, memory) is vector
 
 
 def test_an_exponential_average_counts_earlier_rounds_less() -> None:
-    server = Server(average=Average.EXPONENTIAL, decay=0.7)
+    server = Server(settings=ServerSettings(average=Average.EXPONENTIAL, decay=0.7))
     path, memory = played(server)
     expected = path[0]
     for vector in path[1:]:
         expected = 0.7 * expected + 0.3 * vector
-    assert torch.allclose(server.shown(path[-1], memory), expected, atol=1e-6)
+    assert torch.allclose(server.choose_parameters(path[-1], memory), expected, atol=1e-6)
 
 
 def test_averaging_does_not_change_the_path() -> None:
-    assert_close(played(Server(average=Average.TAIL))[0], played(Server())[0])
+    assert_close(played(Server(settings=ServerSettings(average=Average.TAIL)))[0], played(Server())[0])

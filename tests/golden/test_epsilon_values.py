@@ -8,7 +8,14 @@ from wholegrain.policies.as_printed import group_noise, higradavg_noise, item_no
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
 from wholegrain.privacy.calibration import calibrate_noise
 from wholegrain.privacy.definitions import Budget
-from wholegrain.privacy.events import gaussian, group_by_poisson, presence, repeat, sampled_gaussian
+from wholegrain.privacy.events import (
+    gaussian,
+    group_by_poisson,
+    presence,
+    repeat,
+    sampled_gaussian,
+    sum_over_silos,
+)
 
 DELTA = 1e-5
 FOUR = Budget(4.0, DELTA)
@@ -36,6 +43,10 @@ def higradavg(q, items, sigma, steps):
     return repeat(sampled_gaussian(presence(q, items), sigma), steps)
 
 
+def summed(rate, sigma, rounds, silos, *, shared=False):
+    return repeat(sum_over_silos(sigma, [1 - rate, rate], silos, shared=shared), rounds)
+
+
 EPSILONS = [
     # accountant, event, ε at δ = 1e-5
     (RDP, poisson(0.01, 1.0, 1000), "2.1014"),
@@ -54,6 +65,18 @@ EPSILONS = [
     (PLD, poisson(FEMNIST, SIGMA_1, 16 * 25 * 50), "8.255"),
     (PLD, mixture(FEMNIST, 7, SIGMA_3, LOTS), "9.39"),  # σ_3, and subjects with more than 3 items in the silo
     (PLD, mixture(FEMNIST, 20, SIGMA_3, LOTS), "37.2"),
+    (PLD, summed(1.0, 15.0, 60, 1), "2.0663"),  # secure sums: spans known, or everybody in one silo
+    (PLD, summed(1.0, 15.0, 60, 12, shared=True), "2.0663"),
+    (PLD, summed(0.1, 1.5, 200, 1), "5.054"),
+    (PLD, summed(0.1, 2 * 1.5, 200, 2), "4.408"),  # weights 1/m: the same as m times the noise
+    (PLD, summed(0.1, 4 * 1.5, 200, 4), "4.215"),  # and, without weights, M = 4 at σ = 6
+    (PLD, summed(0.1, 8 * 1.5, 200, 8), "4.145"),
+    (PLD, summed(0.1, 16 * 1.5, 200, 16), "4.115"),
+    (PLD, summed(0.5, 5.0, 100, 1), "4.488"),
+    (PLD, summed(0.5, 2 * 5.0, 100, 2), "4.430"),
+    (PLD, summed(0.5, 4 * 5.0, 100, 4), "4.403"),
+    (PLD, summed(0.5, 8 * 5.0, 100, 8), "4.390"),
+    (PLD, summed(0.5, 16 * 5.0, 100, 16), "4.383"),
 ]
 
 PRINTED_NOISE = [

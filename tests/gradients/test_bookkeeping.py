@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from wholegrain.gradients import bookkeeping, ghost_norms
-from wholegrain.gradients.bookkeeping import Rows, Slot, chunks
+from wholegrain.gradients.bookkeeping import Rows, chunks
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.ghost_norms import Outer
-from wholegrain.gradients.gradient_norms import gradient_lengths
+from wholegrain.gradients.gradient_norms import gradient_lengths, merge_uses
+from wholegrain.gradients.parameter_sums import SingleSums
+from wholegrain.gradients.parameters import Slot
 
 W, B, V = Slot("w"), Slot("b"), Slot("v")
 
@@ -47,12 +49,13 @@ def test_outer(
     slots = tuple(Slot(f"b{k}") for k in range(biases))
     share = Outer(turn(outward), ((W, turn(inward)),), slots, positions_first=first)
     weights = drawn(2, units.count)
-    views = {"w": torch.zeros(*widths, dtype=torch.float64)} | {slot.name: torch.zeros_like(bias[0]) for slot in slots}
+    views = {"w": torch.full(widths, torch.nan, dtype=torch.float64)}
+    views |= {slot.name: torch.full_like(bias[0], torch.nan) for slot in slots}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ghost_norms, "SMALL", small)
         patch.setattr(bookkeeping, "CHUNK", chunk)
         torch.testing.assert_close(share.lengths(units).squared, expected)
-        share.add(units, units.whole, weights, views)
+        share.add(units, units.whole, weights, SingleSums(views))
     torch.testing.assert_close(views["w"], torch.einsum("u,upq->pq", weights, weight))
     for slot in slots:
         torch.testing.assert_close(views[slot.name], weights @ bias)
@@ -61,26 +64,26 @@ def test_outer(
 def test_two_uses_of_one_parameter_are_summed_before_they_are_squared() -> None:
     units, rows = Units.of_items(3), drawn(0, 3, 4)
     both = [Rows([(W, rows)]), Rows([(W, -rows), (B, rows)])]
-    torch.testing.assert_close(gradient_lengths(both, units).squared, rows.square().sum(1))
+    torch.testing.assert_close(gradient_lengths(merge_uses(both), units).squared, rows.square().sum(1))
 
 
 def test_different_rows_of_one_parameter_are_different_parameters() -> None:
     units, rows = Units.of_items(3), drawn(0, 3, 4)
     apart = [Rows([(Slot("w", (0, 1)), rows)]), Rows([(Slot("w", (1, 2)), rows)])]
-    torch.testing.assert_close(gradient_lengths(apart, units).squared, 2 * rows.square().sum(1))
+    torch.testing.assert_close(gradient_lengths(merge_uses(apart), units).squared, 2 * rows.square().sum(1))
 
 
 def test_shares_that_are_tangled_through_a_third() -> None:
     units, a, b = Units.of_items(3), drawn(0, 3, 4), drawn(1, 3, 4)
     tangled = [Rows([(W, a)]), Rows([(B, b)]), Rows([(W, a), (B, a)]), Rows([(V, b)])]
     expected = (2 * a).square().sum(1) + (a + b).square().sum(1) + b.square().sum(1)
-    torch.testing.assert_close(gradient_lengths(tangled, units).squared, expected)
+    torch.testing.assert_close(gradient_lengths(merge_uses(tangled), units).squared, expected)
 
 
 def test_a_parameter_and_some_of_its_rows() -> None:
     units, whole = Units.of_items(3), drawn(0, 3, 2, 4)
     overlapping = [Rows([(W, whole)]), Rows([(Slot("w", (0, 1)), -whole[:, :1])])]
-    torch.testing.assert_close(gradient_lengths(overlapping, units).squared, whole[:, 1].square().sum(1))
+    torch.testing.assert_close(gradient_lengths(merge_uses(overlapping), units).squared, whole[:, 1].square().sum(1))
 
 
 def test_squares_do_not_change_what_is_held() -> None:
@@ -88,7 +91,7 @@ def test_squares_do_not_change_what_is_held() -> None:
     norms = held.square().sum(1)
     share = Rows([(W, held)], squares=norms.clone())
     for _ in range(2):
-        torch.testing.assert_close(gradient_lengths([share, Rows([(B, held)])], units).squared, 2 * norms)
+        torch.testing.assert_close(gradient_lengths(merge_uses([share, Rows([(B, held)])]), units).squared, 2 * norms)
 
 
 @given(st.integers(0, 50), st.integers(0, 10))

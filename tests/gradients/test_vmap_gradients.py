@@ -157,7 +157,11 @@ def test_neither_model_nor_parameters_are_touched(per: ClipPer, pool: Pool, grad
 
 def test_gradients_are_taken_at_the_vector_and_not_at_the_models_own_parameters() -> None:
     model, vector, inputs, targets = CASES["logistic"].batch(4, seed=0)
-    elsewhere, groups, clip = vector + 1.5, numbered([0, 1, 2, 3]), Clip(ClipPer.ITEM, Pool.SUM, 10.0)
+    elsewhere, groups, clip = (
+        vector + torch.arange(len(vector)) / 7,
+        numbered([0, 1, 2, 3]),
+        Clip(ClipPer.ITEM, Pool.SUM, 10.0),
+    )
     here = vmap_sum.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip).total
     there = vmap_sum.clipped_sum(model, cross_entropy, elsewhere * 2, inputs, targets, groups, clip).total
     slow = reference.clipped_sum(model, cross_entropy, elsewhere * 2, inputs, targets, groups, clip).total

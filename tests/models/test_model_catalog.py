@@ -29,7 +29,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_seed_decides_the_parameters(name: str) -> None:
     first, again, other = (flatten(build(name, features=16, classes=3, seed=seed)) for seed in (4, 4, 5))
     assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    assert torch.equal(first, other) == (name == "logistic")  # which starts at zero
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,6 +1,7 @@
 """The clip theorem: no finite number lets a subject move the sum by more than noise pays for."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import clip_fuzz
 
 SUBJECTS = Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0)
+SUMMED = Clip(ClipPer.SUBJECT, Pool.SUM, 1.0)
+each_clip = pytest.mark.parametrize(
+    "clip", [SUBJECTS, SUMMED, Clip(ClipPer.ITEM, Pool.SUM, 1.0)], ids=["subject", "subject-sum", "item"]
+)
+each_pool = pytest.mark.parametrize("pool", Pool)
 
 
 @pytest.mark.parametrize("kind", clip_fuzz.KINDS)
@@ -43,12 +49,13 @@ def chosen_by_a_server(model: nn.Module) -> Tensor:
     return vector
 
 
-def test_a_norm_that_underflows_is_no_short_norm() -> None:
+@each_pool
+def test_a_norm_that_underflows_is_no_short_norm(pool: Pool) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     vector = chosen_by_a_server(model)
     inputs, targets = torch.rand(5, 4), torch.zeros(5, dtype=torch.int64)
     for norm in (1e-11, 1e-3, 1.0):
-        clip = Clip(ClipPer.SUBJECT, Pool.MEAN, norm)
+        clip = Clip(ClipPer.SUBJECT, pool, norm)
         total = BookKeeping(model, cross_entropy)(vector, inputs, targets, torch.arange(5), clip).total
         assert float(total.double().norm()) <= 5 * norm * (1 + SLACK)
 
@@ -96,17 +103,17 @@ def test_one_subject_among_many_moves_the_sum_by_no_more_than_the_clip_norm(coun
 class Chaos(nn.Module):
     """Outputs that are the sign of a rounding error: of a sum of large numbers that would be zero if it were exact."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, blow_up: float = 1e7) -> None:
         super().__init__()
-        self.large, self.head = nn.Linear(width, width), nn.Linear(width, 2)
+        self.large, self.head, self.blow_up = nn.Linear(width, width), nn.Linear(width, 2), blow_up
 
     def forward(self, x: Tensor) -> Tensor:
         """Whatever is left, blown up."""
-        return self.head((self.large(x) * 1e7).tanh())
+        return self.head((self.large(x) * self.blow_up).tanh())
 
 
 @pytest.mark.parametrize("width", [3, 5, 7, 16, 37, 64])
-@pytest.mark.parametrize("clip", [SUBJECTS, Clip(ClipPer.ITEM, Pool.SUM, 1.0)], ids=["subject", "item"])
+@each_clip
 def test_others_stay_the_same_to_the_last_bit_when_somebody_leaves(width: int, clip: Clip) -> None:
     """Under these parameters a last bit decides on a gradient's sign: others would turn round with it."""
     draws = torch.Generator().manual_seed(3)
@@ -130,6 +137,48 @@ def test_others_stay_the_same_to_the_last_bit_when_somebody_leaves(width: int, c
         assert float((whole - total(np.delete(np.arange(count), gone))).norm()) <= 1 + SLACK
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("width", "count"), [(5, 41), (37, 300), (256, 130)])
+@each_clip
+def test_two_threads_and_double_precision_leave_others_the_same(
+    kind: torch.dtype, width: int, count: int, clip: Clip
+) -> None:
+    """Two items each; a last bit of either precision decides on a gradient's sign."""
+    blow_up = 1e7 if kind is torch.float32 else 1e16
+    draws = torch.Generator().manual_seed(3)
+    model = Chaos(width, blow_up).to(kind)
+    vector = flatten(model)
+    views = Layout.of(model).views(vector)
+    noise = torch.randn(width, width, generator=draws, dtype=kind)
+    views["large.weight"].copy_(noise - noise.mean(1, keepdim=True))
+    views["large.bias"].zero_()
+    subjects = np.repeat(np.arange(count // 2), 2)
+    inputs = torch.ones(len(subjects), width, dtype=kind) * (1 + torch.arange(len(subjects))[:, None] % 7)
+    targets, table = torch.from_numpy(subjects % 2), scatter_codes(subjects * 7919)
+    engine = BookKeeping(model, cross_entropy)
+
+    def total(left: np.ndarray) -> Tensor:
+        _, groups = np.unique(subjects[left], return_inverse=True)
+        buckets = Buckets(table, left, count / 2, float(count), largest=2)
+        return engine(vector, inputs[left], targets[left], torch.from_numpy(groups), clip, buckets).total.double()
+
+    everybody = np.arange(len(subjects))
+    whole = total(everybody)
+    allowed = (1 if clip.per is ClipPer.SUBJECT else 2) * (1 + SLACK)
+    for gone in (0, count // 4, count // 2 - 1):
+        moved = whole - total(everybody[subjects != gone])
+        assert 0.5 <= float(moved.norm()) <= allowed
+
+
 def test_sizes_are_tried_once_and_odd_ones_are_filled_up() -> None:
     asked = []
 
@@ -138,10 +187,10 @@ def test_sizes_are_tried_once_and_odd_ones_are_filled_up() -> None:
         place = torch.arange(size)
         return [torch.where((place >= size - size % 16), 1.0, 0.0)[:, None]]  # a rest that is computed otherwise
 
-    sizes = batch_invariance.TriedSizes.of(rows, period=3, multiple=1)
+    sizes = batch_invariance.SteadySizes.of(rows, period=3, multiple=1)
     assert sizes is not None
     assert sizes.multiple == batch_invariance.WIDE
-    assert [sizes.fitting(items) for items in (3, 17, 17, 65)] == [32, 32, 32, 96]
+    assert [sizes.fit(items) for items in (3, 17, 17, 65)] == [32, 32, 32, 96]
     assert asked.count(96) == 1
 
 
@@ -181,11 +230,12 @@ def moved(engine: BookKeeping, vector: Tensor, people: int, items: int, clip: Cl
     return float((total(everybody) - total(everybody[items:])).norm()) / clip.norm
 
 
+@each_pool
 @pytest.mark.parametrize(("width", "items"), [(4099, 16), (65, 3), (2049, 5)])
-def test_a_subjects_gradient_does_not_depend_on_its_place_among_others(width: int, items: int) -> None:
+def test_a_subjects_gradient_does_not_depend_on_its_place_among_others(width: int, items: int, pool: Pool) -> None:
     """Rows of odd length, several of one subject: products of matrices round by where these begin in memory."""
     model = nn.Sequential(nn.Linear(width, 2))
-    clip = Clip(ClipPer.SUBJECT, Pool.MEAN, 1e-9)
+    clip = Clip(ClipPer.SUBJECT, pool, 1e-9)
     assert moved(BookKeeping(model, cross_entropy), flatten(model) * 0, 40, items, clip, width) <= 1 + SLACK
 
 
@@ -237,7 +287,7 @@ def test_no_value_is_left_over_where_a_function_is_vectorised(width: int, multip
     engine = BookKeeping(model, cross_entropy)
     engine(flatten(model), torch.rand(9, 5), torch.arange(9), torch.arange(9), SUBJECTS)
     assert engine._chosen is not None
-    assert isinstance(engine._chosen.sizes, batch_invariance.TriedSizes)
+    assert isinstance(engine._chosen.sizes, batch_invariance.SteadySizes)
     assert engine._chosen.sizes.multiple == multiple
 
 
@@ -256,7 +306,7 @@ def test_a_gradient_that_is_formed_by_place_is_noticed(monkeypatch: pytest.Monke
         return found if out is None else out.copy_(found)
 
     model = nn.Sequential(nn.Linear(3, 2), MeanOfPositions())
-    for kernel, kind in ((real, batch_invariance.TriedSizes), (by_place, batch_invariance.FixedPlaces)):
+    for kernel, kind in ((real, batch_invariance.SteadySizes), (by_place, batch_invariance.FixedPlaces)):
         monkeypatch.setattr(torch, "bmm", kernel)
         engine = BookKeeping(model, cross_entropy)
         engine(flatten(model), torch.rand(9, 8, 3), torch.zeros(9, dtype=torch.int64), torch.arange(9), SUBJECTS)

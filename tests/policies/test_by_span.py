@@ -23,7 +23,7 @@ from wholegrain.policies.guarantees import federation_epsilon, obstacles, terms
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, PolicySettings, find
+from wholegrain.policies.policy_catalog import PolicySettings, make_row
 from wholegrain.privacy.accountants import DEFAULT
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.events import compose, gaussian, repeat
@@ -42,7 +42,7 @@ def facts(name: str, *, knows: bool = True) -> SiloFacts:
 
 
 def row(name: str, noise: float = 1.0, clip_norm: float = 1.0) -> tuple[Policy, SiloFacts]:
-    made = CATALOG["subject_dp"].row(PolicySettings(rate=1.0, by_span=True, clip_norm=clip_norm), facts(name))
+    made = make_row("subject_dp", PolicySettings(rate=1.0, by_span=True, clip_norm=clip_norm), facts(name))
     return made.with_noise(noise), facts(name)
 
 
@@ -140,7 +140,7 @@ def test_spans_are_counted_over_the_silos_that_train() -> None:
 
 
 def test_what_is_not_proved_is_refused() -> None:
-    sampled = CATALOG["subject_dp"].row(PolicySettings(rate=0.5, by_span=True), facts("a"))
+    sampled = make_row("subject_dp", PolicySettings(rate=0.5, by_span=True), facts("a"))
     assert any("weights by span" in reason for reason in obstacles(sampled, Unit.SUBJECT))
     federation, goal = Federation(silos=(facts("a"), facts("b"))), Goal(epsilon=1.0, delta=DELTA)
     horizon = Horizon(silos=("a", "b"), rounds=2, steps=1)
@@ -152,7 +152,7 @@ def test_what_is_not_proved_is_refused() -> None:
         with pytest.raises(SpecError, match=why):
             make_plan(name, asked, federation, horizon, goal)
     with pytest.raises(SpecError, match="know in how many"):
-        find("subject_dp").row(PolicySettings(rate=1.0, by_span=True), facts("a", knows=False))
+        make_row("subject_dp", PolicySettings(rate=1.0, by_span=True), facts("a", knows=False))
     with pytest.raises(SpecError, match="leave out"):
         prepare(RunSpec.of({"policy": {**BY_SPAN, "as_printed": True}, "privacy": {"epsilon": 1.0}}))
 

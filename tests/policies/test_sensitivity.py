@@ -28,13 +28,16 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.model_catalog import build
-from wholegrain.policies.guarantees import obstacles, step_event
+from wholegrain.policies.guarantees import federation_event, obstacles, step_event
+from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
 from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
 from wholegrain.privacy.definitions import Unit
+from wholegrain.privacy.trust import SecureSum
 from wholegrain.silo.training import Silo, Trainer
 
-PRIVATE = private_policies()
+SUMMED = "subject_dp, pool = sum"
+PRIVATE = [*private_policies(), SUMMED]
 CAP = 2
 SIZE = 3
 # Rounding only: rows are float64 and C is at least 1e-3.
@@ -42,8 +45,9 @@ SLACK = 1 + 1e-9
 
 
 def row_of(name: str, facts: SiloFacts, clip_norm: float = 1.0, rate: float = 0.6) -> Policy:
-    settings = PolicySettings(rate=rate, clip_norm=clip_norm, group_cap=CAP, items_per_step=CAP)
-    return CATALOG[name].row(settings, facts).with_noise(1.0)
+    pool = Pool.SUM if name == SUMMED else Pool.MEAN
+    settings = PolicySettings(rate=rate, clip_norm=clip_norm, group_cap=CAP, items_per_step=CAP, pool=pool)
+    return CATALOG["subject_dp" if name == SUMMED else name].row(settings, facts).with_noise(1.0)
 
 
 def facts_of(counts: list[int], *, drops_surplus: bool = False) -> SiloFacts:
@@ -140,7 +144,8 @@ def subject_bound(policy: Policy, bound: int) -> float:
     """What a subject with so many items may move, in clip norms, by what is clipped and how it is pooled."""
     if policy.clip.per is ClipPer.BATCH:
         return 2.0
-    return float(cap_of(policy) or bound) if policy.clip.pool is Pool.SUM else 1.0
+    items_summed = (policy.clip.per, policy.clip.pool) == (ClipPer.ITEM, Pool.SUM)
+    return float(cap_of(policy) or bound) if items_summed else 1.0
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -167,6 +172,28 @@ def everything(scene: Scene, policy: Policy) -> NDArray[np.int64]:
     """The batch in which all were drawn that the row's cap allows."""
     sampling = replace(policy.sampling, rate=1.0)
     return scene.draw(sampling).items
+
+
+def one_round(policy: Policy, facts: SiloFacts, trust: SecureSum | None, by_span: bool, span: int) -> list[DpEvent]:
+    """What one step reveals about each unit for which something is proved."""
+    named = replace(facts, name="a", knows_spans=True), replace(facts, name="b", knows_spans=True)
+    rows = [(replace(policy, trust=trust, by_span=by_span), silo) for silo in named]
+    releases = Horizon(silos=("a", "b"), rounds=1, steps=1).releases()
+    units = [unit for unit in Unit if not obstacles(rows[0][0], unit)]
+    assert Unit.SUBJECT in units
+    return [federation_event(rows, releases, unit, span) for unit in units]
+
+
+@pytest.mark.parametrize("by_span", [False, True])
+@pytest.mark.parametrize("trust", [None, SecureSum.over(2, None, 1)], ids=["local", "secure sum"])
+@pytest.mark.parametrize("span", [1, 2])
+def test_gradients_added_up_cost_what_their_mean_costs(trust: SecureSum | None, by_span: bool, span: int) -> None:
+    """A subject clipped as one moves a sum by C, however its gradients were pooled before; an item by 2C."""
+    facts = facts_of([4, 1, 3])
+    mean, summed = (row_of(name, facts, rate=1.0) for name in ("subject_dp", SUMMED))
+    assert (mean.clip.pool, summed.clip.pool) == (Pool.MEAN, Pool.SUM)
+    assert one_round(mean, facts, trust, by_span, span) == one_round(summed, facts, trust, by_span, span)
+    assert declared(summed, facts, Unit.ITEM) == pytest.approx(2.0)
 
 
 def test_fedavg_has_no_bound() -> None:
@@ -243,6 +270,8 @@ EXTREMES = [
     Extreme("subject_dp", [2], [9.0, -3.0], [0, 1], [1], 2.0, why="the subject's clipped mean turns round"),
     Extreme("subject_dp", [1, 1], [9.0, 9.0], [0, 1], [1], 1.0, why="nobody has a second item"),
     Extreme("subject_dp", [3], [9.0, 9.0, -99.0], [0, 1], [1, 2], 2.0, why="the cap lets another in"),
+    Extreme(SUMMED, [2], [9.0, -3.0], [0, 1], [1], 2.0, why="the subject's clipped sum turns round"),
+    Extreme(SUMMED, [1, 1], [9.0, 9.0], [0, 1], [1], 1.0, why="nobody has a second item"),
 ]
 
 
@@ -270,6 +299,7 @@ FIXED = [
     Clip(ClipPer.ITEM, Pool.SUM, 1.0),
     Clip(ClipPer.ITEM, Pool.MEAN, 1.0),
     Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0),
+    Clip(ClipPer.SUBJECT, Pool.SUM, 1.0),
     Clip(ClipPer.BATCH, Pool.MEAN, 1.0),
 ]
 
@@ -313,9 +343,10 @@ def test_an_item_moves_a_sum_of_fixed_size_by_no_more_than_declared(clip: Clip, 
         (FIXED[0], [9.0, 9.0, -9.0, -9.0], 2.0),
         (FIXED[1], [9.0, -9.0, 9.0, -9.0], 2.0),
         (FIXED[2], [9.0, -3.0, 3.0, -9.0], 4.0),
-        (FIXED[3], [9.0, -1.0, 0.0, -9.0], 2.0),
+        (FIXED[3], [9.0, -3.0, 3.0, -9.0], 4.0),
+        (FIXED[4], [9.0, -1.0, 0.0, -9.0], 2.0),
     ],
-    ids=["item-sum", "item-mean", "subject-mean", "batch-mean"],
+    ids=["item-sum", "item-mean", "subject-mean", "subject-sum", "batch-mean"],
 )
 def test_the_declared_bound_for_an_item_in_a_fixed_size_is_attained(
     clip: Clip, lengths: list[float], bound: float

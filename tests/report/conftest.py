@@ -13,7 +13,7 @@ PROVED = {
     "data": {"source": "clinics", "options": {"patients": 120, "clinics": 3}},
     "policy": {"name": "subject_dp", "rate": 0.5},
     "privacy": {"epsilon": 4.0, "delta": 1e-5},
-    "rounds": {"count": 3, "steps": 2},
+    "rounds": {"count": 3, "steps": 2, "learning_rate": 1.0},
 }
 PRINTED = {
     **PROVED,

@@ -1,5 +1,8 @@
 """The page and its figures, without a browser."""
 
+import base64
+import hashlib
+import html
 import json
 import re
 from pathlib import Path
@@ -27,7 +30,7 @@ def test_every_figure_has_its_numbers_and_words_for_those_who_do_not_see_it(prov
 def test_numbers_of_a_figure_are_those_of_the_record(proved: Path) -> None:
     (run,) = read_runs([proved])
     (spent,) = [figure for figure in figures([run]) if figure.key == "epsilon"]
-    assert [row[3] for row in spent.rows] == [done["epsilon"] for done in run.rounds]
+    assert [row[3] for row in spent.rows] == [done.epsilon for done in run.rounds]
 
 
 def test_noise_alone_is_drawn_only_where_public_facts_set_it(proved: Path, printed: Path) -> None:
@@ -43,6 +46,17 @@ def test_page_asks_no_other_machine(proved: Path, printed: Path) -> None:
     markup = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", markup)
     assert "@import" not in markup
+
+
+def test_only_the_script_that_the_page_was_written_with_may_run(proved: Path) -> None:
+    text = page(read_runs([proved]))
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', text, flags=re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="(.*?)">', text)
+    assert f"default-src 'none'; script-src 'sha256-{digest}';" in html.unescape(policy)
+    assert "unsafe-eval" not in policy
+    assert "connect-src 'none'" in html.unescape(policy)
+    assert "connect-src 'self'" in html.unescape(page(read_runs([proved]), live="a stamp"))
 
 
 def test_names_cannot_break_out_of_the_page(proved: Path, tmp_path: Path) -> None:

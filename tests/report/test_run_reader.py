@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from wholegrain.errors import RunError
+from wholegrain.privacy.definitions import Standing
 from wholegrain.report.run_reader import read_run, read_runs
 
 
@@ -11,19 +12,19 @@ def test_a_finished_run_is_read_in_full(proved: Path) -> None:
     run = read_run(proved, "proved")
     assert run.finished
     assert run.simulation
-    assert [done["round"] for done in run.rounds] == [0, 1, 2]
-    assert run.promised["standing"] == "PROVED"
-    assert run.claimed is None
+    assert [done.round for done in run.rounds] == [0, 1, 2]
+    assert run.promise.standing is Standing.PROVED
+    assert run.plan.claim is None
     assert run.counts is not None
-    assert sum(run.counts["items_per_subject"].values()) == run.counts["subjects"]
+    assert sum(run.counts.items_per_subject.values()) == run.counts.subjects
     assert run.ledger.whole
 
 
 def test_a_run_as_printed_has_its_claim_beside_what_is_proved(printed: Path) -> None:
     run = read_run(printed, "printed")
-    assert run.claimed is not None
-    assert run.claimed["epsilon"] == 4.0
-    assert run.promised["standing"] == "NONE"
+    assert run.plan.claim is not None
+    assert run.plan.claim.epsilon == 4.0
+    assert run.promise.standing is Standing.NONE
 
 
 def test_an_unfinished_run_is_read_as_far_as_it_got(proved: Path, tmp_path: Path) -> None:

@@ -1,6 +1,11 @@
 """`watch`: the page of a run that goes on, or of one that is still to come."""
 
+import http.client
 import shutil
+import socket
+import struct
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +13,7 @@ import pytest
 
 from command import Command
 from wholegrain.cli import report_commands
+from wholegrain.report import live_page
 
 
 @pytest.fixture
@@ -63,3 +69,42 @@ def test_a_folder_of_other_things_is_not_waited_for(wholegrain: Command, tmp_pat
     assert told.code == 2
     assert told.err == f"error: '{tmp_path}' holds no run: there is no run.json in it.\n"
     assert not served
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[int]:
+    """The port of a page that is served."""
+    with live_page.server([tmp_path], 0) as serving:
+        thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
+        thread.start()
+        yield serving.server_port
+        serving.shutdown()
+        thread.join()
+
+
+def ask(port: int, host: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.putrequest("GET", "/stamp", skip_host=True)
+    if host:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_only_its_own_name_is_answered(live: int) -> None:
+    """A page of elsewhere whose name leads here, by DNS rebinding, sees nothing."""
+    for host in (f"127.0.0.1:{live}", f"localhost:{live}"):
+        assert ask(live, host) == 200
+    for host in ("evil.example.org", f"evil.example.org:{live}", "127.0.0.1", f"127.0.0.1:{live + 1}", ""):
+        assert ask(live, host) == 403
+
+
+def test_a_browser_that_hangs_up_is_no_traceback(live: int, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", live)) as caller:
+            caller.sendall(f"GET /stamp HTTP/1.1\r\nHost: 127.0.0.1:{live}\r\n\r\n".encode())
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+    assert ask(live, f"127.0.0.1:{live}") == 200
+    assert "Traceback" not in capfd.readouterr().err

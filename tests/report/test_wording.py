@@ -17,7 +17,7 @@ def secure(run: RunRecord) -> RunRecord:
 def test_a_promise_names_unit_epsilon_delta_and_odds(proved: Path) -> None:
     run = secure(read_run(proved, "proved"))
     words = promise(run)
-    epsilon = run.promised["epsilon"]
+    epsilon = run.promise.epsilon
     assert "hides whether any one person, with all of that person's records in every silo, took part" in words
     assert "simulation" not in words
     assert f"{epsilon:.4g}" in words

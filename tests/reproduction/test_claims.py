@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from wholegrain.federation.round_record import RoundRecord, Score
 from wholegrain_reproduction.claims import Claim, Verdict, all_claims
 from wholegrain_reproduction.group_sizes import GroupSizes
 from wholegrain_reproduction.recipes import Kind
-from wholegrain_reproduction.results import Result, Results, RoundScores
+from wholegrain_reproduction.results import Result, Results
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon
 from wholegrain_reproduction.trials import PAPER_ALGORITHMS, SUBJECT_ALGORITHMS, trial_key
 
@@ -28,11 +29,17 @@ SECOND = {"user_ldp": 0.04, "local_group_dp": 0.3, "higradavg_dp": 0.2}
 CLAIMS = {f"{number}: {claim.says}": claim for number, claim in enumerate(all_claims())}
 
 
+def scored(accuracy: float, loss: float, noise: float | None = None) -> RoundRecord:
+    """A round as far as claims look at it."""
+    scores = {"test": Score(loss, {"accuracy": accuracy})}
+    return RoundRecord(round=0, cohort=(), epsilon=1.0, seconds=1.0, moved=1.0, noise=noise, scores=scores)
+
+
 def result(name: str, accuracy: float, noise: float, subject: float = 4.0, kind: Kind = Kind.PRINTED) -> Result:
     return Result(
         algorithm=name,
         kind=kind,
-        rounds=(RoundScores(accuracy, loss=10.0 * (name == "user_ldp") + 1.0 - accuracy, moved=1.0, noise=1.0),),
+        rounds=(scored(accuracy, loss=10.0 * (name == "user_ldp") + 1.0 - accuracy, noise=1.0),),
         epsilon=4.0,
         true_epsilon=TrueEpsilon(item=4.0, subject=subject, granted=subject, noise=noise),
         noise=noise,
@@ -91,8 +98,7 @@ def test_every_claim_can_fail(claim: Claim) -> None:
         better = {"user_ldp": 0.9} | dict.fromkeys(("fedavg", "local_item_dp", "local_group_dp"), 0.1)
         worse = {name: result(name, better.get(name, 0.1), 2.0) for name in PAPER_ALGORITHMS}
         losing = {
-            name: Result(name, Kind.PRINTED, (RoundScores(0.5, 2.0 - (name == "user_ldp")),), noise=2.0)
-            for name in worse
+            name: Result(name, Kind.PRINTED, (scored(0.5, 2.0 - (name == "user_ldp")),), noise=2.0) for name in worse
         }
         measured = Results({trial_key(claim.recipe, "", name, Kind.PRINTED): found for name, found in losing.items()})
     assert claim.judge(measured).verdict is Verdict.FAILS
@@ -126,8 +132,8 @@ def test_what_is_proved_is_not_confused_with_what_is_granted() -> None:
 
 def test_what_fewer_rounds_cost_is_told_apart() -> None:
     claim = next(claim for claim in all_claims() if claim.says.startswith("LocalGroupDP is 15 %"))
-    item = Result("local_item_dp", Kind.PRINTED, (RoundScores(0.6, 1.0), RoundScores(0.9, 1.0)), noise=1.0)
-    group = Result("local_group_dp", Kind.PRINTED, (RoundScores(0.5, 1.0),), noise=3.0)
+    item = Result("local_item_dp", Kind.PRINTED, (scored(0.6, 1.0), scored(0.9, 1.0)), noise=1.0)
+    group = Result("local_group_dp", Kind.PRINTED, (scored(0.5, 1.0),), noise=3.0)
     measured = Results({trial_key("femnist", "", found.algorithm, Kind.PRINTED): found for found in (item, group)})
     assert "the other is at 60.0 %" in claim.judge(measured).why
 

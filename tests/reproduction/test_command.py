@@ -12,8 +12,8 @@ from wholegrain_reproduction import experiment, recipes
 from wholegrain_reproduction.claims import all_claims
 from wholegrain_reproduction.data_choice import choose_data
 from wholegrain_reproduction.experiment import Experiment, plan_trials
-from wholegrain_reproduction.options import Part, Scale
 from wholegrain_reproduction.recipes import Kind
+from wholegrain_reproduction.scales import Part, Scale
 
 SMOKE = ("--scale", "smoke", "--data", "glyphs", "--data", "babble")
 

@@ -7,8 +7,8 @@ import pytest
 
 from wholegrain.errors import SpecError
 from wholegrain_reproduction.data_choice import IMAGES, TEXT, DataSource
-from wholegrain_reproduction.options import Scale
 from wholegrain_reproduction.recipes import Kind, load_group_sizes, load_recipe
+from wholegrain_reproduction.scales import Scale
 from wholegrain_reproduction.trials import PAPER_ALGORITHMS, SUBJECT_ALGORITHMS, Trial, make_trials, trial_key
 
 RECIPES = ("femnist", "shakespeare", "distribution", "composition")

@@ -75,6 +75,13 @@ def test_surplus_that_is_dropped_is_not_counted() -> None:
     assert max(facts(silos={"items_per_subject": 2})["items_per_subject_and_silo"]) == 2
 
 
+def test_what_k_drops_is_told() -> None:
+    whole, dropped = facts(), facts(silos={"items_per_subject": 1})
+    assert dropped["dropped"]["items"] == whole["items"] - dropped["items"] > 0
+    assert dropped["dropped"]["of"] == whole["items"]
+    assert dropped["dropped"]["items_per_subject"] == 1
+
+
 def test_data_that_names_no_silos_is_seen_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     nameless = replace(clinics(patients=30), silos=None)
     monkeypatch.setattr("wholegrain.runs.data_description.load_dataset", lambda spec: nameless)

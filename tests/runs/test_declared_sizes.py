@@ -13,10 +13,10 @@ from wholegrain.errors import DataError, SpecError
 from wholegrain.runs.data_description import describe
 from wholegrain.runs.datasets import split_dataset
 from wholegrain.runs.declared_sizes import EVERY, declared_sizes, round_to_two_digits
+from wholegrain.runs.plan_record import PlanRecord
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.summary import plan_facts
 
 SIZE = {"items": 400, "subjects": 90}
 NAMED = {f"clinic-{number}": SIZE for number in range(3)}
@@ -31,7 +31,7 @@ def spec(noise: str = "secure", **silos: Any) -> RunSpec:
     return RunSpec.of(
         {
             "silos": silos,
-            "policy": {"name": "subject_dp", "batch_size": 30},
+            "policy": {"name": "subject_dp", "batch_size": 30, "pool": "mean"},
             "privacy": {"epsilon": 4.0, "noise": noise},
             "rounds": {"count": 2, "averaging": "items"},
         }
@@ -62,7 +62,7 @@ def test_a_release_tells_the_same_whoever_is_there(silos: dict[str, Any], tmp_pa
     plans, records = [], []
     for patients in (60, 6):
         prepared = prepare(spec(**silos, items_per_subject=4), dataset=people(patients))
-        plans.append(plan_facts(prepared.plan))
+        plans.append(PlanRecord.of(prepared.plan).facts())
         folder = RunFolder.create(tmp_path / str(patients), prepared)
         files = {path.name for path in folder.path.iterdir()} - {"run.json"}
         records.append({name: (folder.path / name).read_bytes() for name in files if (folder.path / name).is_file()})

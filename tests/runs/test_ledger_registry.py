@@ -7,7 +7,7 @@ import pytest
 from command import Command
 from small_runs import prepared, secure_spec, stop_after
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.runs.ledger_registry import LEDGER, Registry
+from wholegrain.runs.ledger_registry import LEDGER, LedgerRegistry
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_a_ledger_that_was_put_back_with_its_witness_is_refused(tmp_path: Path, 
 def test_a_damaged_list_of_ledgers_is_said(tmp_path: Path, wholegrain: Command) -> None:
     spec = secure_spec(tmp_path / "specs")
     for content in ("[]", "{", '{"patients": 3}', '{"patients": {"path": "x"}}'):
-        registry = Registry(tmp_path / "state").path
+        registry = LedgerRegistry(tmp_path / "state").path
         registry.parent.mkdir(exist_ok=True)
         registry.write_text(content)
         outcome = wholegrain("run", spec, "--out", tmp_path / "out", "--quiet")

@@ -109,7 +109,7 @@ def test_a_run_starts_where_the_backbone_ended(specs: Path, train: str) -> None:
     x = torch.rand(4, 784, generator=torch.Generator().manual_seed(0))
     whole = prepare(spec(specs, "model.train=all"), pricing=PRICING).model
     assert torch.equal(prepared.model(x), whole(x))
-    assert prepared.public["trained_parameters"] == prepared.first.numel()
+    assert prepared.public.trained_parameters == prepared.first.numel()
 
 
 def test_a_cached_view_gives_what_the_whole_model_gives(specs: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_second_process_is_refused_while_the_first_is_at_work(tmp_path: Path, 
 
 def test_an_error_in_the_middle_is_not_taken_for_another_process(tmp_path: Path) -> None:
     folder = stop_after(tmp_path / "run", 1)
-    with pytest.raises(BlockingIOError), folder.held():
+    with pytest.raises(BlockingIOError), folder.lock():
         raise BlockingIOError(errno.EAGAIN, "standard output is not ready")
 
 

@@ -8,14 +8,16 @@ from torch import nn
 import wholegrain as wg
 from policy_rows import private_policies
 from wholegrain.errors import BudgetError, ModelError
+from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.federation.server_optimiser import Adam, Momentum, Server
+from wholegrain.federation.server_settings import ServerSettings
 from wholegrain.policies.policy_catalog import CATALOG
 from wholegrain.runs.datasets import split_dataset
-from wholegrain.runs.observers import RoundDone, SiloDone
-from wholegrain.runs.runner import PreparedRun, Run, StartState, execute, open_guard, prepare
+from wholegrain.runs.observers import SiloAnswer
+from wholegrain.runs.run_summary import RunSummary
+from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.summary import run_facts
 
 DATA = wg.clinics(patients=120, clinics=3, span=2, visits=5)
 
@@ -33,7 +35,7 @@ def spec(name: str, **sections: object) -> RunSpec:
     return RunSpec.of(tree)
 
 
-def finish(prepared: PreparedRun) -> Run:
+def finish(prepared: PreparedRun) -> RunResult:
     with open_guard(prepared, "a run") as guard:
         return execute(prepared, guard)
 
@@ -195,11 +197,11 @@ def test_a_run_whose_budget_is_spent_ends_with_what_was_played(caplog: pytest.Lo
     prepared = prepare(spec("subject_dp", privacy=SECURE, silos={"sizes": SIZES}), dataset=DATA)
     kept: list[StartState] = []
 
-    def record(done: RoundDone, state: State) -> None:
+    def record(done: RoundRecord, state: State) -> None:
         kept.append(StartState(state, (*(kept[-1].done if kept else ()), done)))
 
-    def stop(event: SiloDone | RoundDone) -> None:
-        if isinstance(event, SiloDone) and event.round == 1:
+    def stop(event: SiloAnswer | RoundRecord) -> None:
+        if isinstance(event, SiloAnswer) and event.round == 1:
             raise InterruptedRunError
 
     with open_guard(prepared, "a run") as guard:
@@ -208,16 +210,18 @@ def test_a_run_whose_budget_is_spent_ends_with_what_was_played(caplog: pytest.Lo
         run = execute(prepared, guard, start=kept[-1])
         assert len(run.rounds) == 2
         assert "The run ends after the rounds that were played" in caplog.text
-        assert run_facts(run)["rounds"] == 2
-        assert run_facts(run)["rounds_planned"] == 3
+        assert RunSummary.of(run).rounds == 2
+        assert RunSummary.of(run).rounds_planned == 3
         with pytest.raises(BudgetError):
             execute(prepared, guard)
 
 
 def test_a_server_is_a_value_or_a_section() -> None:
-    sections = {"policy": {"name": "fedavg", "rate": 0.3}, "rounds": {"count": 3}}
+    sections = {"policy": {"name": "fedavg", "rate": 0.3}, "rounds": {"count": 3, "learning_rate": 1.0}}
     by_section = wg.train(DATA, server={"step": "adam", "learning_rate": 0.2, "options": {"second": 0.9}}, **sections)
-    by_value = wg.train(DATA, server=Server(optimiser=Adam(second=0.9), learning_rate=0.2), **sections)
+    by_value = wg.train(
+        DATA, server=Server(optimiser=Adam(second=0.9), settings=ServerSettings(learning_rate=0.2)), **sections
+    )
     assert torch.equal(by_section.vector, by_value.vector)
     plain, momentum = wg.train(DATA, **sections), wg.train(DATA, server=Momentum(), **sections)
     assert not torch.equal(plain.vector, momentum.vector)
@@ -229,3 +233,10 @@ def test_another_loss_is_trained_on_and_scored() -> None:
     usual, margin = (wg.train(DATA, model={"loss": loss}, **sections) for loss in ("cross_entropy", "multi_margin"))
     assert not torch.equal(usual.vector, margin.vector)
     assert usual.scores["test"].loss != margin.scores["test"].loss
+
+
+@pytest.mark.parametrize(("delta", "told"), [(0.5, True), (0.01, True), (1e-5, False)])
+def test_a_delta_that_allows_to_publish_somebody_whole_is_told(delta, told, caplog, coarse_prices):
+    asked = RunSpec.of({"policy": {"rate": 1.0}, "privacy": {"epsilon": 4.0, "delta": delta}})
+    prepare(asked, dataset=wg.clinics(patients=300, clinics=3))
+    assert ("not below one in" in caplog.text) is told

@@ -1,5 +1,6 @@
 """An unfinished spec is valid TOML, takes nothing from rows, is refused until it is complete, and then trains."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wholegrain.data.table_columns import Column, ColumnKind
+from wholegrain.data.table_files import TextFormat
 from wholegrain.errors import SpecError
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import BLANK, load
@@ -31,7 +33,8 @@ def test_any_column_names_make_valid_toml(found: list[Column], path: str) -> Non
     assert table["subject"] == found[0].name
     assert table["target"]["column"] == found[1].name
     features = [c.name for c in found if c.name not in roles.named and c.kind is not ColumnKind.OTHER]
-    assert list(table["features"]) == features
+    assert list(table["features"]) == [name for name in features if name in table["features"]]
+    assert all(re.search("id|nbr|no|number|key", name, re.I) for name in set(features) - set(table["features"]))
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,7 @@ def test_any_column_names_make_valid_toml(found: list[Column], path: str) -> Non
         (["hospital_id", "customer.id", "class"], "customer.id", "class", "hospital_id"),
         (["grid", "paid", "valid"], None, None, None),
         (["a", "b", "c"], None, None, None),
+        (["patient_nbr", "time_in_hospital", "medical_specialty", "y"], "patient_nbr", "y", "medical_specialty"),
     ],
 )
 def test_roles_are_guessed_by_names(names: list[str], subject: str, target: str, silo: str) -> None:
@@ -61,6 +65,30 @@ def test_guesses_are_marked_in_the_text() -> None:
     text = skeleton("t.csv", found, assign(found, Roles(target="label")))
     guessed = [line.split(" ")[0] for line in text.splitlines() if "guess" in line]
     assert guessed == ["subject"]
+
+
+@pytest.mark.parametrize(
+    ("column", "line"),
+    [
+        (Column("encounter_id", ColumnKind.WHOLE), "# encounter_id is an id"),
+        (Column("uuid", ColumnKind.NAME), "# uuid is an id"),
+        (Column("admission_type_id", ColumnKind.WHOLE), "admission_type_id = { categories"),
+        (Column("age", ColumnKind.WHOLE), "age = { low"),
+        (Column("born", ColumnKind.DATE), f'born = {{ low = "{BLANK}", high = "{BLANK}" }}  # dates'),
+        (Column("born", ColumnKind.DATE, "%d.%m.%Y"), f'born = {{ low = "{BLANK}", high = "{BLANK}", format = "%d'),
+        (Column("born", ColumnKind.DATE, ""), f'born = {{ low = "{BLANK}", high = "{BLANK}", format = "{BLANK}"'),
+    ],
+)
+def test_a_feature_is_begun_by_its_name_and_kind(column: Column, line: str) -> None:
+    found = [*named("patient", "label"), column]
+    lines = skeleton("t.csv", found, assign(found, Roles())).splitlines()
+    assert any(each.startswith(line) for each in lines)
+
+
+def test_how_a_file_is_written_gets_into_the_spec() -> None:
+    text = skeleton("t.csv", named("patient", "label", "x"), Roles(), TextFormat("latin-1", ","))
+    table = tomllib.loads(text)["data"]["table"]
+    assert (table["encoding"], table["decimal"]) == ("latin-1", ",")
 
 
 def test_a_column_that_is_not_there_is_refused_with_the_closest() -> None:
@@ -128,7 +156,7 @@ def test_every_blank_is_named_until_none_is_left(table: Path, tmp_path: Path) ->
         except SpecError as error:
             places.append(str(error).split(": ")[1].split(" still")[0])
             text = spec.read_text("utf-8")
-            value = '"m"' if "categories" in places[-1] or "classes" in places[-1] else str(len(places))
+            value = '"m", "n"' if "categories" in places[-1] or "classes" in places[-1] else str(len(places))
             spec.write_text(text.replace(f'"{BLANK}"', value, 2 if "# A spec" in text else 1).replace("# A spec", "#"))
         else:
             break

@@ -14,13 +14,14 @@ import pytest
 from command import Command
 from small_runs import PLAYED, SILOS, STEPS, prepared, secure_spec, stop_after
 from wholegrain.privacy.accountants import PldAccountant
+from wholegrain.privacy.definitions import Standing
 from wholegrain.privacy.events import repeat, sampled_gaussian
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.report.live_page import _page
 from wholegrain.report.run_reader import read_run
 from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder, data_digest
-from wholegrain.runs.runner import Run
+from wholegrain.runs.runner import RunResult
 
 AGAIN = 12
 
@@ -36,12 +37,12 @@ def expected(rounds: int) -> float:
 
 
 @pytest.fixture
-def finished(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+def finished(monkeypatch: pytest.MonkeyPatch) -> list[RunResult]:
     """Every run that came to its end, as the library gives it."""
-    found: list[Run] = []
+    found: list[RunResult] = []
     finish = RunFolder.finish
 
-    def keeping(folder: RunFolder, run: Run) -> None:
+    def keeping(folder: RunFolder, run: RunResult) -> None:
         found.append(run)
         finish(folder, run)
 
@@ -58,7 +59,7 @@ def replayed(out: Path, wholegrain: Command, **changes: Any) -> str:
 
 
 def test_spent_is_what_the_ledger_says_wherever_it_is_shown(
-    tmp_path: Path, wholegrain: Command, finished: list[Run]
+    tmp_path: Path, wholegrain: Command, finished: list[RunResult]
 ) -> None:
     out = tmp_path / "run"
     printed = replayed(out, wholegrain)
@@ -84,7 +85,7 @@ def test_spent_is_what_the_ledger_says_wherever_it_is_shown(
     assert finished[0].rounds[-1].epsilon == spent
 
     record = read_run(out, "run")
-    assert (record.promised["epsilon"], record.planned["epsilon"]) == (spent, planned)
+    assert (record.promise.epsilon, record.plan.promise.epsilon) == (spent, planned)
     for page in (_page([out]), _report(wholegrain, out, tmp_path / "page.html")):
         promise = re.search(r'<p class="promise">(.*?)</p>', page)
         assert promise is not None
@@ -102,8 +103,8 @@ def test_a_run_that_goes_on_shows_what_it_has_spent_so_far(tmp_path: Path) -> No
     out = tmp_path / "run"
     stop_after(out, 5, secure_spec(tmp_path / "specs"))
     record = read_run(out, "run")
-    assert record.promised["epsilon"] == expected(5)
-    assert record.planned["epsilon"] == expected(PLAYED)
+    assert record.promise.epsilon == expected(5)
+    assert record.plan.promise.epsilon == expected(PLAYED)
     assert "what it has spent so far" in _page([out])
 
 
@@ -113,12 +114,12 @@ def test_without_its_ledger_nothing_is_proved_of_a_run_that_goes_on(tmp_path: Pa
     (tmp_path / "state" / LEDGER).rename(tmp_path / "elsewhere")
     record = read_run(out, "run")
     assert not record.ledger.whole
-    assert record.promised["standing"] == "NONE"
-    assert "nobody knows what was spent" in record.promised["because"]
+    assert record.promise.standing is Standing.NONE
+    assert "nobody knows what was spent" in record.promise.because
 
 
 def test_a_run_within_its_own_budget_ends_when_replayed_rounds_have_used_it_up(
-    tmp_path: Path, wholegrain: Command, finished: list[Run]
+    tmp_path: Path, wholegrain: Command, finished: list[RunResult]
 ) -> None:
     """The limit is the plan's own: what was spent never exceeds it, and the run says how far it came."""
     out = tmp_path / "run"

@@ -7,11 +7,19 @@ from pathlib import Path
 import pytest
 
 from wholegrain.errors import SpecError
-from wholegrain.runs.evaluation import Score
-from wholegrain.runs.observers import RoundDone, SiloDone, ignore
+from wholegrain.federation.round_record import RoundRecord, Score
+from wholegrain.runs.observers import SiloAnswer, ignore
 from wholegrain.runs.tensorboard import _scalars, event_files
 
-DONE = RoundDone(0, ("a",), 1.5, 0.25, {"test": Score(0.5, 0.75)}, moved=2.0, noise=1.0)
+DONE = RoundRecord(
+    round=0,
+    cohort=("a",),
+    epsilon=1.5,
+    seconds=0.25,
+    scores={"test": Score(0.5, {"accuracy": 0.75})},
+    moved=2.0,
+    noise=1.0,
+)
 
 
 def test_what_is_written() -> None:
@@ -19,7 +27,7 @@ def test_what_is_written() -> None:
     assert found["accuracy (not private)/test"] == 0.75
     assert found["privacy/epsilon spent"] == 1.5
     assert found["round/noise alone (expected)"] == 1.0
-    unbounded = RoundDone(0, ("a",), math.inf, 0.25, {})
+    unbounded = RoundRecord(round=0, cohort=("a",), epsilon=math.inf, seconds=0.25)
     assert "privacy/epsilon spent" not in dict(_scalars(unbounded))
 
 
@@ -38,7 +46,7 @@ def test_without_tensorboard_a_sentence_says_what_to_install(tmp_path: Path, mon
 def test_events_are_written_round_by_round(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'wholegrain[tensorboard]'")
     with event_files(tmp_path) as observe:
-        observe(SiloDone(0, "a"))
+        observe(SiloAnswer(0, "a"))
         observe(DONE)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

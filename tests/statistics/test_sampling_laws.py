@@ -161,7 +161,7 @@ def kept_by_cap(counts: list[int], most: int, draws: int) -> tuple[NDArray[np.bo
     data = SubjectData(np.arange(len(subjects))[:, None], np.zeros(len(subjects), np.int64), subjects)
     kept = np.zeros((draws, len(subjects)), bool)
     for number in range(draws):
-        kept[number, data.capped(most, Coins.seeded(number)).inputs[:, 0]] = True
+        kept[number, data.cap_subjects(most, Coins.seeded(number)).inputs[:, 0]] = True
     return kept, subjects
 
 

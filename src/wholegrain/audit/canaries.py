@@ -4,13 +4,14 @@ A canary's rows are rows like any others: they lie in silos, are held to the sil
 everybody's, are drawn by the policy's sampler, clipped, pooled, noised and averaged. Only their gradients are made up:
 far longer than the clip norm, and wholly in a block of parameters behind the model's, which nothing else uses. There a
 canary moves what is released by as much as the policy allows anybody to, and disturbs neither the model nor another
-canary. What a row is, is told by its target, which is beyond all classes.
+canary. What a row is, is told by its target, which is beyond all classes and bounds.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import Targets
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
@@ -36,7 +38,9 @@ Row = tuple[Policy, SiloFacts]
 Codes = NDArray[np.int64]
 
 BASE = 1 << 40
-"""Targets from here on are codes of made-up rows."""
+"""Class numbers from here on are codes of made-up rows."""
+NUMBER_BASE = 1 << 10
+"""Other targets are numbers within [−1, 1]; from here on the first of a row is a code. float32 is exact up to 2²⁴."""
 LONG = 100.0
 """How many clip norms long a made-up gradient is; a canary's is so many times longer than those of all companions."""
 RARELY = 1e-4
@@ -195,7 +199,7 @@ class Design:
         dataset = Dataset(
             name=self.prepared.data,  # whose coins these are
             data=data,
-            classes=0,
+            task=self.prepared.task,
             silos=np.repeat([silo.name for _, silo in plan.rows], [part.items for part in parts]),
             items_per_subject=plan.rows[0][1].items_per_subject,
         )
@@ -210,7 +214,7 @@ class Design:
         inputs = np.zeros((len(codes), *real.inputs.shape[1:]), real.inputs.dtype)
         return SubjectData(
             np.concatenate([real.inputs, inputs]),
-            np.concatenate([real.targets, BASE + codes]),
+            np.concatenate([real.targets, made_up_targets(codes, real.targets)]),
             np.concatenate([real.subjects, self._nobody - subjects]),
         )
 
@@ -250,6 +254,24 @@ class Design:
 FIELDS = ("inputs", "targets", "subjects")
 
 
+def made_up_targets(codes: Codes, like: Targets) -> Targets:
+    """Targets of the form of others that say which made-up rows these are."""
+    if like.ndim == 1:
+        return BASE + codes
+    assert NUMBER_BASE + codes.max(initial=0) < 1 << 24, "float32 cannot tell so many codes apart"
+    targets = np.zeros((len(codes), *like.shape[1:]), np.float32)
+    targets[:, 0] = NUMBER_BASE + codes
+    return targets
+
+
+def made_up_codes(targets: Any) -> Any:
+    """The codes of rows with such targets, an array or a tensor; those of real rows are below 0."""
+    if targets.ndim == 1:
+        return targets - BASE
+    first = targets[:, 0]
+    return (first.long() if isinstance(first, Tensor) else first.astype(np.int64)) - NUMBER_BASE
+
+
 def _label_silos(spec: RunSpec) -> RunSpec:
     """The spec for data whose silos are known and of which nothing is held out."""
     silos = spec.silos.model_copy(update={"partition": "column"})
@@ -285,7 +307,8 @@ class ExtendedClippedSum:
         buckets: Buckets | None = None,
     ) -> ClippedTotal:
         """Pool a batch in which both kinds of rows may be."""
-        ours = targets >= BASE
+        codes = made_up_codes(targets)
+        ours = codes >= 0
         if not ours.any():
             real = self._real(vector[: self._size], inputs, targets, groups, clip, buckets)
             return ClippedTotal(torch.cat([real.total, torch.zeros_like(vector[self._size :])]), real.zeroed)
@@ -298,8 +321,9 @@ class ExtendedClippedSum:
             alone,
             _chosen(buckets, ~ours),
         )
-        codes = targets[ours] - BASE
-        made_up = self._made_up(vector[self._size :], codes, _renumber(groups[ours]), alone, _chosen(buckets, ours))
+        made_up = self._made_up(
+            vector[self._size :], codes[ours], _renumber(groups[ours]), alone, _chosen(buckets, ours)
+        )
         pooled = ClippedTotal(torch.cat([real.total, made_up.total]), real.zeroed + made_up.zeroed)
         if clip.per is not ClipPer.BATCH or not len(targets):
             return pooled

@@ -1,4 +1,4 @@
-"""Canaries whose gradients are the model's own: an input made up for long gradients in every layer, with a label that
+"""Canaries whose gradients are the model's own: an input made up for long gradients in every layer, with a target that
 does not fit.
 
 They go all the way through the run's own gradients, so that they find what a made-up gradient cannot: a layer that is
@@ -18,10 +18,11 @@ from torch import Tensor
 
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.attacks import AttackOutcome, Tick, no_progress, secret_coins
-from wholegrain.audit.canaries import BASE, Block, CanaryCompany, Design
+from wholegrain.audit.canaries import Block, CanaryCompany, Design, made_up_codes
 from wholegrain.audit.scores import NoiseLaw, Values, known_law
 from wholegrain.audit.simulate import NoiseOf, ObservedUpdate, final_parameters, simulate_run
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import Targets
 from wholegrain.gradients.clipping import ClipPer
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import batch_gradient
@@ -37,10 +38,10 @@ NOTHING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Portrait:
-    """An input as data sets store it, and a label."""
+    """An input and a target as data sets store them."""
 
     stored: NDArray[np.generic]
-    label: int
+    target: Targets
 
     @property
     def inputs(self) -> Tensor:
@@ -49,8 +50,12 @@ class Portrait:
 
     @property
     def targets(self) -> Tensor:
-        """Its label, alone in a batch."""
-        return torch.tensor([self.label])
+        """Its target, alone in a batch."""
+        return torch.from_numpy(self.repeat_target(1))
+
+    def repeat_target(self, rows: int) -> Targets:
+        """The target of so many rows that are all alike."""
+        return np.repeat(self.target, rows, axis=0)
 
 
 def attack_input(
@@ -127,7 +132,7 @@ def telling_input(prepared: PreparedRun, vector: Tensor, seed: int) -> Portrait:
 
 
 def candidates(prepared: PreparedRun, vector: Tensor, seed: int) -> list[Portrait]:
-    """Inputs whose values come from different real ones, some of them larger, each with its least likely label."""
+    """Inputs whose values come from different real ones, some of them larger, each with its least likely target."""
     draws = generator(seed, Purpose.SYNTHETIC, "audit: input")
     real = some_data(prepared).inputs
     layout, found = Layout.of(prepared.model), []
@@ -135,11 +140,16 @@ def candidates(prepared: PreparedRun, vector: Tensor, seed: int) -> list[Portrai
         for _ in range(CANDIDATES):
             mixed = draws.permuted(real[draws.integers(len(real), size=16)], axis=0)[0]
             mixed = (mixed * scale).astype(real.dtype) if scale != 1 else mixed
-            portrait = Portrait(mixed, 0)
-            with torch.no_grad():
-                label = int(call(prepared.model, layout, vector, portrait.inputs).argmin(1))
-            found.append(Portrait(mixed, label))
+            found.append(unlikely(prepared, layout, vector, mixed))
     return found
+
+
+def unlikely(prepared: PreparedRun, layout: Layout, vector: Tensor, stored: NDArray[np.generic]) -> Portrait:
+    """An input with the target that fits the model's output least."""
+    portrait = Portrait(stored, prepared.task.made_up(1))
+    with torch.no_grad():
+        outputs = call(prepared.model, layout, vector, portrait.inputs).nan_to_num(0.0)
+    return replace(portrait, target=prepared.task.opposite(outputs.numpy()))
 
 
 def some_data(prepared: PreparedRun) -> SubjectData:
@@ -152,8 +162,8 @@ def replace_canaries(silos: Mapping[str, Silo], portrait: Portrait) -> Mapping[s
     result = {}
     for name, silo in silos.items():
         data = silo.data
-        ours = data.targets >= BASE
+        ours = made_up_codes(data.targets) >= 0
         inputs, targets = data.inputs.copy(), data.targets.copy()
-        inputs[ours], targets[ours] = portrait.stored, portrait.label
+        inputs[ours], targets[ours] = portrait.stored, portrait.repeat_target(int(ours.sum()))
         result[name] = replace(silo, data=replace(data, inputs=inputs, targets=targets))
     return result

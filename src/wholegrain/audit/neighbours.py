@@ -22,10 +22,11 @@ from wholegrain._random import Purpose, generator
 from wholegrain.audit.canary_inputs import telling_input
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
-from wholegrain.data.table import as_text, encode, read
+from wholegrain.data.table import as_text, encode
+from wholegrain.data.table_files import table_name
 from wholegrain.errors import DataError
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.runs.datasets import split_dataset, table_layout
+from wholegrain.runs.datasets import read_table, split_dataset
 from wholegrain.runs.runner import PreparedRun
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.training import Silo
@@ -136,8 +137,7 @@ def build_file(prepared: PreparedRun, dataset: Dataset, seed: int) -> File:
     if spec.data.table is None:
         everyone = _append_canaries(prepared, dataset, silos, seed)
         return File(everyone, dataset.data.items, lambda rows: take_rows(everyone, rows), spec)
-    layout, path = table_layout(spec.data.table), Path(spec.data.table.path)
-    frame = read(path, layout.names)
+    layout, frame = spec.data.table.layout, read_table(spec.data.table)
     frame = frame.with_columns(as_text(frame[layout.subject]).alias(layout.subject))
     added = [frame[draws.integers(frame.height, size=len(homes)).tolist()] for homes in silos]
     for number, homes in enumerate(silos):
@@ -145,10 +145,10 @@ def build_file(prepared: PreparedRun, dataset: Dataset, seed: int) -> File:
         if layout.silo is not None:
             columns.append(pl.Series(layout.silo, homes).cast(frame.schema[layout.silo]))
         added[number] = added[number].with_columns(columns)
-    whole = pl.concat([frame, *added])
+    whole, name = pl.concat([frame, *added]), table_name(Path(spec.data.table.path))
 
     def load(rows: Rows) -> Dataset:
-        return encode(whole[rows.tolist()], layout, path.stem)
+        return encode(whole[rows.tolist()], layout, name)
 
     return File(load(np.arange(whole.height)), frame.height, load, spec)
 
@@ -222,7 +222,7 @@ def _append_canaries(prepared: PreparedRun, dataset: Dataset, silos: list[list[s
     nobody = int(data.subjects.min(initial=0)) - 1
     added = SubjectData(
         np.repeat(portrait.stored[None], sum(sizes), axis=0),
-        np.full(sum(sizes), portrait.label),
+        portrait.repeat_target(sum(sizes)),
         np.repeat(nobody - np.arange(len(sizes)), sizes),
     )
     labels = None if dataset.silos is None else np.append(dataset.silos, [name for homes in silos for name in homes])

@@ -13,7 +13,7 @@ import vl_convert
 
 from wholegrain._files import write_whole
 from wholegrain.audit.curves import curve
-from wholegrain.audit.membership import Membership
+from wholegrain.audit.membership_inference import Membership
 from wholegrain.errors import RunError, SpecError
 from wholegrain.privacy.definitions import Standing
 

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.canary_inputs import Portrait, candidates, portrait_gradient, some_data
+from wholegrain.audit.canary_inputs import Portrait, candidates, portrait_gradient, some_data, unlikely
 from wholegrain.audit.sums import allowed_move, distance, noised_sum_input, within_batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.clipping import LEAST_NORM, MOST_NORM
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import Layout, call
+from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.runs.runner import PreparedRun
@@ -100,7 +100,7 @@ class Batchmates:
         data, portrait = self._beside, case.portrait
         within = SubjectData(
             np.concatenate([data.inputs, *[portrait.stored[None]] * case.rows]),
-            np.append(data.targets, np.full(case.rows, portrait.label)),
+            np.concatenate([data.targets, portrait.repeat_target(case.rows)]),
             np.append(data.subjects, np.full(case.rows, BESIDE)),
         )
         return distance(self._sum(within, policy, case.vector), self._without(policy, case.vector)) / allowed
@@ -133,9 +133,10 @@ def _extreme(prepared: PreparedRun, seed: int) -> Iterator[SensitivityCase]:
     exponents = INPUTS if np.issubdtype(plain.stored.dtype, np.floating) else INPUTS[:1]
     places = ((*at, exponent) for at in extreme_vectors(layout, prepared.first) for exponent in exponents)
     for number, (vector, certain, exponent) in enumerate(places):
-        portrait = Portrait(_scale(plain.stored, exponent), 0)
+        stored = _scale(plain.stored, exponent)
+        portrait = Portrait(stored, prepared.task.made_up(1))
         if not certain:
-            portrait = replace(portrait, label=_unlikely(prepared, layout, vector, portrait))
+            portrait = unlikely(prepared, layout, vector, stored)
         length = float(portrait_gradient(prepared, layout, vector, portrait).double().norm())
         for norm in _norms((own, LARGE)[number % 2], length):
             yield SensitivityCase(vector, portrait, ROWS[0], norm)
@@ -164,11 +165,6 @@ def _head(layout: Layout) -> set[str]:
     """The last weight, and the bias behind it."""
     place = max((k for k, shape in enumerate(layout.shapes) if len(shape) > 1), default=0)
     return set(layout.names[place:])
-
-
-def _unlikely(prepared: PreparedRun, layout: Layout, vector: Tensor, portrait: Portrait) -> int:
-    with torch.no_grad():
-        return int(call(prepared.model, layout, vector, portrait.inputs).nan_to_num(0.0).argmin(1))
 
 
 def _norms(usual: float, length: float) -> Iterator[float]:

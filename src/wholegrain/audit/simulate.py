@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wholegrain._random import Purpose, derive
 from wholegrain.errors import RunError
-from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
+from wholegrain.federation.messages import Answer, Engine, RoundTask, SiloFault, SiloUpdate, SumUpdate
 from wholegrain.federation.rounds import State, rounds
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.guard import Reservation
@@ -66,11 +66,13 @@ class WatchedEngine:
     learning_rate: float
     watch: Watcher
 
-    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+    def run(self, task: RoundTask) -> Iterator[Answer]:
         """The inner engine's answers."""
         for answer in self.engine.run(task):
             if isinstance(answer, SiloFault):
                 raise RunError(f"Silo '{answer.silo}' failed in round {task.round} of the audit: {answer.reason}.")
+            if isinstance(answer, SumUpdate):
+                raise RunError("A secure sum shows no silo's own update, which this audit looks at.")
             moved = answer.vector - task.vector
             self.watch(ObservedUpdate(task.round, self.rows[answer.silo], task.vector, moved, self.learning_rate))
             yield answer
@@ -83,7 +85,7 @@ class SomeSilos:
     engine: Engine
     moving: frozenset[str]
 
-    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+    def run(self, task: RoundTask) -> Iterator[Answer]:
         """The inner engine's answers, and those of the silos that stand still."""
         yield from self.engine.run(replace(task, silos=tuple(name for name in task.silos if name in self.moving)))
         yield from (SiloUpdate(name, task.vector) for name in task.silos if name not in self.moving)
@@ -113,7 +115,7 @@ def simulate_run(
     engine = WatchedEngine(engine, rows, prepared.spec.rounds.learning_rate, watch)
     averaged = aggregation_for(prepared)
     for played in rounds(State(0, vector), prepared.plan.horizon, engine, Unpaid(), averaged):
-        yield averaged.server.shown(played.state.vector, played.state.memory)
+        yield averaged.server.choose_parameters(played.state.vector, played.state.memory)
 
 
 def final_parameters(vectors: Iterator[Tensor]) -> Tensor:

@@ -41,6 +41,10 @@ class SumRecorder:
         """Keep the sum."""
         self.total = total.to(torch.float64, copy=True)
 
+    def add_steps_to(self, total: Tensor, multiplier: float, clip_norm: float, step: float) -> None:
+        """Keep the sum; what is rounded afterwards is not looked at."""
+        self.add_to(total, multiplier, clip_norm)
+
 
 def noised_sum_input(gradients: ClippedSum, silo: Silo, policy: Policy, vector: Tensor) -> Tensor:
     """The clipped sum of all items of a silo at these parameters, in double precision.

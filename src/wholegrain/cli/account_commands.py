@@ -1,11 +1,12 @@
 """`account` and `calibrate`: what a step costs, and how much noise a budget needs, without any data."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from wholegrain import _check
+from wholegrain._json_numbers import finite
 from wholegrain.cli import display
 from wholegrain.cli.options import Json
 from wholegrain.errors import AccountingError, SpecError
@@ -14,11 +15,11 @@ from wholegrain.policies.guarantees import Row, federation_epsilon, missing_boun
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.policies.policy_catalog import PolicySettings, find
+from wholegrain.policies.policy_catalog import PolicySettings, find, make_row
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.accountants import accountant as accountant_named
 from wholegrain.privacy.definitions import Budget, Standing, Unit
-from wholegrain.runs.json_numbers import finite
+from wholegrain.privacy.trust import SecureSum
 
 PolicyName = Annotated[str, typer.Option("--policy", help="A policy of the catalogue.")]
 Rate = Annotated[float, typer.Option(help="Sampling probability of an item (subject_dp: of a subject).")]
@@ -27,6 +28,11 @@ Steps = Annotated[int, typer.Option(help="Noisy steps that each silo releases.")
 Silos = Annotated[int, typer.Option(help="M: silos that may hold one subject.")]
 Cap = Annotated[int | None, typer.Option(help="Z: most items of one subject in a batch (local_group_dp).")]
 Delta = Annotated[float, typer.Option(help="δ.")]
+TrustModel = Annotated[
+    Literal["local", "secure_sum"],
+    typer.Option("--trust", help="Who sees what: each silo's release, or only sums over silos."),
+]
+BySpan = Annotated[bool, typer.Option("--by-span", help="A subject in m silos counts less in each of them.")]
 AccountantName = Annotated[str, typer.Option("--accountant", help="pld or rdp.")]
 
 
@@ -41,6 +47,8 @@ class AccountQuery:
     silos: int
     cap: int | None
     delta: float
+    trust: Literal["local", "secure_sum"] = "local"
+    by_span: bool = False
 
     def __post_init__(self) -> None:
         find(self.policy)
@@ -54,27 +62,45 @@ class AccountQuery:
     @property
     def federation(self) -> Federation:
         """M like silos; their size plays no part where items are Poisson-sampled."""
-        names = [f"silo-{number}" for number in range(self.silos)]
+        names = [f"silo-{number}" for number in range(self._silos)]
         bound = self.bound
         facts = (
-            SiloFacts(name=n, items=10**6, subjects=10**6, items_per_subject=bound, drops_surplus=False) for n in names
+            SiloFacts(
+                name=n,
+                items=10**6,
+                subjects=10**6,
+                items_per_subject=bound,
+                drops_surplus=False,
+                knows_spans=self.by_span,
+            )
+            for n in names
         )
-        return Federation(silos=tuple(facts))
+        return Federation(silos=tuple(facts), span=self.silos)
+
+    @property
+    def _silos(self) -> int:
+        """A sum over one silo would be no sum."""
+        return self.silos if self.trust == "local" else max(2, self.silos)
 
     @property
     def settings(self) -> PolicySettings:
         """The rows' settings; a clip norm plays no part in ε."""
-        return PolicySettings(rate=self.rate, group_cap=self.cap)
+        return PolicySettings(rate=self.rate, group_cap=self.cap, by_span=self.by_span, trust=self._sum)
+
+    @property
+    def _sum(self) -> SecureSum | None:
+        """Everybody answers and nobody colludes: the noise that is asked about is that of the honest sum."""
+        return None if self.trust == "local" else SecureSum.over(self._silos, self._silos, 0)
 
     @property
     def horizon(self) -> Horizon:
-        """All steps in one round: rounds play no part in ε."""
-        return Horizon(silos=tuple(s.name for s in self.federation.silos), rounds=1, steps=self.steps)
+        """One step in each round, as a secure sum has it: rounds play no part in ε."""
+        return Horizon(silos=tuple(s.name for s in self.federation.silos), rounds=self.steps, steps=1)
 
     def rows(self, noise: float) -> tuple[Row, ...]:
         """The catalogue's rows with this noise."""
-        row = find(self.policy).row
-        return tuple((row(self.settings, silo).with_noise(noise), silo) for silo in self.federation.silos)
+        rows = [(make_row(self.policy, self.settings, silo), silo) for silo in self.federation.silos]
+        return tuple((row.with_visible_noise(noise), silo) for row, silo in rows)
 
     def epsilon(self, noise: float, unit: Unit, pricing: Accountant) -> float | None:
         """ε for a unit; None where the policy promises it nothing."""
@@ -98,12 +124,22 @@ def account(
     cap: Cap = None,
     delta: Delta = 1e-5,
     accountant: AccountantName = "pld",
+    trust: TrustModel = "local",
+    by_span: BySpan = False,
     json: Json = False,
 ) -> None:
     """What so many steps with so much noise cost a subject, and an item beside it."""
     _check.non_negative("--noise", noise)
     question = AccountQuery(
-        policy=policy, rate=rate, bound=items_per_subject, steps=steps, silos=silos, cap=cap, delta=delta
+        policy=policy,
+        rate=rate,
+        bound=items_per_subject,
+        steps=steps,
+        silos=silos,
+        cap=cap,
+        delta=delta,
+        trust=trust,
+        by_span=by_span,
     )
     answer(costs(question, noise, accountant_named(accountant)), json)
 
@@ -119,13 +155,23 @@ def calibrate(
     delta: Delta = 1e-5,
     accountant: AccountantName = "pld",
     unit: Annotated[Unit, typer.Option(help="Whom the budget protects.")] = Unit.SUBJECT,
+    trust: TrustModel = "local",
+    by_span: BySpan = False,
     printed: Annotated[bool, typer.Option("--as-printed", help="The paper's own calibration.")] = False,
     json: Json = False,
 ) -> None:
     """The least noise that meets a budget over all silos that may hold a subject."""
     budget = Budget(epsilon, delta)
     question = AccountQuery(
-        policy=policy, rate=rate, bound=items_per_subject, steps=steps, silos=silos, cap=cap, delta=delta
+        policy=policy,
+        rate=rate,
+        bound=items_per_subject,
+        steps=steps,
+        silos=silos,
+        cap=cap,
+        delta=delta,
+        trust=trust,
+        by_span=by_span,
     )
     if printed:
         answer(printed_noise(question, budget), json)
@@ -135,7 +181,9 @@ def calibrate(
     pricing = accountant_named(accountant)
     goal = Goal(epsilon=epsilon, delta=delta, unit=unit, accountant=pricing)
     plan = make_plan(policy, question.settings, question.federation, question.horizon, goal)
-    noise = getattr(plan.rows[0][0].noise, "multiplier", 0.0)
+    row = plan.rows[0][0]
+    noise = getattr(row.noise, "multiplier", 0.0)
+    noise = noise if row.trust is None else row.trust.sum_noise(noise)
     answer({"noise_multiplier": noise, **costs(question, noise, pricing)}, json)
 
 
@@ -151,6 +199,8 @@ def costs(question: AccountQuery, noise: float, pricing: Accountant) -> dict[str
         "standing": str(Standing.PROVED if proved else Standing.NONE),
         "accountant": pricing.name,
     }
+    if question.trust != "local":
+        facts["trust"] = "secure sums; the noise is that of the honest silos' sum"
     for unit in (Unit.ITEM, Unit.SILO):
         other = question.epsilon(noise, unit, pricing)
         facts[f"{unit}_epsilon"] = finite(other) if other is not None else None

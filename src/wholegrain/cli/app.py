@@ -1,10 +1,12 @@
 """The command `wholegrain`: its verbs, and the one place where an error becomes a line and an exit code."""
 
 import os
+import re
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
+import click
 import typer
 
 import wholegrain
@@ -16,13 +18,13 @@ from wholegrain.errors import WholegrainError
 app = typer.Typer(
     cls=PluginGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Subject-level differential privacy for cross-silo federated learning.",
 )
 
-WITHOUT_TORCH = {"ledger"}
-"""Commands that never compute with torch, and need not wait for its import."""
+WITHOUT_TORCH = {"federation", "ledger", "server"}
+"""Commands that never compute with torch, or see to it themselves, and need not wait for its import."""
 
 
 def _version(asked: bool) -> None:
@@ -34,7 +36,9 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show it.")
+    ] = False,
 ) -> None:
     """Subject-level differential privacy for cross-silo federated learning."""
     if context.invoked_subcommand not in WITHOUT_TORCH:
@@ -57,18 +61,30 @@ def main() -> None:
     """Run the command; an error on purpose is one sentence on standard error and exit code 2."""
     warnings.showwarning = _notice
     try:
-        app()
-    except WholegrainError as error:
-        # A name out of a spec may hold line breaks; whoever reads the error wants one line.
-        display.err.print(f"error: {' '.join(str(error).splitlines())}", markup=False, soft_wrap=True)
+        sys.exit(app(standalone_mode=False, prog_name="wholegrain"))
+    except click.exceptions.NoArgsIsHelpError:  # which has printed the help
         sys.exit(2)
+    except click.UsageError as error:
+        _refuse(_explain(error))
+    except WholegrainError as error:
+        _refuse(str(error))
+    except click.Abort:
+        sys.exit(display.INTERRUPTED)
     except Exception as error:  # a fault of ours: still one line, with the way to the rest
         if os.environ.get("WHOLEGRAIN_DEBUG"):
             raise
-        kind = type(error).__name__
-        display.err.print(
-            f"error: {kind}: {_check.reason(error)} (unforeseen; WHOLEGRAIN_DEBUG=1 shows where).",
-            markup=False,
-            soft_wrap=True,
-        )
-        sys.exit(2)
+        _refuse(f"{type(error).__name__}: {_check.reason(error)} (unforeseen; WHOLEGRAIN_DEBUG=1 shows where).")
+
+
+def _refuse(sentence: str) -> NoReturn:
+    # A name out of a spec may hold line breaks; whoever reads the error wants one line.
+    display.err.print(f"error: {' '.join(sentence.splitlines())}", markup=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def _explain(error: click.UsageError) -> str:
+    """What the option parser did not understand, and where its options are listed."""
+    command = error.ctx.command_path if error.ctx else "wholegrain"
+    said, *near = re.split(r"\. \(?Did you mean ", error.format_message().rstrip("."))  # told twice, for a command
+    hint = f" (did you mean {near[0].partition('?')[0]}?)" if near else ""
+    return f"{said}{hint}; see {command} -h."

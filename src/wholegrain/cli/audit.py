@@ -9,9 +9,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from wholegrain._json_numbers import finite
 from wholegrain.audit.attacks import Tick, can_hold_crowd, no_progress
 from wholegrain.audit.auditing import ASSUMES, Audit, AuditSettings, AuditVerdict, audit
-from wholegrain.audit.membership import Membership, membership
+from wholegrain.audit.membership_inference import Membership, membership
 from wholegrain.audit.roc_figure import require_figure, write_figure
 from wholegrain.cli import display
 from wholegrain.cli.options import Changes, Json
@@ -19,11 +20,9 @@ from wholegrain.errors import SpecError
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.json_numbers import finite
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec, load
-from wholegrain.runs.summary import guarantee_facts
 
 FAILED = (AuditVerdict.VIOLATION, AuditVerdict.CLAIM_REFUTED)
 STYLE = {
@@ -82,8 +81,8 @@ def facts(found: Audit) -> dict[str, Any]:
         "verdict": str(found.verdict),
         "lower_bound": found.epsilon,
         "confidence": found.confidence,
-        "proved": guarantee_facts(found.proved),
-        "claimed": None if found.claimed is None else guarantee_facts(found.claimed),
+        "proved": found.proved.facts(),
+        "claimed": None if found.claimed is None else found.claimed.facts(),
         "canaries": found.canaries,
         "runs": found.runs,
         "findings": [vars(finding) for finding in found.findings],

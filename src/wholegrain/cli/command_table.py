@@ -72,6 +72,12 @@ ROWS = (
         "Answer a federation's server, as far as the charter and the ledger allow.",
     ),
     Row(
+        "server",
+        "wholegrain.cli.server_command:server",
+        "Train with the silos of a roster, over one open port; exit code 0 only for a run that came to its end.",
+    ),
+    Row("predict", "wholegrain.cli.predict:predict", "Predict the rows of a table with a trained model."),
+    Row(
         "audit",
         "wholegrain.cli.audit:command",
         "Attack the training that a spec asks for: lower bounds on ε, held against what was proved.",

@@ -9,6 +9,9 @@ import typer
 from wholegrain.cli import display
 from wholegrain.cli.options import Changes, Json
 from wholegrain.data.sources import SOURCES
+from wholegrain.data.table_columns import ColumnKind, columns
+from wholegrain.data.table_files import TextFormat, read, table_name
+from wholegrain.data.table_remarks import remarks
 from wholegrain.errors import DataError, SpecError
 from wholegrain.runs import spec_template
 from wholegrain.runs.data_description import describe as facts_of
@@ -25,33 +28,52 @@ ColumnName = Annotated[str | None, typer.Option(metavar="COLUMN", help="Its colu
 def list_sources() -> None:
     """Data sets that a spec can name."""
     rows = [(name, source.summary) for name, source in SOURCES.items()]
-    rows.append(("table", "your own CSV or Parquet file, described in data.table"))
+    rows.append(("table", "your own CSV, Parquet or Excel file, described in data.table"))
     display.out.print(display.table("Data sources", ("name", "what it is"), rows))
 
 
 @app.command()
 def init(
-    table: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV or Parquet file.")],
+    table: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A table: .csv, .tsv, .csv.gz, .zip, .parquet or .xlsx.")
+    ],
     out: Annotated[Path | None, typer.Option(help="The spec to write; beside the table by default.")] = None,
     subject: ColumnName = None,
     target: ColumnName = None,
     silo: ColumnName = None,
+    encoding: Annotated[str, typer.Option(help="How a CSV stores characters: utf-8, latin-1, cp1252 …")] = "utf-8",
 ) -> None:
-    """Write a spec for a table, with blanks to fill in. Reads names and kinds of columns only."""
+    """Write a spec for a table, with blanks to fill in. Only names and kinds of columns get into it.
+
+    What the rows suggest is printed here and written nowhere: it is not private.
+    """
     if table.is_dir():
-        raise DataError(f"'{table}' is a folder; name a CSV or Parquet file.")
-    out = out or table.with_suffix(".toml")
+        raise DataError(f"'{table}' is a folder; name a file in it.")
+    out = out or table.with_name(f"{table_name(table)}.toml")
     if not out.parent.is_dir():
         raise SpecError(f"There is no folder '{out.parent}' to write '{out.name}' into; make it first.")
-    roles = spec_template.write_skeleton(table, out, spec_template.Roles(subject=subject, target=target, silo=silo))
+    asked, text = spec_template.Roles(subject=subject, target=target, silo=silo), TextFormat(encoding)
+    roles = spec_template.write_skeleton(table, out, asked, text)
     for key, name in (("subject", roles.subject), ("target", roles.target), ("silo", roles.silo)):
         guessed = "  (a guess by its name)" if name in roles.guessed else ""
         display.out.print(f"{key:8} {name or '–'}{guessed}", markup=False)
+    _remark(table, text, roles)
     display.out.print(
         f"Written: {out}. Replace every '{BLANK}' from knowledge, not from the data; then: wholegrain plan {out}",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _remark(table: Path, text: TextFormat, roles: spec_template.Roles) -> None:
+    """What the rows suggest about features."""
+    features = [column for column in columns(table, text) if column.name not in roles.named]
+    numbers = [column.name for column in features if column.kind in (ColumnKind.WHOLE, ColumnKind.NUMBER)]
+    found = remarks(read(table, (), text), [column.name for column in features], numbers)
+    if found:
+        display.out.print("What the rows suggest [red](not private: counted from raw data)[/red]")
+    for what, names in found.items():
+        display.out.print(f"  {what}: {', '.join(names)}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -116,7 +138,17 @@ def _remarks(facts: Mapping[str, Any]) -> list[str]:
     """What the source says beside the numbers: its own test part, and how it was read."""
     test = facts["test"]
     own = [f"own test part: {test['items']} items of {test['subjects']} subjects"] if test else []
-    return [*own, *facts["notes"]]
+    return [*_surplus(facts["dropped"]), *own, *facts["notes"]]
+
+
+def _surplus(dropped: Mapping[str, int] | None) -> list[str]:
+    """What K costs, for whoever may know."""
+    if dropped is None:
+        return []
+    share = dropped["items"] / dropped["of"]
+    said = f"{dropped['items']} of {dropped['of']} items ({share:.1%})"
+    advice = "; a larger K keeps more of them, and costs subject_dp nothing" if share > 0.05 else ""
+    return [f"K = {dropped['items_per_subject']} drops {said}{advice}"]
 
 
 def _histogram(title: str, counting: str, counted: Mapping[int, int]) -> None:

@@ -9,9 +9,9 @@ from wholegrain.cli.options import Json
 from wholegrain.cli.progress import watching
 from wholegrain.data.nlswork import nlswork
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.runner import Run, execute, open_guard, prepare
+from wholegrain.runs.run_summary import RunSummary
+from wholegrain.runs.runner import RunResult, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.summary import run_facts
 
 EPSILON, DELTA = 4.0, 1e-5
 
@@ -53,7 +53,7 @@ def demo(
 ) -> None:
     """Train every policy at ε = 4, δ = 1e-5 over all 12 silos of a real table, and print what each protects."""
     dataset = nlswork()
-    runs: list[tuple[str, Run]] = []
+    runs: list[tuple[str, RunResult]] = []
     for label, policy, unit, rounds in LINEUP:
         spec = RunSpec.of(
             {
@@ -68,7 +68,7 @@ def demo(
         with open_guard(prepared, label) as guard, watching(prepared.plan, label, json) as observe:
             runs.append((label, execute(prepared, guard, observe=observe)))
     if json:
-        display.as_json({"runs": [{"label": label, **run_facts(run)} for label, run in runs]})
+        display.as_json({"runs": [{"label": label, **RunSummary.of(run).facts()} for label, run in runs]})
         return
     columns = ("policy", "accuracy", "item ε", "subject ε", "standing", "seconds")
     size = f"12 industries, {dataset.data.subject_count:,} people"
@@ -78,7 +78,7 @@ def demo(
     display.out.print("Settings and bounds were chosen with this survey in view; no ε pays for that choice.")
 
 
-def _row(label: str, run: Run) -> tuple[Any, ...]:
+def _row(label: str, run: RunResult) -> tuple[Any, ...]:
     subject, item = run.spent(Unit.SUBJECT), run.spent(Unit.ITEM)
     return (
         label,

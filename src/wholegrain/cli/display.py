@@ -6,7 +6,7 @@ Every command imports this module: it must not need torch or an accountant.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -14,10 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from wholegrain.privacy.definitions import Guarantee, Standing
-from wholegrain.runs.json_numbers import or_infinity
+
+if TYPE_CHECKING:
+    from wholegrain.runs.accounts import AccountState  # imports an accountant, which takes a second
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C has ended."""
+
+if TYPE_CHECKING:
+    from wholegrain.federation.round_record import Score
 
 STYLE = {Standing.PROVED: "green", Standing.CLAIMED: "yellow", Standing.NONE: "red"}
 
@@ -34,6 +42,20 @@ def number(value: float) -> str:
     ('3.999', '∞')
     """
     return f"{value:.4g}" if math.isfinite(value) else "∞"
+
+
+def plain(value: object) -> object:
+    """A figure with four significant digits; anything else as it is."""
+    return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def plural(count: int, what: str) -> str:
+    """So many things, in the singular where it is one.
+
+    >>> plural(1, "silo"), plural(1200, "round")
+    ('1 silo', '1,200 rounds')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def standing(value: Standing) -> Text:
@@ -70,13 +92,33 @@ def spent(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
     return table(title, ("unit", "ε spent", "ε planned", "δ", "standing", "accountant", "because"), rows)
 
 
-def account(facts: Mapping[str, Any]) -> str:
+SHOWN = ("auc", "rmse", "r2", "top_5", "perplexity")
+"""Metrics that a terminal has room for, beside the headline and the loss; the summary has them all."""
+
+
+def scores(found: Mapping[str, "Score"], constant: Mapping[str, "Score"], also: Sequence[str] = ()) -> Table:
+    """Scores of each part, beside those of the best constant answer on it; with the metrics that were asked for."""
+    first, loss, *others = next(iter(found.values())).facts()
+    columns = [first, loss, *(name for name in others if name in (*SHOWN, *also))]
+    rows = [
+        (name, *(_score(score, column) for column in columns))
+        for part, own in found.items()
+        for name, score in ((part, own), ("  constant answer", constant.get(part)))
+        if score is not None
+    ]
+    return table("Scores (not private)", ("items of", *columns), rows)
+
+
+def _score(score: "Score", column: str) -> str:
+    value = score.loss if column == "loss" else score.metrics.get(column, math.nan)
+    return f"{value:.4f}"
+
+
+def account(state: "AccountState") -> str:
     """Where an account stands that others spend from, too, and the data over all its budgets."""
-    limit = "" if facts["epsilon"] is None else f" of {facts['epsilon']:g}"
-    whole = or_infinity(facts["spent_of_the_data"])
+    limit = "" if state.limit is None else f" of {state.limit:g}"
     return (
-        f"Account '{facts['budget']}' of the data '{facts['data']}': ε = {number(or_infinity(facts['spent']))}{limit}"
-        f" spent (by {facts['accountant']}; runs: {facts['runs']}). The data over all its budgets"
-        f" ({facts['budgets_of_the_data']}): ε = {number(whole)} (by {facts['accountant_of_the_data']}). For each"
-        f" {facts['unit']}, δ = {facts['delta']:g}."
+        f"Account '{state.account.budget}' of the data '{state.account.data}': ε = {number(state.price.epsilon)}{limit}"
+        f" spent (by {state.price.way}; runs: {state.runs}). The data over all its budgets ({state.budgets}):"
+        f" ε = {number(state.data.epsilon)} (by {state.data.way}). For each {state.unit}, δ = {state.delta:g}."
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from types import FrameType
 
 from wholegrain.cli import display
-from wholegrain.runs.observers import Observer, RoundDone, SiloDone
+from wholegrain.federation.round_record import RoundRecord
+from wholegrain.runs.observers import Observer, SiloAnswer
 
 
 @contextlib.contextmanager
@@ -24,7 +25,7 @@ def stoppable(observe: Observer) -> Iterator[Observer]:
         asked.set()
         display.err.print("Stopping when this silo is done; Ctrl-C again stops at once.")
 
-    def told(event: SiloDone | RoundDone) -> None:
+    def told(event: SiloAnswer | RoundRecord) -> None:
         observe(event)
         if asked.is_set():
             raise KeyboardInterrupt

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wholegrain._json_numbers import finite, or_infinity
 from wholegrain.cli import display
 from wholegrain.cli.options import Json
 from wholegrain.errors import LedgerError
@@ -16,8 +17,7 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened
 from wholegrain.privacy.ledger_state import Book
-from wholegrain.runs.json_numbers import finite, or_infinity
-from wholegrain.runs.ledger_registry import LEDGER, Registry, ledger_path
+from wholegrain.runs.ledger_registry import LEDGER, LedgerRegistry, ledger_path
 from wholegrain.runs.spec import load
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def adopt(
     """Let this ledger keep the account of a data set on this machine: after a move, or a copy that was put back."""
     path = _find(place)
     with Ledger.open(path, create=False) as ledger:
-        Registry.here().adopt(data, ledger)
+        LedgerRegistry.here().adopt(data, ledger)
         entries = ledger.head.number
     display.out.print(f"'{path}' ({entries} entries) now keeps the account of the data '{data}'.", soft_wrap=True)
 
@@ -78,12 +78,55 @@ def adopt(
 @app.command()
 def forget(data: Annotated[str, typer.Argument(help="The data whose ledger is gone for good.")]) -> None:
     """Begin anew with a data set: what was ever spent of it is not known on this machine any more."""
-    known = Registry.here().forget(data)
+    known = LedgerRegistry.here().forget(data)
     display.out.print(
         f"The account of the data '{data}' was in '{known.path}' ({known.number} entries). It is forgotten here: what"
         " was spent does not count any more, and whoever answers for the data should know that.",
         soft_wrap=True,
     )
+
+
+@app.command()
+def backup(
+    place: Place, folder: Annotated[Path, typer.Argument(help="A new folder for the copy.")], json: Json = False
+) -> None:
+    """Copy a ledger, its witness file and the machine's list of ledgers, as of one instant."""
+    from wholegrain.runs.ledger_backup import back_up
+
+    head = back_up(_find(place), folder)
+    if json:
+        display.as_json({"copy": str(folder), "entries": head.number, "head": head.hash})
+    else:
+        display.out.print(f"Copied to '{folder}': {head.number} entries, head {head.hash}", soft_wrap=True)
+
+
+@app.command("restore")
+def restore_ledger(
+    folder: Annotated[Path, typer.Argument(help="The copy that `ledger backup` made.")], place: Place
+) -> None:
+    """Put a copy in the place of a ledger; one that knows less than this machine remembers is refused."""
+    from wholegrain.runs.ledger_backup import restore
+
+    path = _find(place)
+    head = restore(folder, path)
+    display.out.print(f"'{path}' is the copy in '{folder}': {head.number} entries, head {head.hash}", soft_wrap=True)
+
+
+@app.command("verify-log")
+def verify_activity(
+    log: Annotated[Path, typer.Argument(help="A silo's activity.jsonl, or the folder in which it is.")],
+    key: Annotated[Path | None, typer.Option(help="The silo's public key: every line must be signed with it.")] = None,
+) -> None:
+    """Read every line of a silo's log against the hash of the one before, and against the silo's key."""
+    from wholegrain.deploy.activity_log import FILE, verify_log
+    from wholegrain.deploy.certificates import load_public_key
+
+    try:
+        signer = None if key is None else load_public_key(key.read_text(encoding="utf-8"), str(key))
+    except (OSError, ValueError) as error:
+        raise LedgerError(f"The key '{key}' cannot be read.") from error
+    lines, head = verify_log(log / FILE if os.path.isdir(log) else log, signer)
+    display.out.print(f"The log is whole: {lines} lines, the last with hash {head}", soft_wrap=True)
 
 
 def _find(place: Path) -> Path:

@@ -1,10 +1,8 @@
 """How a plan looks on a terminal."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from wholegrain.cli import display
 from wholegrain.data.sampling import FixedItems, PoissonItems
+from wholegrain.models.backbone import PublicStart
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import NoiseByLargestGroup, Policy
 from wholegrain.policies.policy_catalog import find
@@ -14,8 +12,9 @@ def plan(planned: Plan) -> None:
     """The plan in full, before any training."""
     horizon = planned.horizon
     display.out.print(
-        f"[bold]{planned.policy}[/bold]: {horizon.rounds} rounds of {horizon.steps} steps in"
-        f" {horizon.cohort_count} of {len(planned.rows)} silos; a subject in {planned.span} silos at most"
+        f"[bold]{planned.policy}[/bold]: {display.plural(horizon.rounds, 'round')} of"
+        f" {display.plural(horizon.steps, 'step')} in {horizon.cohort_count} of"
+        f" {display.plural(len(planned.rows), 'silo')}; a subject in {display.plural(planned.span, 'silo')} at most"
     )
     display.out.print(f"Protects {find(planned.policy).protects}.")
     display.out.print(display.guarantees(planned.guarantees))
@@ -28,15 +27,15 @@ def plan(planned: Plan) -> None:
     display.out.print(display.table("Silos", columns, rows))
     allowed = rounds_allowed(planned)
     if allowed is not None:
-        display.out.print(f"The budget allows {allowed} rounds with this noise.")
+        display.out.print(f"The budget allows {display.plural(allowed, 'round')} with this noise.")
 
 
-def start(public: Mapping[str, Any]) -> None:
+def start(public: PublicStart | None) -> None:
     """The public parameters that a run would start from, if any."""
-    if public:
-        share = f"{public['trained_parameters']:,} of {public['parameters']:,} parameters"
-        display.out.print(f"Starts from the backbone {public['digest']}", soft_wrap=True)
-        display.out.print(f"and trains {share} ({public['train']}).")
+    if public is not None:
+        share = f"{public.trained_parameters:,} of {public.parameters:,} parameters"
+        display.out.print(f"Starts from the backbone {public.digest}", soft_wrap=True)
+        display.out.print(f"and trains {share} ({public.train}).")
 
 
 def sampling(policy: Policy) -> str:

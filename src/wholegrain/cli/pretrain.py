@@ -37,13 +37,16 @@ def pretrain(
         _report(backbone, out)
 
 
+HEADLINES = ("accuracy", "mae")
+
+
 def _report(backbone: Backbone, out: Path) -> None:
     facts = backbone.facts
     rows = [
         ("model", facts["model"]),
         ("data", f"{facts['data']}: {facts['items']:,} items of {facts['subjects']:,} subjects"),
         ("public because", facts["public"]),
-        ("accuracy", f"{facts['accuracy']:.4f} on its own subjects that were held out"),
+        *((name, f"{facts[name]:.4f} on its own subjects that were held out") for name in HEADLINES if name in facts),
         ("digest", backbone.digest),
         ("file", out),
     ]

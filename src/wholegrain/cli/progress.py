@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
+from wholegrain.api.progress_bars import show_bars
 from wholegrain.cli import display
+from wholegrain.federation.round_record import RoundRecord, Score
 from wholegrain.policies.plan import Plan
-from wholegrain.runs.observers import Observer, RoundDone, SiloDone
+from wholegrain.runs.observers import Observer, SiloAnswer
 
 PLAIN_LINES = 10
 
@@ -18,28 +18,10 @@ def watching(plan: Plan, label: str, quiet: bool = False) -> Iterator[Observer]:
     if quiet:
         yield lambda event: None
     elif display.err.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=display.err, transient=True) as bars:
-            yield _Bars(bars, plan, label)
+        with show_bars(plan, label, display.err) as observe:
+            yield observe
     else:
         yield _Lines(plan, label)
-
-
-class _Bars:
-    """Two bars: rounds of the run, silos of the round."""
-
-    def __init__(self, bars: Progress, plan: Plan, label: str) -> None:
-        self.bars, self.label = bars, label
-        self.rounds: TaskID = bars.add_task(label, total=plan.horizon.rounds)
-        self.silos: TaskID = bars.add_task("silos", total=plan.horizon.cohort_count)
-
-    def __call__(self, event: SiloDone | RoundDone) -> None:
-        if isinstance(event, SiloDone):
-            self.bars.advance(self.silos)
-        else:
-            self.bars.reset(self.silos)
-            spent = f"{self.label}: ε spent {display.number(event.epsilon)}"
-            self.bars.update(self.rounds, advance=1, description=spent)
 
 
 class _Lines:
@@ -49,13 +31,18 @@ class _Lines:
         self.total, self.label = plan.horizon.rounds, label
         self.every = max(1, self.total // PLAIN_LINES)
 
-    def __call__(self, event: SiloDone | RoundDone) -> None:
-        if isinstance(event, SiloDone):
+    def __call__(self, event: SiloAnswer | RoundRecord) -> None:
+        if isinstance(event, SiloAnswer):
             return
         done = event.round + 1
         if done % self.every == 0 or done == self.total:
-            scores = ", ".join(f"{name} accuracy {score.accuracy:.4f}" for name, score in event.scores.items())
+            scores = ", ".join(f"{part} {_headline(score)}" for part, score in event.scores.items())
             display.err.print(
                 f"{self.label}: round {done}/{self.total}, ε spent {display.number(event.epsilon)}; {scores}",
                 markup=False,
             )
+
+
+def _headline(score: Score) -> str:
+    name, value = score.headline
+    return f"{name} {value:.4f}"

@@ -11,18 +11,20 @@ from wholegrain.cli.interrupt import stoppable
 from wholegrain.cli.options import Changes, Json
 from wholegrain.cli.progress import watching
 from wholegrain.errors import SpecError
+from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engine_choice import EngineChoice, open_engine, serve_silos
-from wholegrain.runs.observers import RoundDone, both
+from wholegrain.runs.observers import both
 from wholegrain.runs.optimise_spec import optimise as find_best
+from wholegrain.runs.plan_record import PlanRecord
 from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.run_folder import RunFolder, require_free
-from wholegrain.runs.runner import PreparedRun, Run, StartState, execute, open_guard, prepare
+from wholegrain.runs.run_summary import RunSummary
+from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
-from wholegrain.runs.summary import account_facts, plan_facts, run_facts
 from wholegrain.runs.tensorboard import event_files
 from wholegrain.runs.trained_model import federation_model
 
@@ -31,9 +33,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 EngineName = Annotated[str, typer.Option("--engine", help="Where silos train: inprocess or distributed.")]
 Events = Annotated[Path | None, typer.Option("--tensorboard", help="Write event files into this folder.")]
 Processes = Annotated[int | None, typer.Option(help="Processes on this machine, for --engine distributed.")]
-
-INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C has ended."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def run(
         serve_silos(prepared)
         return
     folder = RunFolder.create(out or _free_folder(spec), prepared)
-    with folder.held():
+    with folder.lock():
         _play(prepared, folder, None, choice, Output(quiet, json, tensorboard))
 
 
@@ -79,7 +78,7 @@ def resume(
     if choice.serves:
         serve_silos(prepare(found.spec))
         return
-    with found.held():
+    with found.lock():
         if found.finished:
             display.err.print(f"The run in '{folder}' is at its end; there is nothing to resume.", soft_wrap=True)
             return
@@ -110,7 +109,7 @@ def plan(
         prepared = prepare(asked)
         found, public = prepared.plan, prepared.public
     if json:
-        display.as_json({**plan_facts(found), **({"public": public} if public else {})})
+        display.as_json({**PlanRecord.of(found).facts(), **({"public": public.facts()} if public else {})})
     else:
         plan_display.plan(found)
         plan_display.start(public)
@@ -122,7 +121,8 @@ def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
     if picture is not None:
         draw_tradeoff(choice.weighed, picture)
     if json:
-        display.as_json({"changes": choice.changes, "signal_to_noise": choice.chosen.ratio, **plan_facts(choice.plan)})
+        plan = PlanRecord.of(choice.plan).facts()
+        display.as_json({"changes": choice.changes, "signal_to_noise": choice.chosen.ratio, **plan})
         return
     rows = [
         (each.policy, f"{each.settings.rate:g}", each.steps, f"{each.noise_multiplier:.4g}", f"{each.ratio:.3g}")
@@ -146,18 +146,18 @@ def _play(
         finished = _execute(prepared, folder, start, choice, output)
     except KeyboardInterrupt:
         display.err.print(f"Stopped. To go on: wholegrain resume {folder.path}", markup=False, soft_wrap=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(display.INTERRUPTED) from None
     folder.finish(finished)
     if output.json:
-        display.as_json(run_facts(finished) | {"folder": str(folder.path)})
+        display.as_json(RunSummary.of(finished).facts() | {"folder": str(folder.path)})
     else:
         _report(finished, folder)
 
 
 def _execute(
     prepared: PreparedRun, folder: RunFolder, start: StartState | None, choice: EngineChoice, output: Output
-) -> Run:
-    def record(done: RoundDone, state: State) -> None:
+) -> RunResult:
+    def record(done: RoundRecord, state: State) -> None:
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
     with (
@@ -179,18 +179,17 @@ def _free_folder(spec: Path) -> Path:
     return folder
 
 
-def _report(finished: Run, folder: RunFolder) -> None:
-    further = dict.fromkeys(name for score in finished.scores.values() for name in score.further)
-    rows = [
-        (name, f"{score.accuracy:.4f}", f"{score.loss:.4f}", *(f"{score.further[each]:.4f}" for each in further))
-        for name, score in finished.scores.items()
-    ]
-    display.out.print(display.table("Scores (not private)", ("items of", "accuracy", "loss", *further), rows))
+def _report(finished: RunResult, folder: RunFolder) -> None:
+    if finished.scores:
+        display.out.print(display.scores(finished.scores, finished.constant, finished.spec.evaluation.metrics))
+    for sentence in finished.warnings:
+        display.out.print(sentence, style="bold red", markup=False, soft_wrap=True)
     display.out.print(display.spent(finished.guarantees, finished.plan.guarantees))
     if finished.account.shared:
-        display.out.print(display.account(account_facts(finished.account)), soft_wrap=True)
+        display.out.print(display.account(finished.account), soft_wrap=True)
     played, planned = len(finished.rounds), finished.plan.horizon.rounds
-    count = f"{played} rounds" if played == planned else f"{played} of {planned} rounds (the budget is spent)"
+    whole = display.plural(planned, "round")
+    count = whole if played == planned else f"{played} of {whole} (the budget is spent)"
     failed = sum(done.failed for done in finished.rounds)
     lost = f", {failed} of which failed" if failed else ""
     display.out.print(f"Noise: {finished.noise}. {count}{lost} in {finished.seconds:.1f} s.")

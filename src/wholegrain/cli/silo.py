@@ -12,22 +12,26 @@ from wholegrain.errors import SpecError
 
 
 def silo(
-    policy_file: Annotated[Path, typer.Option(help="The silo's charter: silo.toml.")],
+    charter_file: Annotated[Path, typer.Option("--charter", help="The silo's charter: silo.toml.")] = Path("silo.toml"),
     check: Annotated[bool, typer.Option("--check", help="Say where charter, data and ledger stand, and end.")] = False,
     json: Json = False,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Serve /health and /metrics on this port of 127.0.0.1.")
+    ] = None,
+    policy_file: Annotated[Path | None, typer.Option(hidden=True, help="The charter's former name.")] = None,
 ) -> None:
     """Answer a federation's server, as far as the charter and the ledger allow."""
     try:
         from wholegrain.deploy.charter import load_charter, require_files
         from wholegrain.deploy.client import open_silo
+        from wholegrain.deploy.fleet_link import run_silo
         from wholegrain.deploy.silo_service import operator_status
-        from wholegrain.deploy.supernode_worker import run_silo
     except ModuleNotFoundError as error:
-        raise SpecError("A silo needs Flower: install wholegrain[flower].") from error
+        raise SpecError("A silo needs Flower: pip install 'wholegrain[flower]'.") from error
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
-    charter = load_charter(policy_file)
+    charter = load_charter(policy_file or charter_file)
     if not check:
-        run_silo(charter)
+        run_silo(charter, metrics_port)
         return
     if charter.link is not None:
         require_files(charter.link)
@@ -36,12 +40,5 @@ def silo(
     if json:
         display.as_json(facts)
     else:
-        display.out.print(
-            display.table(
-                f"Silo '{charter.silo}'", ("what", "is"), [(name, _plain(value)) for name, value in facts.items()]
-            )
-        )
-
-
-def _plain(value: object) -> object:
-    return f"{value:.4g}" if isinstance(value, float) else value
+        rows = [(name, display.plain(value)) for name, value in facts.items()]
+        display.out.print(display.table(f"Silo '{charter.silo}'", ("what", "is"), rows))

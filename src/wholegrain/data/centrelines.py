@@ -146,7 +146,9 @@ def _fonts() -> Path:
         import matplotlib
         import PIL  # noqa: F401 (comes with matplotlib, and draws its typefaces)
     except ImportError as error:
-        raise DataError("The data set 'glyphs' draws typefaces of matplotlib; install wholegrain[data].") from error
+        raise DataError(
+            "The data set 'glyphs' draws typefaces of matplotlib: pip install 'wholegrain[data]'."
+        ) from error
     return Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 
 

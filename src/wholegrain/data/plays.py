@@ -20,6 +20,7 @@ from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.leaf import quote_id
 from wholegrain.data.subjects import SubjectData, subject_codes
+from wholegrain.data.tasks import NextToken
 from wholegrain.errors import DataError
 
 LONGEST = 2**26  # bytes of text; all of Shakespeare is 5.5 million
@@ -46,7 +47,7 @@ def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) 
     if len(texts) > len(parts):
         notes += (f"speakers of no more than {window} characters, left out: {len(texts) - len(parts)}",)
     return Dataset(
-        name="plays", data=join_speakers(parts, subject_codes(speakers)), classes=len(VOCABULARY), notes=notes
+        name="plays", data=join_speakers(parts, subject_codes(speakers)), task=NextToken(tuple(VOCABULARY)), notes=notes
     )
 
 

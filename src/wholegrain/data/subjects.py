@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain.data.subject_coins import Coins
+from wholegrain.data.tasks import Targets
 from wholegrain.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
 class SubjectData:
-    """Inputs [item, ...], class numbers [item] and subject codes [item].
+    """Inputs [item, ...], targets and subject codes [item].
 
-    Codes are ids that are whole numbers, or what `subject_codes` makes of others. Whole numbers of any type are taken,
-    and kept as int64.
+    Targets are class numbers [item], or numbers [item, output] as a task stores them (`data.tasks`). Codes are ids that
+    are whole numbers, or what `subject_codes` makes of others. Whole numbers of any type are taken, and kept as int64.
 
     >>> data = SubjectData(np.zeros((3, 2), np.float32), np.array([0, 1, 0]), np.array([7, 7, 9]))
     >>> data.items, data.subject_count, data.largest_subject
@@ -31,7 +32,7 @@ class SubjectData:
     """
 
     inputs: NDArray[np.generic]
-    targets: NDArray[np.int64]
+    targets: Targets
     subjects: NDArray[np.int64]
 
     def __post_init__(self) -> None:
@@ -41,8 +42,8 @@ class SubjectData:
                 f" {len(self.targets)} and {len(self.subjects)}; each item needs all three."
             )
         if np.issubdtype(self.inputs.dtype, np.floating):
-            _require_finite(self.inputs)
-        object.__setattr__(self, "targets", _whole("Targets", self.targets, "number the classes from 0"))
+            _require_finite("a feature", self.inputs)
+        object.__setattr__(self, "targets", _stored_targets(self.targets))
         object.__setattr__(self, "subjects", _whole("Subject codes", self.subjects, "make them with subject_codes"))
 
     @property
@@ -74,7 +75,7 @@ class SubjectData:
         """[item] how many items of the same subject come before: an item's own number, whoever else is there."""
         return rank_within(self.subjects)
 
-    def capped(self, most: int, coins: Coins) -> "SubjectData":
+    def cap_subjects(self, most: int, coins: Coins) -> "SubjectData":
         """At most `most` items of each subject, the surplus dropped at random: those with the smallest coins stay.
 
         Guarantee: which of a subject's items stay depends on the key and on that subject's own items alone. Over keys
@@ -151,11 +152,21 @@ def _whole(what: str, numbers: NDArray[Any], remedy: str) -> NDArray[np.int64]:
     return numbers.astype(np.int64, copy=False)
 
 
-def _require_finite(inputs: NDArray[np.generic]) -> None:
-    finite = np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim)))
+def _stored_targets(targets: NDArray[Any]) -> Targets:
+    """Class numbers [item] as int64, numbers [item, output] as float32."""
+    if targets.ndim != 2 or targets.dtype.kind not in "biuf":
+        remedy = "number the classes from 0, or declare the bounds of a number to predict"
+        return _whole("Targets", targets, remedy)
+    numbers = targets.astype(np.float32, copy=False)
+    _require_finite("a target", numbers)
+    return numbers
+
+
+def _require_finite(what: str, values: NDArray[np.generic]) -> None:
+    finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
         raise DataError(
-            f"{int((~finite).sum())} items have a feature that is NaN or infinite (the first is item"
+            f"{int((~finite).sum())} items have {what} that is NaN or infinite (the first is item"
             f" {row}); fill or remove them, or declare a value for missing ones."
         )

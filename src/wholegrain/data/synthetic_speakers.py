@@ -13,6 +13,7 @@ from wholegrain._random import Purpose, generator
 from wholegrain.data.characters import VOCABULARY, tokens
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.plays import join_speakers, windows
+from wholegrain.data.tasks import NextToken
 
 SYLLABLES = [consonant + vowel for consonant in "bdfghklmnprstvw" for vowel in "aeiou"]
 WORDS = 200
@@ -33,7 +34,7 @@ def babble(*, speakers: int = 660, characters: int = 500, window: int = 80, stri
         length = window + 1 + int(characters * np.exp(draws.normal(0.0, SPREAD)))
         numbers, _ = tokens(_speech(words, length, draws))
         parts.append(windows(numbers, window, stride))
-    return Dataset(name="babble", data=join_speakers(parts, np.arange(speakers)), classes=len(VOCABULARY))
+    return Dataset(name="babble", data=join_speakers(parts, np.arange(speakers)), task=NextToken(tuple(VOCABULARY)))
 
 
 def _words(seed: int) -> list[str]:

@@ -5,10 +5,8 @@ was not declared, or a missing value where none was allowed, is refused with the
 """
 
 import math
-import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from datetime import date
 
 import numpy as np
 import polars as pl
@@ -16,152 +14,131 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.schema import Category, Date, Feature, Number, TableLayout, Target
 from wholegrain.data.subjects import SubjectData, subject_codes
-from wholegrain.errors import DataError, SpecError
+from wholegrain.data.tasks import MultiLabel, Regression, Targets
+from wholegrain.errors import DataError
 
 # How tables spell "unknown". Taken for a subject, it would stand for many people at once.
 NOBODY = ("nan", "null", "none", "na", "n/a", "<na>")
+# Where rows were left out, the numbers that the others have in the file stand in a column of this name.
+ROW = "\0row"
 
 
-@dataclass(frozen=True)
-class Number:
-    """A numeric column with public bounds, scaled to [−1, 1]; `missing` stands in for absent values, if given."""
+class RowError(DataError):
+    """A row that breaks a declaration; `{row}` in the sentence is its number, from 1."""
 
-    name: str
-    low: float
-    high: float
-    missing: float | None = None
+    def __init__(self, sentence: str, row: int) -> None:
+        super().__init__(sentence.replace("{row}", str(row + 1)))
+        self.sentence, self.row = sentence, row
 
-    def __post_init__(self) -> None:
-        if not (self.low < self.high and math.isfinite(self.high - self.low)):
-            raise SpecError(
-                f"The bounds of '{self.name}' must be finite with low < high, not {self.low} and {self.high}."
-            )
-
-    def encode(self, frame: pl.DataFrame) -> NDArray[np.float32]:
-        """[row, 1] values in [−1, 1]."""
-        values = _numbers(_column(frame, self.name))
-        if self.missing is None:
-            _refuse_missing(values, "declare `missing` with a value from knowledge, or remove the rows")
-        else:
-            values = values.fill_null(self.missing)
-        bounded = values.clip(self.low, self.high).to_numpy()
-        scaled = 2 * (bounded - self.low) / (self.high - self.low) - 1
-        return scaled.astype(np.float32)[:, None]
+    def at(self, row: int) -> "RowError":
+        """The same of another row."""
+        return RowError(self.sentence, row)
 
 
-@dataclass(frozen=True)
-class Category:
-    """A column with publicly known categories, one-hot; absent values are all zeros where `missing` allows them.
-
-    `centred` takes 1/k off each of the k columns. They then share no constant part, which would fill most of a clipped
-    gradient and which the model's own constant can express.
-    """
-
-    name: str
-    categories: tuple[str, ...]
-    missing: bool = False
-    centred: bool = False
-
-    def __post_init__(self) -> None:
-        _require_distinct(self.name, self.categories)
-
-    def encode(self, frame: pl.DataFrame) -> NDArray[np.float32]:
-        """[row, category] zeros and ones, less their mean over categories where they are centred."""
-        column = as_text(_column(frame, self.name))
-        if not self.missing:
-            _refuse_missing(column, "declare `missing = true`, or remove the rows")
-        codes = _codes(column, self.categories)
-        columns = np.arange(len(self.categories))
-        one_hot: NDArray[np.float32] = (codes[:, None] == columns).astype(np.float32)
-        return one_hot - np.float32(1 / len(columns)) if self.centred else one_hot
+def encode_features(frame: pl.DataFrame, layout: TableLayout) -> NDArray[np.float32]:
+    """[row, value] the features side by side, in the layout's order."""
+    return np.concatenate(
+        [encode_feature(feature, _known(frame, name, layout)) for name, feature in layout.features.items()], axis=1
+    )
 
 
-@dataclass(frozen=True)
-class Target:
-    """What is to be predicted: one of `classes`, or whether a number lies above a public `threshold`."""
-
-    name: str
-    classes: tuple[str, ...] = ()
-    threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        _require_distinct(self.name, self.classes)
-        if (len(self.classes) < 2) == (self.threshold is None):
-            raise SpecError(f"The target '{self.name}' needs either two or more classes or one threshold.")
-
-    @property
-    def count(self) -> int:
-        """Number of classes."""
-        return len(self.classes) or 2
-
-    def encode(self, frame: pl.DataFrame) -> NDArray[np.int64]:
-        """[row] class numbers."""
-        column = _column(frame, self.name)
-        values = as_text(column) if self.threshold is None else _numbers(column)
-        _refuse_missing(values, "an item without a target cannot be trained on; remove the rows")
-        if self.threshold is None:
-            return _codes(values, self.classes)
-        return (values.to_numpy() > self.threshold).astype(np.int64)
+def feature_count(layout: TableLayout) -> int:
+    """How many values the features of one row become."""
+    nobody = pl.DataFrame({name: pl.Series([], dtype=pl.String) for name in layout.features})
+    return int(encode_features(nobody, layout).shape[1])
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableLayout:
-    """Which column is what."""
+def encode_feature(feature: Feature, column: pl.Series) -> NDArray[np.float32]:
+    """[row, value] one column as the model sees it: a number, or one value for each category."""
+    if isinstance(feature, Category):
+        return _encode_category(feature, column)
+    if isinstance(feature, Date):
+        days = _dates(column, feature.format).cast(pl.Int32) + date(1970, 1, 1).toordinal()
+        return _encode_number(feature.days, days)
+    return _encode_number(feature, column)
 
-    subject: str
-    target: Target
-    features: tuple[Number | Category, ...]
-    silo: str | None = None
 
-    def __post_init__(self) -> None:
-        if not self.features:
-            raise SpecError("The table declares no features; name at least one with its bounds.")
-        columns = [self.subject, self.target.name] + ([self.silo] if self.silo else [])
-        if len(set(columns)) < len(columns):
-            raise SpecError("Subject, silo and target are three different columns of a table.")
-        for feature in self.features:
-            if feature.name in (self.subject, self.target.name):
-                raise SpecError(f"'{feature.name}' cannot be a feature and the subject or target.")
+def _encode_number(number: Number, column: pl.Series) -> NDArray[np.float32]:
+    """[row, 1] values in [−1, 1]."""
+    values = _numbers(column)
+    if number.missing is None:
+        _refuse_missing(values, "declare `missing` with a value from knowledge, or remove the rows")
+    else:
+        values = values.fill_null(number.missing)
+    bounded = values.clip(number.low, number.high).to_numpy()
+    scaled = 2 * (bounded - number.low) / (number.high - number.low) - 1
+    return scaled.astype(np.float32)[:, None]
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Columns that hold names, not quantities."""
-        names = {feature.name for feature in self.features if isinstance(feature, Category)}
-        names |= {self.target.name} if self.target.classes else set()
-        return frozenset(names | {self.subject} | ({self.silo} if self.silo else set()))
+
+def _encode_category(category: Category, column: pl.Series) -> NDArray[np.float32]:
+    """[row, category] zeros and ones, less their mean over categories where they are centred."""
+    values = as_text(column)
+    if not category.missing:
+        _refuse_missing(values, "declare `missing = true`, or remove the rows")
+    codes = _codes(values, category.categories)
+    columns = np.arange(len(category.categories))
+    one_hot: NDArray[np.float32] = (codes[:, None] == columns).astype(np.float32)
+    return one_hot - np.float32(1 / len(columns)) if category.centred else one_hot
+
+
+def encode_target(target: Target, columns: Sequence[pl.Series]) -> Targets:
+    """The target's columns as its task stores them: class numbers, labels, or a scaled number."""
+    task, (first, *_) = target.task, columns
+    if isinstance(task, MultiLabel):
+        names = target.classes or ("0", "1")
+        found = [_codes(_present(as_text(column)), names) for column in columns]
+        return np.stack(found, axis=1).astype(np.float32)
+    if isinstance(task, Regression):
+        return task.scale(_present(_numbers(first)).to_numpy())
+    if target.cut is None:
+        return _codes(_present(as_text(first)), target.classes)
+    values, (cut, upper) = _present(_numbers(first)).to_numpy(), target.cut
+    return ((values >= cut) if upper else (values > cut)).astype(np.int64)
+
+
+def _present(values: pl.Series) -> pl.Series:
+    _refuse_missing(values, "an item without a target cannot be trained on; remove the rows")
+    return values
 
 
 def encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
     """The table as a data set; refused whole where any row breaks a declaration."""
     if frame.is_empty():
         raise DataError(f"The table '{name}' has no rows.")
-    ids = as_text(_column(frame, layout.subject))
+    try:
+        return _encode(frame, layout, name)
+    except RowError as error:
+        raise error if ROW not in frame.columns else error.at(frame[ROW][error.row]) from None
+
+
+def take_silos(frame: pl.DataFrame, layout: TableLayout) -> pl.DataFrame:
+    """The rows of the silos that the layout names; all of them where it names none.
+
+    Guarantee: whether a row stays depends on its own silo alone.
+    """
+    if layout.silo is None or not layout.silos:
+        return frame
+    stays = as_text(_known(frame, layout.silo, layout)).is_in(layout.silos).fill_null(False)
+    kept = frame.with_row_index(ROW).filter(stays)
+    if kept.is_empty():
+        raise DataError(f"No row has one of the declared silos ({', '.join(layout.silos)}) in '{layout.silo}'.")
+    return kept
+
+
+def _encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
+    ids = as_text(_known(frame, layout.subject, layout))
     ids = ids.set(ids.str.to_lowercase().is_in(NOBODY).fill_null(False), None)
     _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
     labels = None
     if layout.silo is not None:
-        silos = as_text(_column(frame, layout.silo))
+        silos = as_text(_known(frame, layout.silo, layout))
         _refuse_missing(silos, "every row belongs to a silo; complete or remove the rows")
         labels = silos.to_numpy().astype(np.str_)
-    inputs = np.concatenate([feature.encode(frame) for feature in layout.features], axis=1)
-    data = SubjectData(inputs, layout.target.encode(frame), subject_codes(ids.to_list()))
-    return Dataset(name=name, data=data, silos=labels, classes=layout.target.count)
-
-
-def read(path: Path, names: Collection[str]) -> pl.DataFrame:
-    """A CSV or Parquet file; columns of names are read as text, so that '007' and '7' stay two people."""
-    if not os.path.isfile(path):  # which, unlike the path's own method, takes any name
-        raise DataError(f"There is no file '{path}'.")
-    _check.one_of("table format", path.suffix.lower(), [".csv", ".parquet"])
-    try:
-        if path.suffix.lower() == ".parquet":
-            return pl.read_parquet(path)
-        columns = pl.read_csv(path, n_rows=0).columns
-        as_string = {name: pl.String for name in names if name in columns}
-        return pl.read_csv(path, schema_overrides=as_string, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"The file '{path}' cannot be read as a table: {_check.reason(error)}.") from error
+    targets = encode_target(layout.target, [_known(frame, column, layout) for column in layout.target.names])
+    data = SubjectData(encode_features(frame, layout), targets, subject_codes(ids.to_list()))
+    return Dataset(name=name, data=data, silos=labels, task=layout.target.task, layout=layout)
 
 
 def as_text(column: pl.Series) -> pl.Series:
@@ -190,23 +167,42 @@ def _written(value: float | None) -> str | None:
 def _numbers(column: pl.Series) -> pl.Series:
     """Values as numbers, NaN as missing; text that is no number is refused with its row."""
     if column.dtype == pl.String:
-        column = column.set(column.str.strip_chars() == "", None)
+        column = column.str.strip_chars()
+        column = column.set(column == "", None)
+        column = column.replace({"true": "1", "false": "0"})
     elif not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
         raise DataError(f"Column '{column.name}' is declared as a number and holds {column.dtype}.")
     values = column.cast(pl.Float64, strict=False)
     wrong = values.is_null() & column.is_not_null()
     if wrong.any():
         row = int(wrong.arg_max() or 0)
-        raise DataError(
-            f"Column '{column.name}' is declared as a number and holds '{column[row]}' in row {row + 1};"
-            " declare it with categories, or mend the row."
+        raise RowError(
+            f"Column '{column.name}' is declared as a number and holds '{column[row]}' in row {{row}};"
+            " declare it with categories, or with missing_values if that is how the table writes what is missing, or"
+            " mend the row.",
+            row,
         )
     return values.fill_nan(None)
 
 
-def _require_distinct(name: str, values: Sequence[str]) -> None:
-    if len(set(values)) < len(values):
-        raise SpecError(f"The values declared for '{name}' are not distinct: {', '.join(values)}.")
+def _dates(column: pl.Series, format: str | None) -> pl.Series:
+    """Values as dates; text that is none is refused with its row."""
+    if column.dtype in (pl.Date, pl.Datetime):
+        return column.cast(pl.Date)
+    if column.dtype != pl.String:
+        raise DataError(f"Column '{column.name}' is declared with dates and holds {column.dtype}.")
+    text = column.str.strip_chars()
+    text = text.set(text == "", None)
+    dates = (text.str.slice(0, 10) if format is None else text).str.to_date(format or "%Y-%m-%d", strict=False)
+    wrong = dates.is_null() & text.is_not_null()
+    if wrong.any():
+        row = int(wrong.arg_max() or 0)
+        raise RowError(
+            f"Column '{column.name}' is declared with dates and holds '{text[row]}' in row {{row}}, which is not"
+            f' written {format or "as 2020-12-31 is"}; declare how it is, e.g. format = "%d.%m.%Y", or mend the row.',
+            row,
+        )
+    return dates
 
 
 def _column(frame: pl.DataFrame, name: str) -> pl.Series:
@@ -216,11 +212,20 @@ def _column(frame: pl.DataFrame, name: str) -> pl.Series:
     return frame[name]
 
 
+def _known(frame: pl.DataFrame, name: str, layout: TableLayout) -> pl.Series:
+    """A column, with nothing where a declared spelling of a missing value stands, and other values as recoded."""
+    column = _column(frame, name)
+    if layout.missing_values:
+        column = column.set(as_text(column).is_in(layout.missing_values).fill_null(False), None)
+    return as_text(column).replace(dict(layout.recode[name])) if name in layout.recode else column
+
+
 def _refuse_missing(column: pl.Series, remedy: str) -> None:
     if column.null_count():
         row = int(column.is_null().arg_max() or 0)
-        raise DataError(
-            f"Column '{column.name}' has {column.null_count()} missing values (the first in row {row + 1}); {remedy}."
+        raise RowError(
+            f"Column '{column.name}' has {column.null_count()} missing values (the first in row {{row}}); {remedy}.",
+            row,
         )
 
 
@@ -231,8 +236,9 @@ def _codes(column: pl.Series, categories: Sequence[str]) -> NDArray[np.int64]:
     codes = np.array([-1 if v is None else positions.get(v, -2) for v in values], np.int64)
     if (codes == -2).any():
         row = int(np.flatnonzero(codes == -2)[0])
-        raise DataError(
-            f"Column '{column.name}' holds '{values[row]}' in row {row + 1}, which is not among its"
-            f" declared categories ({', '.join(categories)})."
+        raise RowError(
+            f"Column '{column.name}' holds '{values[row]}' in row {{row}}, which is not among its"
+            f" declared categories ({', '.join(categories)}).",
+            row,
         )
     return codes

@@ -52,17 +52,20 @@ class AllowSpec(Section):
 
     policies: tuple[str, ...] = ("subject_dp",)
     models: tuple[ModelSpec, ...]
-    scores: tuple[Literal["accuracy", "loss"], ...] = ()
+    scores: tuple[Literal["accuracy", "loss", "mae"], ...] = ()
 
 
 class LinkSpec(Section):
-    """How the silo reaches the server: paths are taken from the charter's folder."""
+    """How the silo reaches the server: paths are taken from the charter's folder.
+
+    `peers` are public keys of other silos by name, as their operators gave them: what those silos say of their ledgers
+    is held to these keys, and not to those that the server names.
+    """
 
     address: str
     certificates: str | None = None
     key: str | None = None
-    port: Annotated[int, Field(ge=1, le=65535)] = 9400
-    insecure: bool = False
+    peers: dict[str, str] = Field(default_factory=dict)
 
 
 class Charter(Section):

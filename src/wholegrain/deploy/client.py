@@ -1,36 +1,38 @@
-"""How a silo answers Flower's messages, and the ClientApp for those who run a plain `flower-supernode`.
-
-The ClientApp finds its charter in the node's own configuration (`--node-config 'charter="silo.toml"'`) and never in a
-message. Flower takes the app from the bundle that the server sends: docs/operate-a-federation.md says what that means.
-`wholegrain silo` runs nothing that a server sends.
+"""How a silo answers a server's messages, whoever brought them: one answer for each, signed, and nothing said that is
+private.
 """
 
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Message, RecordDict
 
 from wholegrain import _check
 from wholegrain._files import open_private
-from wholegrain.deploy.charter import Charter, load_charter
-from wholegrain.deploy.silo_service import SiloService, public_facts
+from wholegrain.deploy.activity_log import FILE, ActivityLog
+from wholegrain.deploy.certificates import load_private_key, load_public_key, public_line
+from wholegrain.deploy.charter import Charter
+from wholegrain.deploy.peer_heads import SUFFIX, PeerHeads
+from wholegrain.deploy.public_reasons import FAILED, public_reason
+from wholegrain.deploy.silo_monitor import PEER_ALARM, REFUSED, SiloMonitor
+from wholegrain.deploy.silo_service import SiloService, public_facts, spent_by_silo
 from wholegrain.engines import wire
-from wholegrain.errors import RefusalError, WholegrainError
+from wholegrain.engines.ledger_heads import put_head, read_heads, state_head
+from wholegrain.engines.signatures import sign_answer
+from wholegrain.errors import LedgerError, RefusalError, SpecError, WholegrainError
 from wholegrain.privacy.accountants import accountant
 from wholegrain.runs.accounts import release_ledger
 from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.silo")
-
-FAILED = "[silo] the task failed; the silo's own log says why"
-"""What a server is told of an unforeseen error, whose text might hold private values."""
 
 
 @contextmanager
@@ -38,8 +40,21 @@ def open_silo(charter: Charter) -> Iterator[SiloService]:
     """The silo of a charter, with its data read and its ledger open."""
     assert charter.ledger.path is not None
     pricing = accountant(charter.limit.accountant)
+    key = _signing_key(charter)
     with release_ledger(Path(charter.ledger.path), charter.data_name) as ledger:
-        yield SiloService.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
+        host = SiloService.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
+        yield replace(host, key=key, peers=_peers(charter))
+
+
+def watch_silo(host: SiloService) -> tuple[SiloService, SiloMonitor]:
+    """The silo, with somebody who counts what it does and writes it down beside its ledger."""
+    assert host.charter.ledger.path is not None
+    activity = ActivityLog(Path(host.charter.ledger.path).with_name(FILE), host.key)
+    monitor = SiloMonitor(host.charter.silo, host.charter.limit.epsilon, activity)
+    monitor.observe_spent(spent_by_silo(host).epsilon)
+    if host.peers is not None:
+        monitor.peer_alarms |= host.peers.alarms
+    return replace(host, note=monitor.note), monitor
 
 
 def answer(message: Message, host: SiloService) -> Message:
@@ -47,21 +62,27 @@ def answer(message: Message, host: SiloService) -> Message:
     try:
         content = _content(message, host)
     except WholegrainError as error:
-        _note(host.charter, message, str(error))
-        content = wire.packed_answer({"silo": host.charter.silo, "refused": _public_reason(error)})
+        _note(host, message, str(error))
+        content = wire.packed_answer({"silo": host.charter.silo, "refused": public_reason(error)})
     except Exception as error:  # a fault of ours: what it says stays here
         log.exception("a task failed")
-        _note(host.charter, message, f"{type(error).__name__}: {_check.reason(error)}")
+        _note(host, message, f"{type(error).__name__}: {_check.reason(error)}")
         content = wire.packed_answer({"silo": host.charter.silo, "refused": FAILED})
+    if host.key is not None and message.has_content():
+        _state_head(content, host, host.key)
+        sign_answer(host.key, message, content)
     return Message(content, reply_to=message)
 
 
-def _content(message: Message, host: SiloService) -> Any:
+def _content(message: Message, host: SiloService) -> RecordDict:
     kind = message.metadata.message_type.partition(".")[0]
     if kind == "query":
         return wire.packed_answer(public_facts(host))
+    _compare_heads(message, host)
     task = wire.read_task(message)
     vector = wire.read_vector(message)
+    if not host.asked.add(wire.read_nonce(message)):
+        raise RefusalError("message", "this very message was answered before")
     if kind == "train":
         return wire.packed_answer({"silo": host.charter.silo}, host.answer(task, vector))
     if kind == "evaluate":
@@ -69,15 +90,55 @@ def _content(message: Message, host: SiloService) -> Any:
     raise RefusalError("message", f"a message of the type '{kind}' is not known")
 
 
-def _public_reason(error: WholegrainError) -> str:
-    """A refusal names its rule; any other error might hold private values, and is told in general words."""
-    return str(error) if isinstance(error, RefusalError) else FAILED
+def _compare_heads(message: Message, host: SiloService) -> None:
+    """Hold what came with a task to what other silos, and this one, said before of their ledgers."""
+    if host.peers is None or host.key is None:
+        return
+    heads = read_heads(message)
+    for peer, wrong in host.peers.observe(heads).items():
+        host.note(PEER_ALARM, {"peer": peer, "wrong": wrong})
+    try:
+        host.peers.require_own(host.ledger, public_line(host.key), heads)
+    except RefusalError as error:
+        host.note(PEER_ALARM, {"peer": host.charter.silo, "wrong": str(error)})
+        raise
 
 
-def _note(charter: Charter, message: Message, why: str) -> None:
+def _state_head(content: RecordDict, host: SiloService, key: ec.EllipticCurvePrivateKey) -> None:
+    """Say where the ledger stands, with all that others have written in it; one that cannot be read says nothing."""
+    with suppress(LedgerError):
+        _ = host.ledger.book
+        put_head(content, state_head(key, host.charter.silo, host.ledger.head, time.time_ns()))
+
+
+def _peers(charter: Charter) -> PeerHeads | None:
+    """The memory of a silo that reaches a server; a key in the charter that cannot be read is told now."""
+    if charter.link is None:
+        return None
+    assert charter.ledger.path is not None
+    for name, line in charter.link.peers.items():
+        load_public_key(line, f"'{name}' in the charter's link.peers")
+    path = Path(charter.ledger.path)
+    return PeerHeads(path.with_name(path.name + SUFFIX), charter.silo, charter.link.address, charter.link.peers)
+
+
+def _signing_key(charter: Charter) -> ec.EllipticCurvePrivateKey | None:
+    """The silo's key; a silo that reaches no server, or one without keys, has none."""
+    path = None if charter.link is None else charter.link.key
+    if path is None:
+        return None
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise SpecError(f"The charter's link.key '{path}' cannot be read: {error.strerror}.") from error
+    return load_private_key(text, path)
+
+
+def _note(host: SiloService, message: Message, why: str) -> None:
     """Log a refusal, and append it to a file beside the ledger; where that fails, the log must do."""
     # The words may be the server's: no line of its own in the log, and nothing that a terminal would obey.
     log.warning("refused: %s", "".join(letter if letter.isprintable() else " " for letter in why))
+    charter = host.charter
     assert charter.ledger.path is not None
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -86,6 +147,7 @@ def _note(charter: Charter, message: Message, why: str) -> None:
         "round": message.metadata.group_id,
         "refused": why,
     }
+    host.note(REFUSED, {name: value for name, value in line.items() if name != "at"})
     path = Path(charter.ledger.path).with_name("refusals.jsonl")
     try:
         handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -93,18 +155,3 @@ def _note(charter: Charter, message: Message, why: str) -> None:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
     except OSError as error:
         log.warning("'%s' cannot be written: %s", path, error.strerror)
-
-
-app = ClientApp()
-
-
-@app.query()
-@app.train()
-@app.evaluate()
-def _answer(message: Message, context: Context) -> Message:
-    try:
-        with open_silo(load_charter(Path(str(context.node_config["charter"])))) as host:
-            return answer(message, host)
-    except Exception:  # Flower would tell the server what it says, and it may say what is in the data
-        log.exception("the silo cannot be opened")
-        return Message(wire.packed_answer({"refused": FAILED}), reply_to=message)

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import Task
 from wholegrain.deploy.charter import Charter
 from wholegrain.engines.wire import NO_START, USUAL_LOSS, ModelTask, SiloTask, start_task
 from wholegrain.errors import RefusalError, SpecError, WholegrainError
@@ -26,6 +27,7 @@ class AgreedModel:
     """A model of the charter, ready to train, and the silo as the part that is trained sees it."""
 
     model: ModelSpec
+    predicts: Task
     learner: TrainedModel
     loss: Loss
     gradients: BookKeeping
@@ -40,13 +42,13 @@ class AgreedModel:
             model=self.model.name,
             options=self.model.options,
             start=start_task(self.learner.public),
-            loss=self.model.loss,
+            loss=self.model.loss or self.predicts.loss,
         )
 
     @cached_property
     def scored(self) -> SubjectData | None:
         """The items that are held out, as the trained part sees them."""
-        return None if self.held_out is None else self.learner.seen(self.held_out)
+        return None if self.held_out is None else self.learner.apply_frozen(self.held_out)
 
     def __str__(self) -> str:
         start = self.task.start
@@ -59,6 +61,7 @@ def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData 
     return tuple(
         AgreedModel(
             model=model,
+            predicts=dataset.task,
             learner=learner,
             loss=loss,
             gradients=BookKeeping(learner.trained, loss, memory=memory),
@@ -72,7 +75,8 @@ def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData 
 def _learners(charter: Charter, dataset: Dataset) -> Iterator[tuple[TrainedModel, Loss]]:
     for number, model in enumerate(charter.allow.models):
         try:
-            yield build_trained_model(model, dataset.features, dataset.classes, charter.seed), find_loss(model.loss)
+            learner = build_trained_model(model, dataset.features, dataset.task.outputs, charter.seed)
+            yield learner, find_loss(model.loss, dataset.task)
         except WholegrainError as error:
             raise SpecError(f"In the charter, allow.models.{number}: {error}") from error
 

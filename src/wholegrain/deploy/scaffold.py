@@ -1,10 +1,12 @@
-"""`federation init`: the files with which a federation of several silos begins.
+"""`federation init` and `federation join`: the files with which a federation of several silos begins.
 
-    server/   ca.crt  server.crt  server.key  spec.toml  keys/SILO.pub  app/pyproject.toml  flower/config.toml
-    SILO/     ca.crt  key  silo.toml
+    invitation.toml
+    authority/  ca.crt  ca.key
+    server/     ca.crt  server.crt  server.key  server.toml  spec.toml  roster.toml
+    SILO/       ca.crt  key  silo.toml  SILO.request
 
-A silo's folder is all that its operator needs; the server's holds public keys only. What nobody but an operator can
-know (data, columns, bounds) is a blank that must be filled in.
+A silo's folder is made where the silo is, from the invitation; only its request travels. What nobody but an operator
+can know (data, columns, bounds) is a blank that must be filled in.
 """
 
 import ipaddress
@@ -16,12 +18,14 @@ from pathlib import Path
 
 from wholegrain import _check
 from wholegrain._files import open_private, private_folder
-from wholegrain.deploy.certificates import Authority, silo_key
+from wholegrain.deploy.admission_request import AdmissionRequest
+from wholegrain.deploy.certificates import Authority, private_text, silo_key
 from wholegrain.errors import RunError, SpecError
-from wholegrain.runs.spec import BLANK
+from wholegrain.runs.roster import SIZES, Roster
+from wholegrain.runs.spec import BLANK, read_tree
 
-FIRST_PORT = 9401
 MOST_PORT = 65535
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EPSILON = 4.0
 """In both templates: a silo never loses more than the whole federation does, so that the server's plan fits."""
 
@@ -37,11 +41,10 @@ class FederationDraft:
     port: int
 
     def __post_init__(self) -> None:
-        if len(set(self.silos)) != len(self.silos) or not self.silos:
+        if len(set(self.silos)) != len(self.silos):
             raise SpecError("A federation needs silos with different names.")
         for silo in self.silos:
-            if not silo.replace("-", "").replace("_", "").isalnum() or silo == "server":
-                raise SpecError(f"'{silo}' cannot be a silo's name here: letters, digits, - and _, and not 'server'.")
+            require_name(silo)
         if _check.count("port", self.port) > MOST_PORT:
             raise SpecError(f"{self.port} is no port: there are {MOST_PORT} of them.")
         if not HOST_NAME.fullmatch(self.host) and not _is_address(self.host):
@@ -53,39 +56,78 @@ class FederationDraft:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def write_federation(founding: FederationDraft, folder: Path) -> None:
-    """Write everything into a new folder."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"'{folder}' already exists and is not empty; choose another folder.")
+@dataclass(frozen=True)
+class Invitation:
+    """What an operator needs to join: where the server is, and the authority that vouches for it. All of it is public.
+
+    It must come over a channel that is trusted: whoever changes it can pass for the server.
+    """
+
+    address: str
+    authority: str
+
+    def as_toml(self) -> str:
+        """The file's text."""
+        return f'address = {json.dumps(self.address)}\nauthority = """\n{self.authority}"""\n'
+
+
+def read_invitation(path: Path) -> Invitation:
+    """Read an invitation, or say that it is none."""
+    tree = read_tree(path, "invitation")
+    address, authority = tree.get("address"), tree.get("authority")
+    if not isinstance(address, str) or not isinstance(authority, str) or "BEGIN CERTIFICATE" not in authority:
+        raise SpecError(f"'{path}' is no invitation: `wholegrain federation init` writes one.")
+    return Invitation(address, authority)
+
+
+def require_name(silo: str) -> str:
+    """A name that can stand in files and folders."""
+    if not silo.replace("-", "").replace("_", "").isalnum() or not silo.isascii() or silo in ("server", "authority"):
+        raise SpecError(
+            f"'{silo}' cannot be a silo's name here: letters, digits, - and _, and neither 'server' nor 'authority'."
+        )
+    return silo
+
+
+def write_federation(founding: FederationDraft, folder: Path) -> dict[str, AdmissionRequest]:
+    """Write everything into a new folder; the requests of the silos that are on the same machine."""
+    _require_new(folder)
     authority = Authority.new("wholegrain federation")
+    invitation = Invitation(founding.address, authority.pem.decode())
     try:
-        _write_server(founding, authority, folder / "server")
-        for number, silo in enumerate(founding.silos):
-            _write_silo(founding, authority, folder, silo, FIRST_PORT + number)
+        write_file(folder / "authority" / "ca.crt", authority.pem)
+        write_file(folder / "authority" / "ca.key", authority.private, secret=True)
+        write_file(folder / "invitation.toml", invitation.as_toml().encode())
+        requests = {silo: write_silo(invitation, silo, folder / silo, {}) for silo in founding.silos}
+        roster = Roster({silo: {"key": made.key, **dict.fromkeys(SIZES, BLANK)} for silo, made in requests.items()})
+        _write_server(founding, authority, roster, folder / "server")
+    except OSError as error:
+        raise RunError(f"The folder '{folder}' cannot be written: {error.strerror}.") from error
+    return requests
+
+
+def join_federation(invitation: Invitation, silo: str, folder: Path, sizes: dict[str, int]) -> AdmissionRequest:
+    """Make a silo's folder where the silo is: its key, its charter to be filled in, and its request."""
+    _require_new(folder)
+    try:
+        return write_silo(invitation, require_name(silo), folder, sizes)
     except OSError as error:
         raise RunError(f"The folder '{folder}' cannot be written: {error.strerror}.") from error
 
 
-def _write_server(founding: FederationDraft, authority: Authority, folder: Path) -> None:
-    names = tuple(dict.fromkeys([founding.host, "localhost", "127.0.0.1"]))
-    identity = authority.server(names)
-    _write(folder / "ca.crt", authority.pem)
-    _write(folder / "server.crt", identity.certificate)
-    _write(folder / "server.key", identity.key, secret=True)
-    _write(folder / "spec.toml", _server_spec(founding).encode())
-    _write(folder / "app" / "pyproject.toml", _app(folder).encode())
-    _write(folder / "flower" / "config.toml", _flower(founding, folder).encode())
+def write_silo(invitation: Invitation, silo: str, folder: Path, sizes: dict[str, int]) -> AdmissionRequest:
+    """A silo's folder."""
+    key = silo_key()
+    request = AdmissionRequest.make(silo, key, sizes)
+    write_file(folder / "ca.crt", invitation.authority.encode())
+    write_file(folder / "key", private_text(key), secret=True)
+    write_file(folder / "silo.toml", _charter(invitation.address, silo, sizes).encode())
+    write_file(folder / f"{silo}.request", request.as_json().encode())
+    return request
 
 
-def _write_silo(founding: FederationDraft, authority: Authority, folder: Path, silo: str, port: int) -> None:
-    identity = silo_key()
-    _write(folder / silo / "ca.crt", authority.pem)
-    _write(folder / silo / "key", identity.key, secret=True)
-    _write(folder / "server" / "keys" / f"{silo}.pub", identity.certificate)
-    _write(folder / silo / "silo.toml", _charter(founding, silo, port).encode())
-
-
-def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
+def write_file(path: Path, content: bytes, *, secret: bool = False) -> None:
+    """Write a new file, in a folder of its owner's alone."""
     private_folder(path.parent)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     handle = open_private(path, flags) if secret else os.open(path, flags, 0o644)
@@ -93,13 +135,36 @@ def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
         file.write(content)
 
 
+def server_names(host: str) -> tuple[str, ...]:
+    """The names that a server's certificate is for: its own, and those of its machine."""
+    return tuple(dict.fromkeys([host, "localhost", "127.0.0.1"]))
+
+
+def _require_new(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"'{folder}' already exists and is not empty; choose another folder.")
+
+
+def _write_server(founding: FederationDraft, authority: Authority, roster: Roster, folder: Path) -> None:
+    identity = authority.server(server_names(founding.host))
+    write_file(folder / "ca.crt", authority.pem)
+    write_file(folder / "server.crt", identity.certificate)
+    write_file(folder / "server.key", identity.key, secret=True)
+    write_file(folder / "server.toml", _listen(founding).encode())
+    write_file(folder / "spec.toml", _server_spec(founding).encode())
+    write_file(folder / "roster.toml", roster.as_toml().encode())
+
+
+def _listen(founding: FederationDraft) -> str:
+    host = "127.0.0.1" if founding.host in LOOPBACK else "0.0.0.0"
+    return f"""# The one port that the server opens. 127.0.0.1 is this machine alone, 0.0.0.0 all of its networks.
+host = "{host}"
+port = {founding.port}
+"""
+
+
 def _server_spec(founding: FederationDraft) -> str:
-    silos = "\n".join(
-        f'[[federation.silos]]\nname = "{silo}"\nitems = "{BLANK}"\nsubjects = "{BLANK}"\n'
-        f'items_per_subject = "{BLANK}"\n'
-        for silo in founding.silos
-    )
-    return f"""# What the federation trains. The server holds no data: sizes below are what silos declare.
+    return f"""# What the federation trains. The server holds no data; roster.toml has the sizes that silos declare.
 seed = 0
 
 [model]
@@ -123,17 +188,18 @@ path = "ledger.sqlite"   # the server's own account of what it was given; a new 
 count = 10
 steps = 2
 learning_rate = 0.5
-fewest_silos = {len(founding.silos) // 2 + 1}
+fewest_silos = {max(2, len(founding.silos) // 2 + 1)}
 
 [federation]
+roster = "roster.toml"
 shape = ["{BLANK}"]     # of one input: the number of features, or [channels, height, width]
 classes = "{BLANK}"
 patience = 600.0   # seconds that a silo has in a round
+"""
 
-{silos}"""
 
-
-def _charter(founding: FederationDraft, silo: str, port: int) -> str:
+def _charter(address: str, silo: str, sizes: dict[str, int]) -> str:
+    items, subjects, most = (sizes.get(name, f'"{BLANK}"') for name in SIZES)
     return f"""# What this silo agrees to. Nothing that the server sends can change it.
 silo = "{silo}"
 
@@ -154,14 +220,14 @@ age = {{ low = "{BLANK}", high = "{BLANK}" }}
 [limit]
 epsilon = {EPSILON}            # the most that one subject may ever lose by this silo's releases from this data
 delta = 1e-5
-items_per_subject = "{BLANK}"
+items_per_subject = {most}
 smallest_noise = 1.0
 largest_clip = 1.0
 most_steps = 10
 
-[sizes]                  # public: about what is trained on, in round numbers, as the server's spec has them
-items = "{BLANK}"
-subjects = "{BLANK}"
+[sizes]                  # public: about what is trained on, in round numbers, as the server's roster has them
+items = {items}
+subjects = {subjects}
 
 [ledger]
 data = "{BLANK}"       # the data's name, which stays: all that is ever released from it is on one account
@@ -173,47 +239,10 @@ models = [{{ name = "logistic" }}]   # or from public parameters, by this silo's
 scores = []              # "accuracy", "loss": not private; by default none leaves the silo
 
 [link]
-address = "{founding.address}"
+address = "{address}"
 certificates = "ca.crt"
-key = "key"
-port = {port}              # on this machine only, between the silo's own two processes
+key = "key"              # never leaves this machine
 """
-
-
-def _app(folder: Path) -> str:
-    return f"""[project]
-name = "wholegrain-federation"
-version = "1.0.0"
-description = "Subject-level differential privacy: the server's half; silos run their own installation"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "federation"
-
-[tool.flwr.app.components]
-serverapp = "wholegrain.deploy.server:app"
-clientapp = "wholegrain.deploy.client:app"
-
-[tool.flwr.app.config]
-spec = {_quote_path(folder / "spec.toml")}
-out = {_quote_path(folder / "run")}
-"""
-
-
-def _flower(founding: FederationDraft, folder: Path) -> str:
-    return f"""[superlink]
-default = "federation"
-
-[superlink.federation]
-address = "127.0.0.1:{founding.port}"
-root-certificates = {_quote_path(folder / "ca.crt")}
-"""
-
-
-def _quote_path(path: Path) -> str:
-    """A path as TOML writes it, which is how JSON does."""
-    return json.dumps(str(path.resolve()), ensure_ascii=False)
 
 
 def _is_address(host: str) -> bool:

@@ -1,64 +1,50 @@
-"""The federation's server as a Flower ServerApp: the same rounds, plan, ledger and run folder, and no data.
+"""The federation's server: the same rounds, plan, ledger and run folder as any run, and no data.
 
-`flwr run` starts it with two settings: `spec`, the server's spec, and `out`, the run's folder. A folder that is already
-there is resumed.
+A run folder that is already there is resumed.
 """
 
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from flwr.serverapp import Grid
 
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.wire import SiloTask, start_task
-from wholegrain.errors import RunError, SpecError, WholegrainError
+from wholegrain.errors import RunError, SpecError
+from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
+from wholegrain.federation.server_optimiser import Server
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.parameters import flatten
-from wholegrain.policies.policy import FixedNoise, Policy
+from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
-from wholegrain.runs.observers import RoundDone, SiloDone
-from wholegrain.runs.planning import plan_federation, policy_settings, server_of
+from wholegrain.runs.observers import SiloAnswer
+from wholegrain.runs.planning import plan_federation, policy_settings
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import PreparedRun, Run, StartState, execute, open_guard
-from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec, load
+from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard
+from wholegrain.runs.spec import FederationSpec, RunSpec
 from wholegrain.runs.trained_model import federation_model
 from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.server")
 
-app = ServerApp()
+Keys = Mapping[str, EllipticCurvePublicKey]
 
 
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Play the federation's rounds, from its first or from where they stopped."""
-    torch.set_num_threads(1)
-    spec, out = context.run_config.get("spec"), context.run_config.get("out")
-    if not isinstance(spec, str) or not isinstance(out, str):
-        raise SpecError("The app's configuration names no spec or no out: set both in its pyproject.toml.")
-    try:
-        serve(load(Path(spec)), Path(out), grid)
-    except WholegrainError as error:
-        log.error("%s", error)
-        # Flower shows what led to an exception; of one that is meant for people, the sentence is enough.
-        raise error.with_traceback(None) from None
-
-
-def serve(spec: RunSpec, out: Path, grid: Grid) -> Run:
-    """The whole run, recorded in the folder `out`."""
+def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None) -> RunResult:
+    """The whole run, recorded in the folder `out`; `keys` are the roster's, by which silos are known."""
     prepared = prepare_server(spec)
-    resumed = (out / "run.json").exists()
+    resumed = RunFolder.holds_run(out)
     folder = RunFolder.open(out) if resumed else RunFolder.create(out, prepared)
     if resumed and folder.spec.digest != spec.digest:
         raise RunError(f"The run in '{out}' was started with another spec; put it back, or choose another folder.")
-    with folder.held():
+    with folder.lock():
         start = folder.start(prepared) if resumed else None
-        run = _play(prepared, folder, start, _engine(prepared, folder.run, grid))
+        run = _play(prepared, folder, start, _engine(prepared, folder.run, grid, keys))
         folder.finish(run)
     return run
 
@@ -68,7 +54,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
     federation = _federation(spec)
     pricing = pricing or accountant(spec.privacy.accountant)
     plan = plan_federation(spec, federation, pricing)
-    learner, loss = federation_model(spec, federation), find_loss(spec.model.loss)
+    learner, loss = federation_model(spec, federation), find_loss(spec.model.loss, federation.task)
     return PreparedRun(
         spec=spec,
         data="federation",
@@ -76,11 +62,13 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         silos={},
         scored={},
         learner=learner,
+        task=federation.task,
+        features=math.prod(federation.shape),
         first=flatten(learner.model),
         loss=loss,
         clipped_sum=BookKeeping(learner.trained, loss),
         noise=noise_source(spec.privacy.noise, spec.seed),
-        server=server_of(spec),
+        server=Server.of(spec.server),
     )
 
 
@@ -100,31 +88,30 @@ def make_task(prepared: PreparedRun, policy: Policy, run: str) -> SiloTask:
         model=spec.model.name,
         options=spec.model.options,
         start=start_task(prepared.public),
-        loss=spec.model.loss,
+        loss=spec.model.loss or prepared.task.loss,
     )
 
 
-def _engine(prepared: PreparedRun, run: str, grid: Grid) -> Flower:
+def _engine(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None) -> Flower:
     tasks = {facts.name: make_task(prepared, policy, run) for policy, facts in prepared.plan.rows}
     federation = _federation(prepared.spec)
-    return Flower(
-        grid, tasks, federation.patience, {silo.name: _expected_facts(federation, silo) for silo in federation.silos}
-    )
+    expected = {silo.name: _expected_facts(federation, silo) for silo in federation.silos}
+    return Flower(grid, tasks, federation.patience, expected, keys)
 
 
-def _expected_facts(federation: FederationSpec, silo: SiloFactsSpec) -> dict[str, int | None]:
+def _expected_facts(federation: FederationSpec, silo: SiloFacts) -> dict[str, int | str | None]:
     """What a silo must say of itself, for the plan to be about it."""
     return {
         "items": silo.items,
         "subjects": silo.subjects,
         "items_per_subject": silo.items_per_subject,
         "features": math.prod(federation.shape),
-        "classes": federation.classes,
+        **federation.task.stated(),
     }
 
 
-def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, engine: Flower) -> Run:
-    def record(done: RoundDone, state: State) -> None:
+def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, engine: Flower) -> RunResult:
+    def record(done: RoundRecord, state: State) -> None:
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
     missing = set(engine.tasks) - engine.wait_for(set(engine.tasks), engine.patience)
@@ -137,8 +124,8 @@ def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, en
         return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell)
 
 
-def _tell(event: SiloDone | RoundDone) -> None:
-    if isinstance(event, SiloDone):
+def _tell(event: SiloAnswer | RoundRecord) -> None:
+    if isinstance(event, SiloAnswer):
         return
     for fault in event.faults:
         log.warning("round %d: silo '%s': %s", event.round, fault.silo, fault.reason)

@@ -7,11 +7,12 @@ ledger does not move. What leaves the silo is the noisy update, and scores only 
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from torch import Tensor
 
 from wholegrain import _check
@@ -19,24 +20,47 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.model_agreement import AgreedModel, agree, find_model
+from wholegrain.deploy.peer_heads import PeerHeads
 from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import BudgetError, RefusalError, WholegrainError
 from wholegrain.federation.rounds import digest
 from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
-from wholegrain.policies.policy_catalog import CATALOG, find
+from wholegrain.policies.policy_catalog import CATALOG, make_row
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
+from wholegrain.privacy.pricing import Price
 from wholegrain.privacy.statement import account_price, data_price
 from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
-from wholegrain.runs.evaluation import score
+from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.runner import require_fit
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo, Trainer
+
+MOST_NONCES = 10_000
+
+
+class RecentNonces:
+    """The nonces of the last messages: a copy of one of them is not answered again.
+
+    An older copy, or one that comes after a restart, is a task like any other: the ledger prices it anew.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, None] = {}
+
+    def add(self, nonce: str) -> bool:
+        """Remember a nonce; False where it is known already."""
+        if nonce in self._known:
+            return False
+        self._known[nonce] = None
+        if len(self._known) > MOST_NONCES:
+            del self._known[next(iter(self._known))]
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +76,13 @@ class SiloService:
     accountant: Accountant
     fresh_noise: Callable[[], NoiseSource]
     """A source for every task: secure noise then has an identity for every release, and each of them is paid for."""
+    key: EllipticCurvePrivateKey | None = None
+    """Signs what the silo says."""
+    peers: PeerHeads | None = None
+    """What other silos said of their ledgers."""
+    asked: RecentNonces = field(default_factory=RecentNonces)
+    note: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None
+    """Told of every grant, release and refusal."""
 
     @staticmethod
     def open(
@@ -62,6 +93,7 @@ class SiloService:
             _check.one_of("policy", policy, CATALOG)
         spec = charter.as_run()
         dataset = load_dataset(spec)
+        dataset.require_targets()
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
         account = charter.ledger.data or dataset.name
         parts = split_dataset(dataset, spec, make_coins(spec, f"{account} in the silo {charter.silo}"))
@@ -85,9 +117,12 @@ class SiloService:
             reservation = guard.reserve(task.round, {self.charter.silo: task.steps}, digest(vector))
         except BudgetError as error:
             raise RefusalError("limit.epsilon", str(error)) from error
+        facts = {"run": guard.run, "round": task.round, "steps": task.steps}
+        self.note("granted", {**facts, "epsilon_spent": reservation.account})
         trainer = Trainer(clipped_sum=agreed.gradients, noise=noise, learning_rate=task.learning_rate)
         update = trainer.train(agreed.silo, policy, vector, task.round, task.steps)
         guard.confirm(reservation, [self.charter.silo])
+        self.note("released", facts)
         return update
 
     def scores(self, task: SiloTask, vector: Tensor) -> Mapping[str, float]:
@@ -97,8 +132,9 @@ class SiloService:
         if not allowed or agreed.scored is None:
             raise RefusalError("allow.scores", "no score may leave this silo")
         self._require_parameters(vector, agreed)
-        found = score(agreed.learner.trained, agreed.loss, vector, agreed.scored)
-        return {name: getattr(found, name) for name in allowed}
+        scorer = Scorer.of(agreed.predicts, agreed.loss, [name for name in allowed if name != "loss"])
+        found = scorer.score(agreed.learner.trained, vector, agreed.scored)
+        return {name: found.loss if name == "loss" else found.metrics[name] for name in allowed}
 
     def require_budget(self) -> BudgetOpened:
         """The budget of the charter, which must be the one that the ledger holds, if it holds one of that name."""
@@ -116,6 +152,9 @@ class SiloService:
         limit = self.charter.limit
         if task.policy not in self.charter.allow.policies:
             raise RefusalError("allow.policies", f"the policy '{task.policy}' is not agreed to")
+        if task.settings.trust is not None:
+            # Else a server could have a silo's own release priced as if the noise of other silos were in it.
+            raise RefusalError("allow.trust", "this silo answers for itself alone; it takes part in no secure sum")
         if task.noise_multiplier < limit.smallest_noise:
             raise RefusalError("limit.smallest_noise", f"a noise multiplier of {task.noise_multiplier:g} is too small")
         if task.settings.clip_norm > limit.largest_clip:
@@ -123,7 +162,7 @@ class SiloService:
         if task.steps > limit.most_steps:
             raise RefusalError("limit.most_steps", f"{task.steps} steps in a round are too many")
         try:
-            row = find(task.policy).row(task.settings, self.silo.facts)
+            row = make_row(task.policy, task.settings, self.silo.facts)
         except WholegrainError as error:
             raise RefusalError("message", str(error)) from error
         if row.noise is not None:
@@ -131,12 +170,12 @@ class SiloService:
         return row.with_noise(task.noise_multiplier)
 
     def _require_parameters(self, vector: Tensor, agreed: AgreedModel) -> None:
-        size, features, classes = Layout.of(agreed.learner.model).size, self.dataset.features, self.dataset.classes
+        size, features = Layout.of(agreed.learner.model).size, self.dataset.features
         if tuple(vector.shape) != (size,):
             raise RefusalError(
                 "parameters",
                 f"there are {vector.numel()} parameters, and the model has {size}, for {features} features and"
-                f" {classes} classes in this silo",
+                f" {self.dataset.task} in this silo",
             )
         if not bool(torch.isfinite(vector).all()):
             raise RefusalError("parameters", "the parameters are not all finite")
@@ -182,9 +221,15 @@ def public_facts(host: SiloService) -> dict[str, Any]:
         "subjects": facts.subjects,
         "items_per_subject": facts.items_per_subject,
         "features": host.dataset.features,
-        "classes": host.dataset.classes,
+        **host.dataset.task.stated(),
         "models": [each.task.model_dump(mode="json") for each in host.agreed],
     }
+
+
+def spent_by_silo(host: SiloService) -> Price:
+    """What was spent from the charter's budget so far."""
+    opened = host.require_budget()
+    return account_price(opened, host.ledger.book.runs_of(opened.account), host.accountant)
 
 
 def operator_status(host: SiloService) -> dict[str, Any]:
@@ -194,12 +239,12 @@ def operator_status(host: SiloService) -> dict[str, Any]:
     """
     limit, ledger = host.charter.limit, host.charter.ledger
     opened = host.require_budget()
-    spent = account_price(opened, host.ledger.book.runs_of(opened.account), host.accountant)
+    spent = spent_by_silo(host)
     whole = data_price(host.ledger.book, opened.account.data, opened.unit, host.accountant, opened.delta)
     facts = host.silo.facts
     return {
         "features": host.dataset.features,
-        "classes": host.dataset.classes,
+        **host.dataset.task.stated(),
         "items": facts.items,
         "subjects": facts.subjects,
         "counted (not private)": f"{host.silo.data.items} items of {host.silo.data.subject_count} subjects",

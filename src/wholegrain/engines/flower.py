@@ -1,7 +1,8 @@
 """Silos on other machines, reached through Flower's message API. The server holds no data.
 
 A silo is asked once who it is and then by its node. One that is not connected, does not answer in time, refuses, or
-sends something unreadable is a fault of the round; the round loop decides what that means.
+sends something unreadable is a fault of the round; the round loop decides what that means. What is not signed with the
+key that the roster has for a silo's name is not that silo's: neither its introduction nor any of its answers.
 """
 
 import logging
@@ -9,16 +10,19 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from wholegrain.engines import wire
+from wholegrain.engines.ledger_heads import SentHead, put_heads, read_head
+from wholegrain.engines.signatures import is_signed
 from wholegrain.errors import RefusalError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 
 log = logging.getLogger("wholegrain.server")
 
-PAUSE = 0.2
+PAUSE = 0.02
 """Seconds between two looks for answers."""
 
 LOOK = 2.0
@@ -34,6 +38,15 @@ LEFT = "it has left in the middle of the round"
 NOT_CONNECTED = "it is not connected"
 NOT_SENT = "the task could not be sent to it"
 SILENT = "it did not answer in time"
+FORGED = "its answer is not signed with the key that the roster has for its name"
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A message that was sent: its id, and the digest that an answer to it must be signed with."""
+
+    id: str
+    digest: bytes
 
 
 @dataclass(eq=False)
@@ -41,16 +54,22 @@ class Flower:
     """The engine of a server.
 
     `tasks` says what each silo is asked, but for the round; `expected`, what it must say of itself. One that says
-    otherwise is not asked for anything: a plan that was made for other facts promises nothing about it.
+    otherwise is not asked for anything: a plan that was made for other facts promises nothing about it. `keys` are the
+    roster's; without them whoever connects is believed, which is for trials within one process alone.
     """
 
     grid: Grid
     tasks: Mapping[str, wire.SiloTask]
     patience: float
-    expected: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+    expected: Mapping[str, Mapping[str, int | str | None]] = field(default_factory=dict)
+    keys: Mapping[str, ec.EllipticCurvePublicKey] | None = None
     nodes: dict[int, str] = field(default_factory=dict)
     misfits: dict[str, str] = field(default_factory=dict)
     """Silos that said otherwise, and what."""
+    impostors: set[int] = field(default_factory=set)
+    """Nodes that took a name for which they have no key; they are not asked again."""
+    heads: dict[str, SentHead] = field(default_factory=dict)
+    """What silos said last of their ledgers, for the others."""
 
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Send the task out, and hand the answers on in the order of the cohort."""
@@ -65,7 +84,7 @@ class Flower:
         waiting = iter(task.silos)
         due = next(waiting, None)
         for silo, reply in self._replies(sent, self.patience, connected):
-            found[silo] = SiloFault(silo, LEFT) if reply is None else _answer(silo, reply)
+            found[silo] = SiloFault(silo, LEFT) if reply is None else self._answer(silo, sent[silo], reply)
             while due is not None and due in found:
                 yield found.pop(due)
                 due = next(waiting, None)
@@ -83,16 +102,16 @@ class Flower:
     def _connected(self, wanted: set[str]) -> dict[str, int]:
         """Node by silo, for those that are connected now."""
         online = list(self.grid.get_node_ids())
-        unknown = {f"node {node}": node for node in online if node not in self.nodes}
+        unknown = {f"node {node}": node for node in online if node not in self.nodes and node not in self.impostors}
         if unknown and not wanted <= {self.nodes[node] for node in online if node in self.nodes}:
-            asked = {name: self._push(node, MessageType.QUERY, RecordDict(), "") for name, node in unknown.items()}
+            asked = {node: self._push(unknown[node], MessageType.QUERY, wire.packed_query(), "") for node in unknown}
             sent = {name: message for name, message in asked.items() if message is not None}
             for name, reply in self._replies(sent, min(self.patience, INTRODUCTION), unknown):
                 if reply is not None:
-                    self._introduce(unknown[name], reply)
+                    self._introduce(unknown[name], sent[name], reply)
         return {self.nodes[node]: node for node in online if node in self.nodes}
 
-    def _introduce(self, node: int, reply: Message) -> None:
+    def _introduce(self, node: int, asked: _Question, reply: Message) -> None:
         try:
             facts = wire.read_answer(reply)
         except RefusalError as error:
@@ -100,6 +119,10 @@ class Flower:
             log.warning("node %d does not say which silo it is: %s", node, why)
             return
         name = str(facts.get("silo", ""))
+        if not self._is_from(name, asked, reply):
+            self.impostors.add(node)
+            log.warning("node %d calls itself '%s' without that silo's key: it is refused", node, _said(name))
+            return
         misfit = _misfit(facts, self.expected.get(name, {})) or _disagreement(facts, self.tasks.get(name))
         if misfit:
             self.misfits[name] = misfit
@@ -109,23 +132,54 @@ class Flower:
             # A silo that comes back may be a new node; the newest one speaks for it.
             self.nodes = {known: silo for known, silo in self.nodes.items() if silo != name} | {node: name}
 
-    def _send(self, silo: str, node: int, task: RoundTask) -> str | None:
-        asked = self.tasks[silo].model_copy(update={"round": task.round, "steps": task.steps})
-        return self._push(node, MessageType.TRAIN, wire.packed_task(asked, task.vector), str(task.round))
+    def _is_from(self, silo: str, asked: _Question, reply: Message) -> bool:
+        """Whether a reply is signed with the roster's key of this name."""
+        if self.keys is None:
+            return True
+        return silo in self.keys and is_signed(self.keys[silo], asked.digest, reply)
 
-    def _push(self, node: int, kind: str, content: RecordDict, group: str) -> str | None:
-        """The id of what was sent; None where the SuperLink would not have it."""
+    def _answer(self, silo: str, asked: _Question, reply: Message) -> SiloUpdate | SiloFault:
+        if reply.has_error():
+            return SiloFault(silo, f"it failed: {_said(reply.error.reason)}")
+        if not self._is_from(silo, asked, reply):
+            log.warning("silo '%s': %s", silo, FORGED)
+            return SiloFault(silo, FORGED)
+        self._keep_head(silo, reply)
+        try:
+            facts = wire.read_answer(reply)
+            if "refused" in facts:
+                return SiloFault(silo, f"it refuses: {_said(facts['refused'])}")
+            return SiloUpdate(silo, wire.read_vector(reply))
+        except RefusalError as error:
+            return SiloFault(silo, f"its answer cannot be read: {error}")
+
+    def _send(self, silo: str, node: int, task: RoundTask) -> _Question | None:
+        asked = self.tasks[silo].model_copy(update={"round": task.round, "steps": task.steps})
+        content = wire.packed_task(asked, task.vector)
+        put_heads(content, {name: head for name, head in self.heads.items() if name in (self.keys or {})})
+        return self._push(node, MessageType.TRAIN, content, str(task.round))
+
+    def _keep_head(self, silo: str, reply: Message) -> None:
+        key = (self.keys or {}).get(silo)
+        head = None if key is None else read_head(reply, silo, key)
+        if head is not None:
+            self.heads[silo] = head
+
+    def _push(self, node: int, kind: str, content: RecordDict, group: str) -> _Question | None:
+        """What was sent; None where the SuperLink would not have it."""
         message = Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=self.patience)
-        return next(iter(self.grid.push_messages([message])), None) or None
+        digest = wire.request_digest(message)
+        id = next(iter(self.grid.push_messages([message])), None)
+        return _Question(id, digest) if id else None
 
     def _replies(
-        self, sent: Mapping[str, str], patience: float, nodes: Mapping[str, int]
+        self, sent: Mapping[str, _Question], patience: float, nodes: Mapping[str, int]
     ) -> Iterator[tuple[str, Message | None]]:
         """Replies as they come, by whom they were asked of, until all are there or the patience is at its end.
 
         None is the reply of a node that was seen to be gone: it would not answer when it is back, either.
         """
-        waiting = {message: name for name, message in sent.items()}
+        waiting = {question.id: name for name, question in sent.items()}
         now = time.monotonic()
         end, next_look = now + patience, now + LOOK
         while waiting and (now := time.monotonic()) < end:
@@ -143,7 +197,7 @@ class Flower:
                 time.sleep(PAUSE)
 
 
-def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | None]) -> str:
+def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | str | None]) -> str:
     """In what a silo is not as expected; empty where it is."""
     for name, value in expected.items():
         if name in facts and facts[name] != value:
@@ -158,18 +212,6 @@ def _disagreement(facts: Mapping[str, object], task: wire.SiloTask | None) -> st
         return ""
     asked = task.model_dump(mode="json", include=set(wire.ModelTask.model_fields))
     return "" if asked in agreed else f"its charter does not agree to {task}"
-
-
-def _answer(silo: str, reply: Message) -> SiloUpdate | SiloFault:
-    if reply.has_error():
-        return SiloFault(silo, f"it failed: {_said(reply.error.reason)}")
-    try:
-        facts = wire.read_answer(reply)
-        if "refused" in facts:
-            return SiloFault(silo, f"it refuses: {_said(facts['refused'])}")
-        return SiloUpdate(silo, wire.read_vector(reply))
-    except RefusalError as error:
-        return SiloFault(silo, f"its answer cannot be read: {error}")
 
 
 def _said(words: object) -> str:

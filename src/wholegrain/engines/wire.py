@@ -4,7 +4,9 @@ Nothing here is executed or unpickled on arrival, and nothing is believed: a mes
 form is refused with a sentence.
 """
 
+import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,11 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from wholegrain.errors import RefusalError, SpecError
+from wholegrain.models.backbone import PublicStart
 from wholegrain.policies.policy_catalog import PolicySettings
 
 TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
 RAW = "wholegrain.float32"
 """Flower's name for how an array is packed: ours is raw float32, little-endian."""
+
+NONCE, SIGNATURE = "nonce", "signature"
+"""Keys of the records above: what makes every question a new one, and what binds an answer to its question and silo."""
 
 NO_START = "no backbone"
 USUAL_LOSS = "cross_entropy"
@@ -73,16 +79,22 @@ class SiloTask(ModelTask):
     learning_rate: Annotated[float, Field(gt=0, le=1e6)]
 
 
-def start_task(public: Mapping[str, Any]) -> StartTask | None:
-    """What a task says of a public start that is described like this."""
-    if not public:
+def start_task(public: PublicStart | None) -> StartTask | None:
+    """What a task says of a public start."""
+    if public is None:
         return None
-    return StartTask(digest=public["digest"], train=public["train"], rank=public["rank"])
+    return StartTask.model_validate({"digest": public.digest, "train": public.train, "rank": public.rank})
+
+
+def packed_query() -> RecordDict:
+    """The question which silo a node is."""
+    return RecordDict({TASK: ConfigRecord({NONCE: secrets.token_hex(16)})})
 
 
 def packed_task(task: SiloTask, vector: Tensor) -> RecordDict:
     """The task and the parameters to start from."""
-    return RecordDict({TASK: ConfigRecord({"json": task.model_dump_json()}), PARAMETERS: packed_vector(vector)})
+    record = ConfigRecord({"json": task.model_dump_json(), NONCE: secrets.token_hex(16)})
+    return RecordDict({TASK: record, PARAMETERS: packed_vector(vector)})
 
 
 def packed_answer(facts: Mapping[str, Any], vector: Tensor | None = None) -> RecordDict:
@@ -111,6 +123,27 @@ def read_task(message: Message) -> SiloTask:
         raise RefusalError("message", f"the task is not of the agreed form: {error}") from error
 
 
+def read_nonce(message: Message) -> str:
+    """What tells this question from every other; a message without one is refused."""
+    found = _record(message, TASK).get(NONCE)
+    if not isinstance(found, str) or not 16 <= len(found) <= 64:
+        raise RefusalError("message", "it has no nonce")
+    return found
+
+
+def request_digest(message: Message) -> bytes:
+    """What a silo was asked, to the last bit: the message's type, its nonce, its task and its parameters."""
+    record = _record(message, TASK)
+    kind, nonce, task = message.metadata.message_type, record.get(NONCE, ""), record.get("json", "")
+    return _digest(kind.encode(), str(nonce).encode(), str(task).encode(), _raw_vector(message.content))
+
+
+def answer_digest(content: RecordDict) -> bytes:
+    """What a silo answered, to the last bit."""
+    record = content.config_records.get(ANSWER) or ConfigRecord()
+    return _digest(str(record.get("json", "")).encode(), _raw_vector(content))
+
+
 def read_answer(message: Message) -> dict[str, Any]:
     """What a silo said of itself."""
     try:
@@ -135,9 +168,27 @@ def _is_flat(array: Array) -> bool:
     return len(array.data) % 4 == 0 and tuple(array.shape) == (len(array.data) // 4,)
 
 
+def _digest(*parts: bytes) -> bytes:
+    """One hash of several parts, none of which can pass for a piece of another."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "big") + part)
+    return whole.digest()
+
+
+def _raw_vector(content: RecordDict) -> bytes:
+    record = content.array_records.get(PARAMETERS)
+    array = None if record is None else record.get(VECTOR)
+    return b"" if array is None else array.data
+
+
+def _record(message: Message, name: str) -> ConfigRecord:
+    found = message.content.config_records.get(name) if message.has_content() else None
+    return ConfigRecord() if found is None else found
+
+
 def _text(message: Message, record: str) -> str:
-    found = message.content.config_records.get(record) if message.has_content() else None
-    text = None if found is None else found.get("json")
+    text = _record(message, record).get("json")
     if not isinstance(text, str):
         raise RefusalError("message", f"it has no {record}")
     return text

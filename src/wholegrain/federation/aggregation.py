@@ -7,7 +7,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from wholegrain.federation.messages import SiloFault, SiloUpdate
+from wholegrain.federation.messages import Answer, SiloFault, SiloUpdate, SumUpdate
 from wholegrain.policies.policy import SiloFacts
 
 
@@ -45,7 +45,7 @@ class Mean:
 
 
 def average(
-    answers: Iterable[SiloUpdate | SiloFault],
+    answers: Iterable[Answer],
     weights: Mapping[str, float],
     size: int,
     dtype: torch.dtype = torch.float32,
@@ -57,19 +57,22 @@ def average(
     """
     total: Tensor | None = None
     mass = 0.0
-    answered, used, faults = [], [], []
+    answered: list[str] = []
+    used: list[str] = []
+    faults: list[SiloFault] = []
     for answer in answers:
         if isinstance(answer, SiloFault):
             faults.append(answer)
             continue
-        answered.append(answer.silo)
-        fault = _fault(answer, size, dtype)
-        if fault is not None:
-            faults.append(fault)
+        silos = answer.silos if isinstance(answer, SumUpdate) else (answer.silo,)
+        answered += silos
+        why = _fault(answer, size, dtype)
+        if why is not None:
+            faults += [SiloFault(silo, why) for silo in silos]
             continue
-        weight = weights[answer.silo]
+        weight = sum(weights[silo] for silo in silos)
         mass += weight
-        used.append(answer.silo)
+        used += silos
         total = answer.vector * weight if total is None else total.add_(answer.vector, alpha=weight)
     mean = None if total is None else total.div_(mass)
     if mean is not None and not bool(torch.isfinite(mean).all()):
@@ -77,11 +80,11 @@ def average(
     return Mean(mean, tuple(answered), tuple(used), tuple(faults))
 
 
-def _fault(update: SiloUpdate, size: int, dtype: torch.dtype) -> SiloFault | None:
+def _fault(update: SiloUpdate | SumUpdate, size: int, dtype: torch.dtype) -> str | None:
     if tuple(update.vector.shape) != (size,):
-        return SiloFault(update.silo, f"its parameters have the shape {list(update.vector.shape)}, not [{size}]")
+        return f"its parameters have the shape {list(update.vector.shape)}, not [{size}]"
     if not bool(torch.isfinite(update.vector).all()):
-        return SiloFault(update.silo, "its parameters are not all finite")
+        return "its parameters are not all finite"
     if update.vector.dtype is not dtype:
-        return SiloFault(update.silo, f"its parameters are {update.vector.dtype}, not {dtype}")
+        return f"its parameters are {update.vector.dtype}, not {dtype}"
     return None

@@ -25,6 +25,14 @@ class SiloUpdate:
     vector: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class SumUpdate:
+    """The parameters that a secure sum over these silos leads to: no silo's own were ever seen."""
+
+    silos: tuple[str, ...]
+    vector: Tensor
+
+
 @dataclass(frozen=True)
 class SiloFault:
     """A silo that gave nothing usable in a round, and why."""
@@ -33,9 +41,12 @@ class SiloFault:
     reason: str
 
 
+Answer = SiloUpdate | SumUpdate | SiloFault
+
+
 class Engine(Protocol):
     """Carries a task to silos and brings their answers back; it knows nothing of privacy."""
 
-    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
-        """One answer for each silo of the task."""
+    def run(self, task: RoundTask) -> Iterator[Answer]:
+        """One answer for each silo of the task; of a secure sum, one for all silos that are in it."""
         ...

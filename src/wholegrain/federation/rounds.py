@@ -4,14 +4,15 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import average
-from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
+from wholegrain.federation.messages import Answer, Engine, RoundTask, SiloFault, SumUpdate
+from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.server_optimiser import PLAIN, Memory, Server
 from wholegrain.policies.horizon import Horizon
 from wholegrain.privacy.guard import Reservation
@@ -29,21 +30,11 @@ class State:
     memory: Memory = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class RoundRecord:
-    """What a finished round left: the new state, who trained, who failed, ε spent so far, and how long it took.
+class RoundResult(NamedTuple):
+    """What a finished round left: its record, not yet scored, and the new state."""
 
-    A round in which too few silos answered has failed: it is paid for, and the parameters stay as they were. `moved` is
-    how far they went, of which some is noise.
-    """
-
+    record: RoundRecord
     state: State
-    cohort: tuple[str, ...]
-    faults: tuple[SiloFault, ...]
-    failed: bool
-    moved: float
-    epsilon: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ class Payer(Protocol):
 
 def rounds(
     state: State, horizon: Horizon, engine: Engine, guard: Payer, averaged: Aggregation
-) -> Iterator[RoundRecord]:
+) -> Iterator[RoundResult]:
     """Play the rounds from `state` to the horizon.
 
     Guarantee: a round's releases are in the ledger before any silo is asked to train for it; whoever fails has paid.
@@ -90,8 +81,16 @@ def rounds(
         vector, memory = after or (state.vector, state.memory)
         moved = float(torch.linalg.vector_norm(vector - state.vector))
         state = State(number + 1, vector, memory)
-        seconds = time.perf_counter() - started
-        yield RoundRecord(state, cohort, mean.faults, failed, moved, reservation.epsilon, seconds)
+        record = RoundRecord(
+            round=number,
+            cohort=cohort,
+            epsilon=reservation.epsilon,
+            seconds=time.perf_counter() - started,
+            failed=failed,
+            moved=moved,
+            faults=mean.faults,
+        )
+        yield RoundResult(record, state)
         failures = failures + 1 if failed else 0
         if failures == MOST_FAILED_ROUNDS:
             raise RunError(_gave_up(number, mean.faults))
@@ -105,14 +104,13 @@ def _apply_server_step(
     return (vector, memory) if all(bool(torch.isfinite(each).all()) for each in (vector, *memory.values())) else None
 
 
-def _first_answers(
-    answers: Iterator[SiloUpdate | SiloFault], cohort: tuple[str, ...]
-) -> Iterator[SiloUpdate | SiloFault]:
+def _first_answers(answers: Iterator[Answer], cohort: tuple[str, ...]) -> Iterator[Answer]:
     """The first answer of each silo of the cohort; any other is not paid for in this round, and is dropped."""
     awaited = set(cohort)
     for answer in answers:
-        if answer.silo in awaited:
-            awaited.remove(answer.silo)
+        silos = set(answer.silos if isinstance(answer, SumUpdate) else [answer.silo])
+        if silos <= awaited:
+            awaited -= silos
             yield answer
 
 

@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from wholegrain import _check
 from wholegrain._registry import Registry
 from wholegrain.errors import SpecError
+from wholegrain.federation.server_settings import Average, ServerSettings
 
 Memory = Mapping[str, Tensor]
 NOTHING: Memory = MappingProxyType({})
@@ -167,23 +167,15 @@ def _require_form(vector: Tensor, state: Memory, like: Tensor) -> None:
         raise ValueError(f"its state has the name '{taken[0]}', which is the server's own")
 
 
-class Average(StrEnum):
-    """Which parameters are shown and kept."""
-
-    NONE = "none"
-    """Those after the last round."""
-    TAIL = "tail"
-    """The mean over the last share of all rounds."""
-    EXPONENTIAL = "exponential"
-    """A mean in which each earlier round counts less."""
-
-
 SCHEDULES: Mapping[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
     "linear": lambda done: 1 - done,
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
 }
 """What the learning rate is multiplied by when this share of the rounds is done."""
+
+
+USUAL = ServerSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,15 +186,17 @@ class Server:
     """
 
     optimiser: ServerOptimiser = Plain()
-    learning_rate: float = 1.0
-    schedule: str = "constant"
-    average: Average = Average.NONE
-    tail: float = 0.5
-    decay: float = 0.9
+    settings: ServerSettings = USUAL
+    """Of which `step`, `options` and `momentum` say how to make an optimiser, and have no say here."""
+
+    @staticmethod
+    def of(settings: ServerSettings) -> "Server":
+        """The server with the optimiser that the settings name."""
+        return Server(optimiser=make_optimiser(settings.step, settings.options, settings.momentum), settings=settings)
 
     def pace(self, round: int, rounds: int) -> float:
         """The learning rate in this round."""
-        return self.learning_rate * SCHEDULES[self.schedule](round / rounds)
+        return self.settings.learning_rate * SCHEDULES[self.settings.schedule](round / rounds)
 
     def noise_share(self, round: int, rounds: int) -> float | None:
         """What a round's noise is multiplied by on its way into the parameters; None where the past decides that."""
@@ -212,25 +206,27 @@ class Server:
         """Parameters after the round, and what to remember."""
         state = {name: value for name, value in memory.items() if name not in RESERVED}
         moved, kept = self.optimiser.step(vector, mean, state, self.pace(round, rounds))
-        return moved, {**kept, **self._averaged(moved, memory, round, rounds)}
+        return moved, {**kept, **self._average_parameters(moved, memory, round, rounds)}
 
-    def shown(self, vector: Tensor, memory: Memory) -> Tensor:
+    def choose_parameters(self, vector: Tensor, memory: Memory) -> Tensor:
         """The parameters that are scored, and kept in the end."""
         return memory.get("average", vector)
 
-    def _averaged(self, vector: Tensor, memory: Memory, round: int, rounds: int) -> Memory:
-        if self.average is Average.NONE or round < self._first(rounds):
+    def _average_parameters(self, vector: Tensor, memory: Memory, round: int, rounds: int) -> Memory:
+        if self.settings.average is Average.NONE or round < self._first(rounds):
             return NOTHING
         before = memory.get("average")
         averages = memory.get("averages", torch.zeros(1, dtype=torch.int64)) + 1
         if before is None:
             return {"average": vector.clone(), "averages": averages}
-        share = 1 - self.decay if self.average is Average.EXPONENTIAL else 1 / int(averages)
+        share = 1 - self.settings.decay if self.settings.average is Average.EXPONENTIAL else 1 / int(averages)
         return {"average": torch.lerp(before, vector, share), "averages": averages}
 
     def _first(self, rounds: int) -> int:
         """The first round that counts in the average."""
-        return 0 if self.average is Average.EXPONENTIAL else math.ceil(rounds * (1 - self.tail) - 1e-9)
+        return (
+            0 if self.settings.average is Average.EXPONENTIAL else math.ceil(rounds * (1 - self.settings.tail) - 1e-9)
+        )
 
 
 PLAIN = Server()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -15,14 +16,15 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from wholegrain.gradients.bookkeeping import Share, Slot
+from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.fallback import Tap
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
 from wholegrain.gradients.layers.activations import ByAutograd, Copy, MaxPool, Relu, Reshape, Sigmoid, Tanh
-from wholegrain.gradients.layers.base import Layer, ModuleSlots, Space, Unsupported
+from wholegrain.gradients.layers.base import Layer, ModuleSlots, RuleError, Space
+from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.vmap_gradients import quietly
+from wholegrain.gradients.vmap_gradients import silence_vmap
 from wholegrain.gradients.workspace import Workspace
 
 
@@ -44,13 +46,19 @@ def _softmax(outputs: Tensor) -> Tensor:
     return outputs.softmax(1) if outputs.shape[1] > FEW_CLASSES else outputs.log_softmax(1).exp_()
 
 
+@lru_cache(maxsize=64)
+def _minus_ones(items: int, kind: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.full((items, 1), -1.0, dtype=kind)
+
+
 def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor, items: int) -> Tensor:
     """Gradient of each item's own loss with respect to its outputs."""
     if loss is cross_entropy and outputs.dim() == 2 and targets.dtype is torch.int64:
         gradient = _softmax(outputs)
-        return gradient.scatter_(1, targets[:, None], -1.0, reduce="add")
+        return gradient.scatter_add_(1, targets[:, None], _minus_ones(targets.shape[0], outputs.dtype))
     if outputs.shape[0] != items or targets.shape[0] != items:
-        raise Unsupported("its outputs or targets do not have an item in each row")
+        raise RuleError("its outputs or targets do not have an item in each row")
 
     # One item at a time, and not the batch's mean: with class weights or ignored targets that is another mean, in which
     # one item changes the weight of the others.
@@ -58,7 +66,7 @@ def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor, items: int) -
         return loss(output[None], target[None])
 
     # On ordinary tensors: those of inference have no history.
-    with torch.inference_mode(False), torch.enable_grad(), quietly():
+    with torch.inference_mode(False), torch.enable_grad(), silence_vmap():
         gradients: Tensor = vmap(grad(own))(outputs.clone().detach(), targets.clone())
     return gradients
 
@@ -81,7 +89,7 @@ class Chain:
             return None
         try:
             links = _insert_copies([_link(module, slots) for module in _pool_first(modules)])
-        except Unsupported:
+        except RuleError:
             return None
         first = next(k for k, link in enumerate(links) if not isinstance(link, PLAIN))
         return Chain(tuple(links), first, workspace)
@@ -198,7 +206,7 @@ class Slots:
     def __init__(self, model: nn.Module) -> None:
         self._by_parameter = {id(p): Slot(name) for name, p in model.named_parameters() if p.requires_grad}
 
-    def owned(self, module: nn.Module, recurse: bool = True) -> ModuleSlots:
+    def of_module(self, module: nn.Module, recurse: bool = True) -> ModuleSlots:
         """The trainable parameters of a module."""
         parameters = module.named_parameters(recurse=recurse, remove_duplicate=False)
         return ModuleSlots({name: self._by_parameter[id(p)] for name, p in parameters if id(p) in self._by_parameter})
@@ -231,9 +239,9 @@ def _pool_first(modules: list[nn.Module]) -> list[nn.Module]:
 def _link(module: nn.Module, slots: Slots) -> Layer:
     rule = LAYERS.get(type(module))
     if rule is not None:
-        return rule(module, slots.owned(module))
+        return rule(module, slots.of_module(module))
     if next(module.parameters(), None) is not None:
-        raise Unsupported("it has parameters and no rule")
+        raise RuleError("it has parameters and no rule")
     plain: dict[type[nn.Module], Callable[[], Layer]] = {
         nn.ReLU: Relu,
         nn.Tanh: Tanh,
@@ -269,13 +277,13 @@ def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefi
     """Give every module with a rule another forward, in the shadow alone; what has none is tapped."""
     try:
         hooked = _find_hook(shadow, slots, graph)
-    except Unsupported:
+    except RuleError:
         hooked = None
     if hooked is not None:
         shadow.forward = hooked
         return
-    if slots.owned(shadow, recurse=False).slots:
-        tap = Tap(model, slots.owned(shadow, recurse=False), shadow, graph)
+    if slots.of_module(shadow, recurse=False).slots:
+        tap = Tap(model, slots.of_module(shadow, recurse=False), shadow, graph)
         shadow.forward = tap.around(shadow.forward)
         graph.unruled.append(f"{prefix.rstrip('.') or 'the model'} ({type(model).__name__})")
     for name, child in shadow.named_children():
@@ -283,7 +291,7 @@ def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefi
 
 
 def _find_hook(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., Any] | None:
-    owned = slots.owned(module)
+    owned = slots.of_module(module)
     if not owned.slots:
         return None
     if type(module) in LAYERS:

@@ -39,7 +39,7 @@ Rows = Callable[[int], list[Tensor]]
 class PassSizes(Protocol):
     """In which sizes a program may be run."""
 
-    def fitting(self, items: int) -> int | None:
+    def fit(self, items: int) -> int | None:
         """The smallest trusted size for so many items; None where there is none, and the batch must be divided."""
         ...
 
@@ -47,7 +47,7 @@ class PassSizes(Protocol):
 class AnySize:
     """For programs that compute one item after the other."""
 
-    def fitting(self, items: int) -> int:
+    def fit(self, items: int) -> int:
         """Just as many."""
         return items
 
@@ -57,7 +57,7 @@ class FixedPlaces:
 
     rows = 16
 
-    def fitting(self, items: int) -> int:
+    def fit(self, items: int) -> int:
         """A pass is filled up before it is run."""
         return items
 
@@ -78,7 +78,7 @@ class FixedPlaces:
 
 
 @dataclass(eq=False)
-class TriedSizes:
+class SteadySizes:
     """Sizes that were tried, and are tried when they first occur."""
 
     run: Rows
@@ -88,15 +88,15 @@ class TriedSizes:
     _trusted: dict[int, bool] = field(default_factory=dict)
 
     @staticmethod
-    def of(run: Rows, period: int, multiple: int) -> "TriedSizes | None":
+    def of(run: Rows, period: int, multiple: int) -> "SteadySizes | None":
         """Trusted sizes among multiples of this, else of WIDE; None where rows depend on their company in both."""
         for each in sorted({multiple, WIDE}):
-            tried = TriedSizes(run, period, each)
+            tried = SteadySizes(run, period, each)
             if all(tried.trusts(size) for size in sorted({round_size_up(size, each) for size in ODD})):
                 return tried
         return None
 
-    def fitting(self, items: int) -> int | None:
+    def fit(self, items: int) -> int | None:
         """The smallest size that is tried for so many items, if it passes."""
         size = round_size_up(items, self.multiple)
         return next((each for each in (size, round_size_up(size, WIDE)) if self.trusts(each)), None)

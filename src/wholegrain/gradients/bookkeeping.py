@@ -4,13 +4,14 @@ clipped sum, without a gradient per item of any large parameter.
 A share is made by one use of one layer. Parameters that several shares touch are summed before they are squared.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
+from wholegrain.gradients.parameter_sums import ParameterSums, align
+from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.rounding import NORM, SUM, squared_norms
 
 # Values made at a time where gradients of units are formed: 16 MB of float32, small beside a layer's activations.
@@ -27,18 +28,6 @@ class Lengths(NamedTuple):
 
     squared: Tensor  # [unit]
     apart: Tensor | None = None  # [unit]
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Some rows of a parameter, or all of it."""
-
-    name: str
-    rows: tuple[int, int] | None = None
-
-    def of(self, views: Mapping[str, Tensor]) -> Tensor:
-        """The same part among `views` of all parameters."""
-        return views[self.name] if self.rows is None else views[self.name][slice(*self.rows)]
 
 
 class Share(Protocol):
@@ -68,7 +57,7 @@ class Share(Protocol):
         """All that norms and sums are computed from, [item, ...] or [unit, ...]."""
         ...
 
-    def formed(self, run: UnitRun) -> Iterator[Tensor]:
+    def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
         """Gradients of units that were formed and kept to be summed; of all units, or None but those of a run."""
         ...
 
@@ -76,8 +65,8 @@ class Share(Protocol):
         """The gradients themselves [unit, ...] of some units of a run."""
         ...
 
-    def add(self, units: Units, part: UnitRange, weights: Tensor, views: Mapping[str, Tensor]) -> None:
-        """Add Σ_u weight_u · gradient_u over a part of the units into the parameters' views."""
+    def add(self, units: Units, part: UnitRange, weights: Tensor, sums: ParameterSums) -> None:
+        """Add Σ_u weight_u · gradient_u over a part of the units to the parameters' sums."""
         ...
 
 
@@ -122,21 +111,21 @@ class Rows:
             part = rows[run.units][chosen]
             yield slot, self._fold(slot, part) if self._fold else part
 
-    def formed(self, run: UnitRun) -> Iterator[Tensor]:
+    def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
         """All rows."""
         yield from (rows for _, rows in self._held)
 
-    def add(self, units: Units, part: UnitRange, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: UnitRange, weights: Tensor, sums: ParameterSums) -> None:
         """One product of a vector and a matrix for each parameter."""
         whole = part is units.whole
-        chosen = weights if whole else weights[part.units]
+        chosen = weights if whole else align(weights[part.units])
         for slot, rows in self._held:
-            view, flat = slot.of(views), rows.reshape(rows.shape[0], -1)
-            flat = flat if whole else flat[part.units]
+            flat = rows if rows.dim() == 2 else rows.reshape(rows.shape[0], -1)
+            flat = flat if whole else align(flat[part.units])
             if self._fold is None:
-                view.view(-1).addmv_(flat.t(), chosen)
+                sums.add_rows(slot, flat, chosen)
             else:
-                view.add_(self._fold(slot, (chosen @ flat)[None])[0].view(view.shape))
+                sums.add(slot, self._fold(slot, (chosen @ flat)[None])[0])
 
 
 class Fold(Protocol):
@@ -147,7 +136,7 @@ class Fold(Protocol):
         ...
 
 
-def unless_lost(squared: Tensor, apart: Tensor, squares_off: float, sums_off: float) -> Lengths:
+def distrust_lost(squared: Tensor, apart: Tensor, squares_off: float, sums_off: float) -> Lengths:
     """Squared norms [unit], or NaN where parts cancel so far that rounding could hide how long the rest is.
 
     `squares_off` is how far, as a part of `apart`, the squared norm may be off; `sums_off` how far, as a part of its

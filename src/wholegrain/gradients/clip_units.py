@@ -86,7 +86,7 @@ class Units:
         """One value per unit [unit] as one per item [item]."""
         return values if self.sizes is None else values[self.of_item]
 
-    def extended(self, more: int) -> "Units":
+    def pad(self, more: int) -> "Units":
         """With so many units of one item behind them."""
         if not more:
             return self

@@ -5,6 +5,7 @@ With g_i the gradient of item i, subject a's items S_a in the batch, and clip(v)
     per item,    sum    Σ_i clip(g_i)                      LocalItemDP, LocalGroupDP
     per item,    mean   Σ_a (1/|S_a|)·Σ_{i∈a} clip(g_i)    HiGradAvgDP
     per subject, mean   Σ_a clip((1/|S_a|)·Σ_{i∈a} g_i)    SubjectDP
+    per subject, sum    Σ_a clip(Σ_{i∈a} g_i)              SubjectDP with pool = "sum"
     per batch,   mean   clip((1/|B|)·Σ_i g_i)              UserLDP
     none,        sum    Σ_i g_i                            FedAvg
 """

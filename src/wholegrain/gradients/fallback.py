@@ -9,9 +9,9 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wholegrain.gradients.bookkeeping import Rows
-from wholegrain.gradients.layers.base import Gradients, Layer, ModuleSlots, Needed, Outward, Space, Unsupported
+from wholegrain.gradients.layers.base import Gradients, Layer, ModuleSlots, Needed, Outward, RuleError, Space
 from wholegrain.gradients.parameters import parameter_places
-from wholegrain.gradients.vmap_gradients import quietly
+from wholegrain.gradients.vmap_gradients import silence_vmap
 
 
 class TapHost(Protocol):
@@ -41,7 +41,7 @@ class Tap:
     def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The module's forward, tapped."""
 
-        def tapped(*args: Any, **kwargs: Any) -> Any:
+        def run_tapped(*args: Any, **kwargs: Any) -> Any:
             outputs = forward(*args, **kwargs)
             leaves, shape = tree_flatten(outputs)
             where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
@@ -51,7 +51,7 @@ class Tap:
                 leaves[k] = leaf
             return tree_unflatten(leaves, shape)
 
-        return tapped
+        return run_tapped
 
     def gradients(self, use: "_Use", outward: tuple[Tensor | None, ...], items: int) -> dict[str, Tensor]:
         """Each item's gradient [item, ...] of the own parameters."""
@@ -60,10 +60,10 @@ class Tap:
         fits = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == items for leaf in leaves]
         batched = self._batched.setdefault(use.number, fits)
         if len(batched) != len(fits) or any(varies and not fit for varies, fit in zip(batched, fits, strict=True)):
-            raise Unsupported("its inputs are not those that it was tried with")
+            raise RuleError("its inputs are not those that it was tried with")
         given = [leaf for leaf, varies in zip(leaves, batched, strict=True) if varies]
         if any(g is not None and len(g) != items for g in outward):
-            raise Unsupported("its output does not have the items in its first dimension")
+            raise RuleError("its output does not have the items in its first dimension")
         values = {name: p.detach() for name, p in parameter_places(self._shadow).items()}
         own = {name: values[name] for name in self._owned.slots}
 
@@ -78,7 +78,7 @@ class Tap:
             return torch.stack([(y[0] * g).sum() for y, g in pairs if g is not None]).sum()
 
         dims = (None, [0] * len(given), [None if g is None else 0 for g in outward])
-        with quietly():
+        with silence_vmap():
             formed: dict[str, Tensor] = vmap(grad(agreement), in_dims=dims)(own, given, list(outward))
         return formed
 

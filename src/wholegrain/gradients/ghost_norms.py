@@ -1,13 +1,15 @@
 """The share of a matrix product: what most parameters of most models are."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.bookkeeping import Lengths, Rows, Slot, chunks, unless_lost
+from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_lost
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
+from wholegrain.gradients.parameter_sums import ParameterSums, align
+from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.rounding import LEAST, MOST, raised_product, raised_squares, rounding_bound, squared_norms
 
 ALL = slice(None)
@@ -48,7 +50,7 @@ class Outer:
     def lengths(self, units: Units) -> Lengths:
         """By the cheapest way for each run of units. Which one it is depends on shapes and on the unit's own size."""
         if self._pools(units):
-            self._rows = Rows(list(self._pooled(units)))
+            self._rows = Rows(list(self._pool_items(units)))
             return self._rows.lengths(units)
         if len(units.runs) == 1:
             return self._lengths_of(units.runs[0])
@@ -67,10 +69,10 @@ class Outer:
         positions = size * self._positions
         return 1 if self._pools(units) or self._forms(positions) else positions
 
-    def formed(self, run: UnitRun) -> Iterator[Tensor]:
+    def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
         """What was pooled, or kept of a run."""
         if self._rows is not None:
-            yield from self._rows.formed(run)
+            yield from self._rows.kept_gradients(run)
         for kept in self._kept.get(run.units.start, []):
             yield torch.cat([kept.new_zeros(run.units.start, kept.shape[1]), kept])
 
@@ -96,23 +98,23 @@ class Outer:
         for slot in self.biases:
             yield slot, outward.sum(1)
 
-    def add(self, units: Units, part: UnitRange, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: UnitRange, weights: Tensor, sums: ParameterSums) -> None:
         """One matrix product for each weight; of units whose gradients were kept, one with a vector."""
         if self._rows is not None:
-            self._rows.add(units, part, weights, views)
+            self._rows.add(units, part, weights, sums)
         elif not self._kept:
             per_item = units.spread(weights)
             if part is units.whole:
-                self._add_items(ALL, per_item, views)
+                self._add_items(ALL, per_item, sums)
             else:
-                self._add_items(part.items, per_item[part.items], views)
+                self._add_items(part.items, per_item[part.items], sums)
         else:
             per_item = units.spread(weights)
             for run in units.runs:
-                self._add_of_run(run, part, weights, per_item, views)
+                self._add_of_run(run, part, weights, per_item, sums)
 
     def _add_of_run(
-        self, run: UnitRun, part: UnitRange, weights: Tensor, per_item: Tensor, views: Mapping[str, Tensor]
+        self, run: UnitRun, part: UnitRange, weights: Tensor, per_item: Tensor, sums: ParameterSums
     ) -> None:
         """Those units of a part that are in this run."""
         start, stop = max(run.units.start, part.units.start), min(run.units.stop, part.units.stop)
@@ -121,27 +123,27 @@ class Outer:
         if run.units.start not in self._kept:
             first = run.items.start + (start - run.units.start) * run.size
             items = slice(first, first + (stop - start) * run.size)
-            self._add_items(items, per_item[items], views)
+            self._add_items(items, per_item[items], sums)
             return
-        for slot, formed in zip(self.slots, self._kept[run.units.start], strict=True):
-            view, chosen = slot.of(views), formed[start - run.units.start : stop - run.units.start]
-            view.add_((weights[start:stop] @ chosen).view(view.shape))
+        chosen = align(weights[start:stop])
+        for slot, kept in zip(self.slots, self._kept[run.units.start], strict=True):
+            sums.add_rows(slot, align(kept[start - run.units.start : stop - run.units.start]), chosen)
 
-    def _add_items(self, items: slice, per_item: Tensor, views: Mapping[str, Tensor]) -> None:
-        per_row = self._per_row(per_item)
+    def _add_items(self, items: slice, per_item: Tensor, sums: ParameterSums) -> None:
+        per_row = align(self._per_row(per_item))
         outward = self._matrix(self.outward, items)
         weighted: Tensor | None = None
         for slot, rows in self.factors:
-            inward, view = self._matrix(rows, items), slot.of(views)
+            inward = self._matrix(rows, items)
             if inward.shape[1] < outward.shape[1]:
-                view.addmm_(outward.t(), inward * per_row[:, None])
+                sums.add_product(slot, outward.t(), inward * per_row[:, None])
             else:
-                weighted = outward * per_row[:, None] if weighted is None else weighted
-                view.addmm_(weighted.t(), inward)
+                weighted = (outward * per_row[:, None]).t() if weighted is None else weighted
+                sums.add_product(slot, weighted, inward)
         for slot in self.biases:
-            slot.of(views).addmv_(outward.t(), per_row)
+            sums.add_rows(slot, outward, per_row)
 
-    def _pooled(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
+    def _pool_items(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
         if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
             outward = self._matrix(self.outward, ALL)
             for slot, rows in self.factors:
@@ -162,10 +164,10 @@ class Outer:
 
     def _matrix(self, rows: Tensor, items: slice) -> Tensor:
         """Rows of these items [item × position, value], in the storage's own order."""
-        if items == ALL and rows.dim() == 2:
-            return rows
+        if items is ALL:
+            return rows if rows.dim() == 2 else rows.reshape(-1, rows.shape[-1])
         chosen = rows[:, items] if self.positions_first else rows[items]
-        return chosen.reshape(-1, rows.shape[-1])
+        return align(chosen.reshape(-1, rows.shape[-1]))
 
     def _per_row(self, per_item: Tensor) -> Tensor:
         if self._positions == 1:
@@ -215,7 +217,7 @@ class Outer:
             apart[chosen] = lengths.sum(1).square_()
             squares[chosen] = seen.mul_(pairs).sum((1, 2), dtype=torch.float64).to(squares.dtype)
         off = rounding_bound(min(widest, WIDTH) + widest // WIDTH + len(inwards) + 2, squares.dtype)
-        return unless_lost(squares, apart, 2 * off, rounding_bound(positions + 2, squares.dtype))
+        return distrust_lost(squares, apart, 2 * off, rounding_bound(positions + 2, squares.dtype))
 
     def _by_forming(self, run: UnitRun) -> Lengths:
         """Each unit's gradient is formed, squared, and kept: the sum adds up what was measured."""

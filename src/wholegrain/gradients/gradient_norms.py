@@ -1,21 +1,29 @@
 """Norms of whole gradients, from the shares of all layers: what several of them touch is summed first."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.bookkeeping import CHUNK, Lengths, Share, Slot, chunks, unless_lost
+from wholegrain.gradients.bookkeeping import CHUNK, Lengths, Share, chunks, distrust_lost
 from wholegrain.gradients.clip_units import UnitRun, Units
 from wholegrain.gradients.ghost_norms import Outer
+from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.rounding import rounding_bound, squared_norms
 
 
-def gradient_lengths(shares: Sequence[Share], units: Units) -> Lengths:
+class Uses(NamedTuple):
+    """All shares of a pass; and the same in groups that have no parameter in common."""
+
+    shares: Sequence[Share]
+    groups: Sequence[Sequence[Share]]
+
+
+def gradient_lengths(uses: Uses, units: Units) -> Lengths:
     """Of each unit's whole gradient."""
-    groups = _apart(shares)
-    assert groups, "a model without trainable parameters is refused before"
-    found = [group[0].lengths(units) if len(group) == 1 else _lengths_of_shared(group, units) for group in groups]
+    assert uses.shares, "a model without trainable parameters is refused before"
+    found = [g[0].lengths(units) if len(g) == 1 else _lengths_of_shared(g, units) for g in uses.groups]
     return found[0] if len(found) == 1 else _add_lengths(found)
 
 
@@ -27,22 +35,26 @@ def _add_lengths(found: Sequence[Lengths]) -> Lengths:
     return Lengths(squared, sum(parts[1:], parts[0]))
 
 
-def merge_uses(shares: Sequence[Share]) -> list[Share]:
+def merge_uses(shares: Sequence[Share]) -> Uses:
     """The same shares, with all uses of one layer as a single share: norms and sums must come from the same products.
 
     Uses that pull against each other leave a small difference of large numbers; rounded in one way for the norm and in
     another for the sum, it would let a contribution through that is longer than the clip norm.
     """
-    groups = _apart(shares)
-    merged = [None if len(group) == 1 else _as_one_use(group) for group in groups]
-    return [share for group, one in zip(groups, merged, strict=True) for share in ([one] if one else group)]
+    touched = [slot.name for share in shares for slot in share.slots]
+    if len(set(touched)) == len(touched):
+        return Uses(shares, [(share,) for share in shares])
+    groups = [_merge_group(group) for group in _apart(shares)]
+    return Uses([share for group in groups for share in group], groups)
+
+
+def _merge_group(group: Sequence[Share]) -> Sequence[Share]:
+    merged = _as_one_use(group) if len(group) > 1 else None
+    return group if merged is None else (merged,)
 
 
 def _apart(shares: Sequence[Share]) -> list[list[Share]]:
     """Shares in groups that have no parameter in common; slots of one parameter count as one."""
-    touched = [slot.name for share in shares for slot in share.slots]
-    if len(set(touched)) == len(touched):
-        return [[share] for share in shares]
     groups: list[tuple[set[str], list[Share]]] = []
     for share in shares:
         names, members = {slot.name for slot in share.slots}, [share]
@@ -68,11 +80,11 @@ def _meet(one: Slot, other: Slot) -> bool:
 
 def _lengths_of_shared(group: Sequence[Share], units: Units) -> Lengths:
     """Several uses of one parameter: their gradients are summed first, and later added up share by share."""
-    squared = torch.cat([_formed_together(group, units, run) for run in units.runs])
+    squared = torch.cat([_form_together(group, units, run) for run in units.runs])
     roots = [share.apart(units).sqrt_() for share in group]
     most = max(share.terms(units, run.size) for share in group for run in units.runs)
     off = rounding_bound(most + len(group), squared.dtype)
-    return unless_lost(squared, sum(roots[1:], roots[0]).square_(), 2 * off, off)
+    return distrust_lost(squared, sum(roots[1:], roots[0]).square_(), 2 * off, off)
 
 
 def _as_one_use(group: Sequence[Share]) -> Outer | None:
@@ -92,7 +104,7 @@ def _with_positions(rows: Tensor) -> Tensor:
     return rows if rows.dim() == 3 else rows[:, None]
 
 
-def _formed_together(group: Sequence[Share], units: Units, run: UnitRun) -> Tensor:
+def _form_together(group: Sequence[Share], units: Units, run: UnitRun) -> Tensor:
     """Squared norms of the units of one run, with every gradient of the group formed, some units at a time."""
     parts = []
     for chosen in chunks(run.count, CHUNK // 4):

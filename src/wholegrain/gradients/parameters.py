@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,30 @@ class Layout:
         # Four times as fast, which is a tenth of a small model's step.
         start = vector.storage_offset()
         return {name: vector.as_strided(shape, stride, start + place) for name, shape, stride, place in self._places}
+
+
+class Views(NamedTuple):
+    """A vector, and its parameters by name."""
+
+    vector: Tensor
+    views: Mapping[str, Tensor]
+
+    @staticmethod
+    def of(layout: Layout, vector: Tensor) -> "Views":
+        """The vector in a layout's parts."""
+        return Views(vector, layout.views(vector))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Some rows of a parameter, or all of it."""
+
+    name: str
+    rows: tuple[int, int] | None = None
+
+    def of(self, views: Mapping[str, Tensor]) -> Tensor:
+        """The same part among `views` of all parameters."""
+        return views[self.name] if self.rows is None else views[self.name][slice(*self.rows)]
 
 
 def parameter_places(model: nn.Module) -> Mapping[str, nn.Parameter]:

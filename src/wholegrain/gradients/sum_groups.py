@@ -13,13 +13,10 @@ from itertools import pairwise
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from wholegrain.gradients.clip_units import Buckets, UnitRange, UnitRun, Units
 from wholegrain.gradients.rounding import SUM, rounding_bound, unit_roundoff
 
-BLOCK = 1 << 16
-"""Values that are added up at a time, so that they stay in the cache."""
 TYPICAL = 3.0
 """How much longer than a gradient its parts together typically are, where it has several. Only speed hangs on it."""
 ROUNDINGS = 2
@@ -117,13 +114,6 @@ def split_range(run: UnitRun, part: UnitRange, most: int) -> list[UnitRange]:
         UnitRange(slice(items + start * run.size, items + stop * run.size), slice(first + start, first + stop))
         for start, stop in pairwise(cuts)
     ]
-
-
-def add_up(values: Tensor, total: Tensor) -> None:
-    """Add single-precision values to a double-precision total, some at a time: at once it is ten times slower."""
-    wide = total.new_empty(min(BLOCK, len(total)))
-    for some, sums in zip(torch.split(values, BLOCK), torch.split(total, BLOCK), strict=True):
-        sums.add_(wide[: len(some)].copy_(some))
 
 
 def _edges(numbers: NDArray[np.int64], count: int) -> list[int]:

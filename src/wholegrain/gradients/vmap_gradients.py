@@ -26,14 +26,14 @@ def item_gradients(
         return loss(call(model, layout, parameters, item[None].clone()), target[None])
 
     chunk = max(1, MOST_VALUES // max(1, layout.size))
-    with quietly():
+    with silence_vmap():
         many = vmap(grad(item_loss), in_dims=(None, 0, 0), chunk_size=chunk)
         gradients: Tensor = many(vector.detach(), inputs, targets)
     return gradients
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def silence_vmap() -> Iterator[None]:
     """Vmap warns of every operation that it has no rule for; whoever chose it knows that it is slow."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")

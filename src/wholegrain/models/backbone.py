@@ -7,7 +7,7 @@ and only if it fits the model that is to start from it.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,24 @@ class Backbone:
     def _hint(self) -> str:
         model = self.facts.get("model")
         return f" It was made for '{model}' with {self.facts.get('classes')} classes." if model else ""
+
+
+@dataclass(frozen=True)
+class PublicStart:
+    """What was public of a model before a run: the backbone that it starts from, and what is trained from there."""
+
+    digest: str
+    train: str
+    rank: int | None
+    """Of low-rank updates; None where there are none."""
+    trained_parameters: int
+    parameters: int
+    backbone: Mapping[str, Any]
+    """The backbone's own facts, among them its `data` and why that is `public`."""
+
+    def facts(self) -> dict[str, Any]:
+        """The start as JSON has it; `PublicStart(**facts)` reads it."""
+        return asdict(self)
 
 
 def read_backbone(path: Path) -> Backbone:

@@ -7,14 +7,20 @@ from torch import nn
 
 
 def logistic(features: int, classes: int) -> nn.Module:
-    """Multinomial logistic regression."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
+    """Multinomial logistic regression. It starts at zero: clipped steps would first have to undo anything else."""
+    return nn.Sequential(nn.Flatten(), _zero(nn.Linear(features, classes)))
 
 
 def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> nn.Module:
-    """Dense layers with tanh, whose bounded activations suit clipped gradients."""
+    """Dense layers with tanh, whose bounded activations suit clipped gradients. The last one starts at zero."""
     widths = [features, *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.Tanh()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+    return nn.Sequential(*layers, _zero(nn.Linear(widths[-1], classes)))
+
+
+def _zero(layer: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

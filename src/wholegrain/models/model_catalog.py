@@ -16,7 +16,7 @@ from wholegrain.models import dense, images, text
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModelEntry:
     """A function that builds a model, and whether it reads numbers (a row or an image) or codes of characters."""
 
     build: Callable[..., nn.Module]
@@ -27,15 +27,15 @@ MODELS = Registry(
     "model",
     "model.name",
     {
-        "logistic": Entry(dense.logistic),
-        "mlp": Entry(dense.mlp),
-        "leaf_cnn": Entry(images.leaf_cnn),
-        "small_cnn": Entry(images.small_cnn),
-        "upright_cnn": Entry(images.upright_cnn),
-        "stacked_lstm": Entry(text.stacked_lstm, reads_characters=True),
-        "bigram": Entry(text.bigram, reads_characters=True),
+        "logistic": ModelEntry(dense.logistic),
+        "mlp": ModelEntry(dense.mlp),
+        "leaf_cnn": ModelEntry(images.leaf_cnn),
+        "small_cnn": ModelEntry(images.small_cnn),
+        "upright_cnn": ModelEntry(images.upright_cnn),
+        "stacked_lstm": ModelEntry(text.stacked_lstm, reads_characters=True),
+        "bigram": ModelEntry(text.bigram, reads_characters=True),
     },
-    lambda name, factory: Entry(factory),
+    lambda name, factory: ModelEntry(factory),
 )
 
 

@@ -15,6 +15,11 @@ refused. Proofs, with C the clip norm, K the public bound on a subject's items, 
 By span, a subject in m silos moves each silo's sum by C/√m, in every step. Gaussian steps add up in squares: with S_i
 steps at noise σ_i in its silos, Σ S_i/(m·σ_i²) ≤ max S_i / min σ_i², whatever m is. All silos together reveal at most
 what the worst of them would reveal of somebody who is in it alone: the subject's reach is 1.
+
+Under a secure sum a round opens one vector, the sum over silos, with the noise of `honest` of them at least. What a
+subject moves in each of its silos adds up. The silos' coins are independent, so that the moves of M like silos are a
+convolution; with different silos, the worst row stands in for each. By span a subject in m silos moves each part by
+C/m, and the sum by C at most. A round is one event, whoever of the silos is asked about it: the reach is 1 again.
 """
 
 import math
@@ -44,10 +49,14 @@ def obstacles(policy: Policy, unit: Unit) -> tuple[str, ...]:
         reasons.append("the noise is looked up by the batch's largest group, a private fact")
     if not isinstance(policy.divisor, PublicDivisor):
         reasons.append("the noise is divided by the batch's number of subjects, a private fact")
-    if policy.by_span and not _adds_up_in_squares(policy):
+    if policy.by_span and policy.trust is None and not _adds_up_in_squares(policy):
         reasons.append("weights by span are proved only where every subject, clipped as one, is in every step")
     if policy.by_span and unit is Unit.ITEM:
         reasons.append("one item can decide in how many silos its subject is, and so what the subject counts in each")
+    if policy.trust is not None and policy.clip.per is ClipPer.BATCH:
+        reasons.append("a clip of the whole batch is no sum over subjects, which is what a secure sum is priced for")
+    if policy.trust is not None and isinstance(policy.sampling, FixedItems):
+        reasons.append("batches of a fixed size are priced for one silo's release, not for a secure sum")
     if unit is Unit.SILO and policy.clip.per is not ClipPer.BATCH:
         reasons.append("only a clip of the whole batch bounds what a silo contributes")
     return tuple(reasons)
@@ -77,12 +86,44 @@ def exposure(rows: Iterable[Row], unit: Unit, span: int) -> Exposure:
     Where nothing can be proved of a row, its step reveals everything.
     """
     rows = list(rows)
+    if rows[0][0].trust is not None:
+        return _sum_exposure(rows, unit, span)
     reach = span if unit is Unit.SUBJECT and not all(policy.by_span for policy, _ in rows) else 1
     if _unprovable(rows, unit):
         return Exposure(reach, {silo.name: NonPrivateDpEvent() for _, silo in rows}, NonPrivateDpEvent())
     steps = {silo.name: step_event(policy, silo, unit) for policy, silo in rows}
     worst = step_event(*worst_row(rows, unit), unit) if reach < len(rows) else None
     return Exposure(reach, steps, worst)
+
+
+def _sum_exposure(rows: list[Row], unit: Unit, span: int) -> Exposure:
+    """What one round of a secure sum reveals about a unit; every silo's ledger counts the same rounds."""
+    if len({policy.trust for policy, _ in rows}) > 1:
+        raise AccountingError("Silos of one secure sum must agree on how many they are, answer and may collude.")
+    event: DpEvent = NonPrivateDpEvent()
+    if not _unprovable(rows, unit):
+        policy, silo = worst_row(rows, unit)
+        event = sum_event(policy, silo, span) if unit is Unit.SUBJECT else step_event(policy, silo, unit)
+    return Exposure(1, {silo.name: event for _, silo in rows}, event)
+
+
+def sum_event(policy: Policy, silo: SiloFacts, span: int) -> DpEvent:
+    """The event of one opened sum for a subject in up to `span` silos like this one."""
+    sigma = _fixed_noise(policy, Unit.SUBJECT)
+    return events.sum_over_silos(sigma, _law_of_moves(policy, silo), span, shared=policy.by_span)
+
+
+def _law_of_moves(policy: Policy, silo: SiloFacts) -> list[float]:
+    """P[a subject moves one silo's part of the sum by j·C], for j = 0, 1, …"""
+    sampling = policy.sampling
+    if isinstance(sampling, PoissonSubjects):
+        move = int(_move_of_a_sampled_subject(policy, silo))
+        return [1 - sampling.rate, *[0.0] * (move - 1), sampling.rate]
+    rate, bound = getattr(sampling, "rate", 1.0), _bound(policy, silo)
+    if policy.clip.per is ClipPer.ITEM and policy.clip.pool is Pool.SUM:
+        return events.group_by_poisson_law(rate, bound, getattr(sampling, "most_per_subject", None))
+    present = events.presence(rate, bound)
+    return [1 - present, present]
 
 
 def terms(rows: Iterable[Row], span: int, units: Iterable[Unit] = Unit) -> Terms:
@@ -143,19 +184,22 @@ def worst_row(rows: list[Row], unit: Unit) -> Row:
         drops_surplus=any(silo.drops_surplus for silo in silos),
         declared=any(silo.declared for silo in silos),
     )
-    least = min(_fixed_noise(policy, unit) for policy in policies)
-    worst = replace(policies[0], sampling=_worst_sampling(policies, unit))
-    return worst.with_noise(least), silo
+    least = min(policies, key=lambda policy: _fixed_noise(policy, unit))
+    return replace(least, sampling=_worst_sampling(policies, unit)), silo
 
 
 def _fixed_noise(policy: Policy, unit: Unit) -> float:
-    """The row's noise multiplier, refused where nothing can be proved of the row."""
+    """The noise multiplier of what is seen: a silo's own, or that of the honest silos in a secure sum.
+
+    Refused where nothing can be proved of the row.
+    """
     reasons = obstacles(policy, unit)
     if reasons:
         raise AccountingError(f"Nothing can be proved of {policy.name}: {'; '.join(reasons)}.")
     if not isinstance(policy.noise, FixedNoise):
         raise AccountingError(f"The policy '{policy.name}' has no noise yet; make a plan first.")
-    return policy.noise.multiplier
+    own = policy.noise.multiplier
+    return own if policy.trust is None else policy.trust.sum_noise(own)
 
 
 def _worst_sampling(policies: list[Policy], unit: Unit) -> PoissonItems | PoissonSubjects | FixedItems:
@@ -218,7 +262,7 @@ def _subject_step_of_fixed_size(policy: Policy, silo: SiloFacts, sigma: float, b
         present = events.presence_without_replacement(batch, silo.items, bound)
         return events.sampled_gaussian(present, sigma / 2)
     if policy.clip.per is ClipPer.SUBJECT:
-        own, per_item = 1.0, 2.0  # an item that enters can turn another subject's clipped mean round
+        own, per_item = 1.0, 2.0  # an item that enters can turn another subject's clipped mean or sum round
     elif policy.clip.pool is Pool.MEAN:
         own, per_item = 1.0, 1.0  # an item that enters moves another subject's mean by C at most
     else:
@@ -233,8 +277,8 @@ def _item_step(policy: Policy, silo: SiloFacts, sigma: float) -> DpEvent:
 
     It moves the sum by C where its own clipped gradient simply leaves: items summed, or averaged within a subject (of n
     items, the mean moves by 2C/n at most, and by C if it was alone). It moves it by 2C where another item takes its
-    place (a fixed size, a group cap that binds, surplus items dropped for K) or where removing it turns a clipped mean
-    round; by 4C where both happen to two subjects (a fixed size, clipped per subject).
+    place (a fixed size, a group cap that binds, surplus items dropped for K) or where removing it turns a clipped
+    mean or sum round; by 4C where both happen to two subjects (a fixed size, clipped per subject).
 
     Sampling hides it only if it does not share its coin; a step that does is priced without amplification.
     """

@@ -11,15 +11,17 @@ from dataclasses import dataclass, replace
 from dp_accounting import DpEvent
 
 from wholegrain import _check
+from wholegrain._html import html_table
 from wholegrain.errors import AccountingError, BudgetError, SpecError
 from wholegrain.policies.guarantees import Row, federation_epsilon, federation_event, missing_bound, obstacles, terms
 from wholegrain.policies.horizon import Horizon
-from wholegrain.policies.policy import MOST_SPAN, Policy, SiloFacts
-from wholegrain.policies.policy_catalog import PolicySettings, find
+from wholegrain.policies.policy import MOST_SPAN, FixedNoise, Policy, SiloFacts
+from wholegrain.policies.policy_catalog import PolicySettings, make_row
 from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.privacy.calibration import MOST_NOISE, first_guess, least_noise, most_rounds
 from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
 from wholegrain.privacy.pricing import Terms
+from wholegrain.privacy.trust import SecureSum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,20 @@ class Plan:
     def epsilon(self, releases: Mapping[str, int], unit: Unit | None = None) -> float:
         """What these releases cost, proved; infinite where nothing can be."""
         return federation_epsilon(self.rows, releases, unit or self.unit, self.span, self.accountant, self.delta)
+
+    def __str__(self) -> str:
+        return f"{self.policy}, {self.horizon.rounds} rounds of {self.horizon.steps} in {len(self.rows)} silos"
+
+    def _repr_html_(self) -> str:
+        rows = [(each.unit, f"{each.epsilon:.4g}", f"{each.delta:g}", each.standing) for each in self.guarantees]
+        noise = [row.noise.multiplier for row, _ in self.rows if isinstance(row.noise, FixedNoise)]
+        note = f"Noise multiplier {max(noise):.4g}." if noise else ""
+        return html_table(f"Plan: {self}", ("protects", "ε", "δ", "standing"), rows, note)
+
+    @property
+    def trust(self) -> SecureSum | None:
+        """The secure sum over all silos; None where each silo's release is seen."""
+        return self.rows[0][0].trust
 
     @property
     def terms(self) -> Terms:
@@ -125,11 +141,11 @@ def make_plan(policy: str, settings: PolicySettings, federation: Federation, hor
     >>> print(plan.guarantee())
     subject: ε = 2, δ = 1e-05, PROVED by pld
     """
-    rows = tuple((find(policy).row(settings, silo), silo) for silo in federation.silos)
+    rows = tuple((make_row(policy, settings, silo), silo) for silo in federation.silos)
     if settings.by_span and len(rows) > MOST_SPAN:
         raise SpecError(f"by_span is for at most {MOST_SPAN} silos, and there are {len(rows)}.")
-    if settings.by_span and not all(row.by_span for row, _ in rows):
-        raise SpecError(f"by_span is for subject_dp, which clips a subject as one; {policy} does not heed it.")
+    if settings.trust is not None:
+        _require_summable(policy, settings.trust, rows, horizon)
     draft = Plan(
         policy=policy,
         rows=rows,
@@ -148,6 +164,19 @@ def make_plan(policy: str, settings: PolicySettings, federation: Federation, hor
         draft = _with_noise(draft, goal.noise_multiplier)
         _require_met(draft, goal)
     return with_guarantees(replace(draft, budget=goal.budget))
+
+
+def _require_summable(policy: str, trust: SecureSum, rows: tuple[Row, ...], horizon: Horizon) -> None:
+    """Refuse what is no sum over all silos: the sum of gradients at one point is what is linear."""
+    if rows[0][0].noise is not None:
+        raise SpecError(f"{policy} adds no noise, so a secure sum would protect nobody; choose a private policy.")
+    if horizon.steps != 1:
+        raise SpecError(
+            f"rounds.steps = {horizon.steps}: a secure sum adds up one step of every silo in a round; set rounds.steps"
+            " to 1 and rounds.count to more, or trust.model to 'local'."
+        )
+    if horizon.cohort_count != len(rows) or trust.silos != len(rows):
+        raise SpecError("A secure sum is over all silos in every round; leave out rounds.cohort.")
 
 
 def rounds_allowed(plan: Plan) -> int | None:
@@ -183,19 +212,30 @@ def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
         epsilon=epsilon,
         delta=plan.delta,
         accountant=plan.accountant.name,
+        trust=plan.trust,
         because="at most twice what its subject pays in one silo" if through_subject else _composition(plan, unit),
         event=None if through_subject else event,
     )
 
 
 def _composition(plan: Plan, unit: Unit) -> str:
+    if plan.trust is not None:
+        return _sum_of_silos(plan, plan.trust)
     if unit is not Unit.SUBJECT:
         return f"an {unit} pays in one silo" if unit is Unit.ITEM else "each silo pays for itself"
     if all(policy.by_span for policy, _ in plan.rows):
         return "a subject in m silos counts 1/√m in each: together they reveal at most what the worst one would"
     if plan.span >= len(plan.rows):
-        return f"the releases of all {len(plan.rows)} silos are composed"
-    return f"a subject is in {plan.span} silos at most; the worst step is composed as often"
+        whose = "the one silo" if len(plan.rows) == 1 else f"all {len(plan.rows)} silos"
+        return f"the releases of {whose} are composed"
+    most = "1 silo" if plan.span == 1 else f"{plan.span} silos"
+    return f"a subject is in {most} at most; the worst step is composed as often"
+
+
+def _sum_of_silos(plan: Plan, trust: SecureSum) -> str:
+    seen = f"only sums of at least {trust.answers} of {trust.silos} silos are seen"
+    weight = "a subject in m silos counts 1/m in each" if plan.rows[0][0].by_span else f"in {plan.span} silos at most"
+    return f"{seen}, {trust.colluding} of them colluding at most; {weight}"
 
 
 def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:
@@ -227,7 +267,8 @@ def _calibrate(plan: Plan, goal: Goal) -> Plan:
 
 
 def _with_noise(plan: Plan, noise: float) -> Plan:
-    return replace(plan, rows=tuple((policy.with_noise(noise), silo) for policy, silo in plan.rows))
+    """The plan with this noise on what is seen: a silo's release, or the sum of the honest silos."""
+    return replace(plan, rows=tuple((policy.with_visible_noise(noise), silo) for policy, silo in plan.rows))
 
 
 def _require_met(plan: Plan, goal: Goal) -> None:

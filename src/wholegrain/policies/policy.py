@@ -6,6 +6,7 @@ Rows of the catalogue hold public facts only. The paper's rows may also name a n
 batch; what that costs is for `guarantees` to say, never for the step.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -13,38 +14,13 @@ from wholegrain import _check
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.policies.silo_facts import SiloFacts as SiloFacts
+from wholegrain.privacy.trust import SecureSum
 
-MOST_ITEMS_PER_SUBJECT = 100_000
 MOST_SPAN = 1024
 """Silos that one subject can be in, where that decides what it counts in each."""
 UNKNOWN = 16
 """Items of a subject in a batch, where no bound on them is public."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiloFacts:
-    """What is public of a silo: its name, N_i items, n_i subjects, and K_i, the bound on items of one subject.
-
-    `declared` says that the sizes are what the owner declares, which may be round numbers. Otherwise they were counted
-    in the data: then they are exact, and nothing but a simulation may use them.
-    `drops_surplus` says what the silo does with a subject that exceeds K: drop items at random, or refuse the data.
-    `knows_spans` says that it knows, of each of its subjects, in how many silos that subject is.
-    """
-
-    name: str
-    items: int
-    subjects: int
-    items_per_subject: int | None = None
-    drops_surplus: bool = True
-    knows_spans: bool = False
-    declared: bool = False
-
-    def __post_init__(self) -> None:
-        _check.count(f"items of silo '{self.name}'", self.items)
-        _check.count(f"subjects of silo '{self.name}'", self.subjects)
-        bound = self.items_per_subject
-        if bound is not None and _check.count("items_per_subject", bound) > MOST_ITEMS_PER_SUBJECT:
-            raise SpecError(f"items_per_subject = {bound} is more than can be priced ({MOST_ITEMS_PER_SUBJECT:,}).")
 
 
 @dataclass(frozen=True)
@@ -106,9 +82,10 @@ Divisor = PublicDivisor | RealisedSubjects
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """One silo's algorithm. `noise` is None until a plan has calibrated it.
+    """One silo's algorithm. `noise`, which this silo adds, is None until a plan has calibrated it.
 
-    `by_span`: a subject that is in m silos contributes at most C/√m in each of them.
+    `by_span`: a subject that is in m silos contributes at most `norm_for(m)` in each of them. `trust` is None where
+    whoever sees the silos' releases sees each of them.
     """
 
     name: str
@@ -117,10 +94,29 @@ class Policy:
     divisor: Divisor
     noise: Noise | None = None
     by_span: bool = False
+    trust: SecureSum | None = None
+
+    def norm_for(self, span: int) -> float:
+        """What a subject in `span` silos contributes at most in each: C/√m, or of a secure sum C/m; C without spans.
+
+        Separate releases add up in squares, a sum adds up the moves themselves.
+        """
+        if not self.by_span:
+            return self.clip.norm
+        return self.clip.norm / (math.sqrt(span) if self.trust is None else span)
+
+    @property
+    def least_norm(self) -> float:
+        """The least that `norm_for` can be: what a grid for the sum must be fine enough for."""
+        return self.norm_for(MOST_SPAN if self.trust is None else self.trust.silos)
 
     def with_noise(self, multiplier: float) -> "Policy":
         """The same row with this noise multiplier."""
         return replace(self, noise=FixedNoise(multiplier))
+
+    def with_visible_noise(self, multiplier: float) -> "Policy":
+        """The same row with so much noise on what is seen: of a secure sum, this silo adds its part of it."""
+        return self.with_noise(multiplier if self.trust is None else self.trust.silo_noise(multiplier))
 
     @property
     def sums_single_items(self) -> bool:

@@ -5,7 +5,7 @@ it; if not, a plan refuses it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from wholegrain import _check
@@ -15,6 +15,7 @@ from wholegrain.errors import SpecError, WholegrainError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.events import presence
+from wholegrain.privacy.trust import SecureSum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,9 @@ class PolicySettings:
     group_cap: int | None = None
     items_per_step: int | None = None
     by_span: bool = False
+    trust: SecureSum | None = None
+    pool: str = Pool.MEAN
+    """Of `subject_dp`: whether a subject's gradients are averaged or added up before they are clipped as one."""
 
     def __post_init__(self) -> None:
         if (self.rate is None) == (self.batch_size is None):
@@ -108,21 +112,22 @@ def user_ldp(settings: PolicySettings, silo: SiloFacts) -> Policy:
 
 
 def subject_dp(settings: PolicySettings, silo: SiloFacts) -> Policy:
-    """Subjects sampled, each one's mean gradient clipped as one; by span, to C/√m where the subject is in m silos."""
-    if settings.by_span and not silo.knows_spans:
-        raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
-    rate = settings.rate_over(silo.subjects)
-    return Policy(
+    """Subjects sampled, each one's gradients pooled and clipped as one."""
+    rate, pool = settings.rate_over(silo.subjects), Pool(settings.pool)
+    sampling = PoissonSubjects(rate, items=settings.items_per_step)
+    row = Policy(
         name="subject_dp",
-        sampling=PoissonSubjects(rate, items=settings.items_per_step),
-        clip=Clip(ClipPer.SUBJECT, Pool.MEAN, settings.clip_norm),
+        sampling=sampling,
+        clip=Clip(ClipPer.SUBJECT, pool, settings.clip_norm),
         divisor=PublicDivisor(rate * silo.subjects),
         by_span=settings.by_span,
     )
+    # The mean over what is added up: subjects, or the items that public sizes let expect.
+    return row if pool is Pool.MEAN else replace(row, divisor=PublicDivisor(row.expected_sizes(silo)[1]))
 
 
 @dataclass(frozen=True)
-class Entry:
+class PolicyEntry:
     """A row's maker, whom it protects in words, and which of the optional settings it reads."""
 
     row: Callable[[PolicySettings, SiloFacts], Policy]
@@ -130,8 +135,10 @@ class Entry:
     reads: tuple[str, ...] = ()
 
 
-def _own_entry(name: str, row: Callable[..., object]) -> Entry:
-    return Entry(partial(_own_row, name, row), " ".join((row.__doc__ or "what its plan says").split()).rstrip("."))
+def _own_entry(name: str, row: Callable[..., object]) -> PolicyEntry:
+    return PolicyEntry(
+        partial(_own_row, name, row), " ".join((row.__doc__ or "what its plan says").split()).rstrip(".")
+    )
 
 
 def _own_row(name: str, row: Callable[..., object], settings: PolicySettings, silo: SiloFacts) -> Policy:
@@ -152,18 +159,31 @@ CATALOG = Registry(
     "policy",
     "policy.name",
     {
-        "fedavg": Entry(fedavg, "nobody"),
-        "local_item_dp": Entry(local_item_dp, "one record; a person only as far as K and M reach"),
-        "local_group_dp": Entry(local_group_dp, "a person, by bounding their records in a batch", ("group_cap",)),
-        "higradavg_dp": Entry(higradavg_dp, "a person, by averaging their clipped gradients"),
-        "user_ldp": Entry(user_ldp, "a whole silo, and so each person in it"),
-        "subject_dp": Entry(subject_dp, "a person, by clipping their mean gradient", ("items_per_step", "by_span")),
+        "fedavg": PolicyEntry(fedavg, "nobody"),
+        "local_item_dp": PolicyEntry(local_item_dp, "one record; a person only as far as K and M reach"),
+        "local_group_dp": PolicyEntry(local_group_dp, "a person, by bounding their records in a batch", ("group_cap",)),
+        "higradavg_dp": PolicyEntry(higradavg_dp, "a person, by averaging their clipped gradients"),
+        "user_ldp": PolicyEntry(user_ldp, "a whole silo, and so each person in it"),
+        "subject_dp": PolicyEntry(
+            subject_dp, "a person, by clipping their mean gradient", ("items_per_step", "by_span", "pool")
+        ),
     },
     _own_entry,
 )
 
 
-def find(name: str) -> Entry:
+def make_row(policy: str, settings: PolicySettings, silo: SiloFacts) -> Policy:
+    """The row of a policy for one silo, under the trust and with the weights that the settings ask for."""
+    entry = find(policy)
+    row = entry.row(settings, silo)
+    if settings.by_span and settings.trust is None and not (row.by_span or "by_span" in entry.reads):
+        raise SpecError(f"by_span is for subject_dp, which clips a subject as one; {policy} does not heed it.")
+    if settings.by_span and not silo.knows_spans:
+        raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
+    return replace(row, trust=settings.trust, by_span=row.by_span or settings.by_span)
+
+
+def find(name: str) -> PolicyEntry:
     """The entry with this name, or the user's own row `module:function`.
 
     Whose row it is makes no difference to what is proved of it: `guarantees` looks at its structure alone.

@@ -32,7 +32,7 @@ from wholegrain.policies.guarantees import Row, federation_event, missing_bound,
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
-from wholegrain.policies.policy_catalog import CATALOG, PolicySettings, find
+from wholegrain.policies.policy_catalog import CATALOG, PolicySettings, find, make_row
 from wholegrain.privacy.calibration import first_guess
 from wholegrain.privacy.definitions import Budget, Unit
 from wholegrain.privacy.events import presence
@@ -115,7 +115,7 @@ def _of_policy(question: SearchQuery, policy: str) -> Iterator[Candidate]:
             by_span=by_span,
         )
         try:
-            rows = [(find(policy).row(settings, silo), silo) for silo in question.federation.silos]
+            rows = [(make_row(policy, settings, silo), silo) for silo in question.federation.silos]
         except WholegrainError:  # this one does not go with these silos
             return
         if obstacles(rows[0][0], Unit.SUBJECT) or missing_bound(rows, Unit.SUBJECT):

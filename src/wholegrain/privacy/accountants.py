@@ -33,6 +33,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from wholegrain import _check
 from wholegrain.errors import AccountingError
+from wholegrain.privacy.events import iterate_cases
 from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.first_guess import suitable_grid
 
@@ -42,6 +43,9 @@ PRICING = 2
 # Beyond this the library's way to ε leaves floating point (it takes exp(−ε)), and so does the smallest double.
 LARGE_EPSILON = 700.0
 LARGEST_EPSILON = 1e12
+
+# How much coarser the grid is on which a case is first compared with the worst one so far.
+COARSER = 8.0
 
 # Below this the tail mass that PLD truncates would be a visible part of δ.
 SMALLEST_DELTA = 1e-13
@@ -100,9 +104,17 @@ class PldAccountant:
     def epsilon(self, event: DpEvent, delta: float) -> float:
         """The smallest ε that the discretised distribution shows at δ."""
         _check_delta(delta)
+        worst = 0.0
+        for case in iterate_cases(event):
+            grid = self.grid or suitable_grid(case)
+            # A coarse grid gives an upper bound, too: where that is below another case's, nothing finer is needed.
+            if worst == 0 or self._epsilon(case, delta, COARSER * grid) > worst:
+                worst = max(worst, self._epsilon(case, delta, grid))
+        return worst
+
+    def _epsilon(self, event: DpEvent, delta: float, grid: float) -> float:
         if _is_non_private(event):
             return math.inf
-        grid = self.grid or suitable_grid(event)
         try:
             with np.errstate(over="ignore", divide="ignore"):
                 distribution = _distribution(event, grid)
@@ -137,6 +149,9 @@ class RdpAccountant:
     def epsilon(self, event: DpEvent, delta: float) -> float:
         """The smallest ε over dp_accounting's standard orders."""
         _check_delta(delta)
+        return max(self._epsilon(case, delta) for case in iterate_cases(event))
+
+    def _epsilon(self, event: DpEvent, delta: float) -> float:
         if _is_non_private(event):
             return math.inf
         accountant = rdp.RdpAccountant()

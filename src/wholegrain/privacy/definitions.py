@@ -5,11 +5,15 @@ torch.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wholegrain import _check
+from wholegrain._html import html_table
+from wholegrain._json_numbers import finite, or_infinity
+from wholegrain.privacy.trust import SecureSum
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent  # takes more than a second to import, and is not needed to state a budget
@@ -73,7 +77,9 @@ class Guarantee:
     arithmetic was followed (standing CLAIMED), or where `because` names another way to the bound. `epsilon` is
     infinite where nothing is promised. A `simulation` shows what a run with secure noise would promise; its own noise
     can be taken away by whoever knows the seed. With `counted_sizes`, rate, divisor and noise follow from how many
-    items and subjects the data has, which is a private fact; a release uses declared sizes.
+    items and subjects the data has, which is a private fact; a release uses declared sizes. With `trust`, the promise
+    holds against whoever sees sums over silos, alone or with that many colluding silos; without, against whoever sees
+    each silo's releases.
     """
 
     unit: Unit
@@ -85,17 +91,55 @@ class Guarantee:
     event: "DpEvent | None" = None
     simulation: bool = False
     counted_sizes: bool = False
+    trust: SecureSum | None = None
 
     @property
     def neighbouring(self) -> Neighbouring:
         """The neighbouring relation that belongs to the unit."""
         return NEIGHBOURING[self.unit]
 
+    def facts(self) -> dict[str, Any]:
+        """The guarantee as JSON has it; its event is not among them."""
+        return {
+            "unit": str(self.unit),
+            "neighbouring": str(self.neighbouring),
+            "epsilon": finite(self.epsilon),
+            "delta": self.delta,
+            "standing": str(self.standing),
+            "accountant": self.accountant,
+            "because": self.because,
+            "simulation": self.simulation,
+            "counted_sizes": self.counted_sizes,
+            **({} if self.trust is None else {"trust": self.trust.facts}),
+        }
+
+    @staticmethod
+    def read(facts: Mapping[str, Any]) -> "Guarantee":
+        """The guarantee that `facts` wrote. Runs of 0.1.0 do not say whether sizes were counted: theirs were."""
+        return Guarantee(
+            unit=Unit(facts["unit"]),
+            standing=Standing(facts["standing"]),
+            epsilon=or_infinity(facts["epsilon"]),
+            delta=facts["delta"],
+            accountant=facts["accountant"],
+            because=facts["because"],
+            simulation=facts.get("simulation", False),
+            counted_sizes=facts.get("counted_sizes", True),
+            trust=SecureSum(**facts["trust"]) if facts.get("trust") else None,
+        )
+
     def __str__(self) -> str:
         if self.standing is Standing.NONE:
             return f"{self.unit}: no guarantee ({self.because})"
         size = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:.4g}"
-        return f"{self.unit}: ε = {size}, δ = {self.delta:g}, {self.standing} by {self.accountant}{self.mark}"
+        sums = "" if self.trust is None else " under secure sums"
+        return f"{self.unit}: ε = {size}, δ = {self.delta:g}, {self.standing} by {self.accountant}{sums}{self.mark}"
+
+    def _repr_html_(self) -> str:
+        size = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:.4g}"
+        row = (self.unit, size, f"{self.delta:g}", self.standing, self.accountant, self.because)
+        heads = ("protects", "ε", "δ", "standing", "accountant", "because")
+        return html_table("Guarantee", heads, [row], self.mark.strip(" ()"))
 
     @property
     def mark(self) -> str:

@@ -7,7 +7,9 @@ probability of one is no sampling.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from dp_accounting import (
@@ -22,9 +24,63 @@ from dp_accounting import (
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from scipy import stats
 
+from wholegrain.errors import AccountingError
+
 # Probability below which a mixture's larger sensitivities are folded into the largest one. Folding upwards only makes
 # the event worse, so it is sound; this much mass is below what the accountant itself truncates.
 NEGLIGIBLE = 1e-26
+
+MOST_CASES = 1024
+"""Combinations of cases that one event may have; more are refused."""
+
+
+@dataclass(frozen=True)
+class WorstOfDpEvent(DpEvent):  # type: ignore[misc]  # dp_accounting is untyped
+    """One of several events, for each unit always the same one, and nobody knows which.
+
+    Whoever holds the data decides the case before anything is released, so that n repetitions are n times the same
+    case. An accountant prices every case and takes the worst.
+    """
+
+    cases: tuple[DpEvent, ...]
+
+
+def worst_of(cases: Iterable[DpEvent]) -> DpEvent:
+    """The worst of these events; a single one is itself."""
+    distinct = tuple(dict.fromkeys(cases))
+    return distinct[0] if len(distinct) == 1 else WorstOfDpEvent(distinct)
+
+
+def iterate_cases(event: DpEvent) -> Iterator[DpEvent]:
+    """Every plain event that an event with several cases may turn out to be."""
+    open_choices = list(dict.fromkeys(_choices(event)))
+    if math.prod(len(choice.cases) for choice in open_choices) > MOST_CASES:
+        raise AccountingError(f"An event with more than {MOST_CASES:,} combinations of cases cannot be priced.")
+    for chosen in product(*(choice.cases for choice in open_choices)):
+        yield _settle(event, dict(zip(open_choices, chosen, strict=True)))
+
+
+def _choices(event: DpEvent) -> Iterator[WorstOfDpEvent]:
+    if isinstance(event, WorstOfDpEvent):
+        yield event
+    elif isinstance(event, SelfComposedDpEvent):
+        yield from _choices(event.event)
+    elif isinstance(event, ComposedDpEvent):
+        for part in event.events:
+            yield from _choices(part)
+
+
+def _settle(event: DpEvent, chosen: dict[WorstOfDpEvent, DpEvent]) -> DpEvent:
+    """The event with each choice made."""
+    if not chosen:
+        return event
+    if isinstance(event, WorstOfDpEvent):
+        return chosen[event]
+    if isinstance(event, SelfComposedDpEvent):
+        return repeat(_settle(event.event, chosen), event.count)
+    if isinstance(event, ComposedDpEvent):
+        return compose(_settle(part, chosen) for part in event.events)
+    return event
 
 
 def gaussian(noise_multiplier: float) -> DpEvent:
@@ -78,11 +134,8 @@ def group_by_poisson(rate: float, items: int, noise_multiplier: float, cap: int 
     It moves the sum by at most min(J, Z)·C with J ~ Binomial(K, q) [Ganesh, 2401.10294]. K = 1 is the ordinary
     Poisson-sampled Gaussian.
     """
-    largest = min(items, cap or items)
-    sizes = np.arange(largest + 1)
-    chances = stats.binom.pmf(sizes, items, rate)
-    chances[-1] = stats.binom.sf(largest - 1, items, rate)
-    return mixture(noise_multiplier, sizes.tolist(), chances.tolist())
+    law = group_by_poisson_law(rate, items, cap)
+    return mixture(noise_multiplier, list(range(len(law))), law)
 
 
 def group_without_replacement(
@@ -98,6 +151,34 @@ def group_without_replacement(
     chances = stats.hypergeom(size, items, batch).pmf(drawn)
     moves = np.where(drawn > 0, own + per_item * drawn, 0.0)
     return mixture(noise_multiplier, moves.tolist(), chances.tolist())
+
+
+def group_by_poisson_law(rate: float, items: int, cap: int | None = None) -> list[float]:
+    """P[min(J, Z) = j] for j = 0, 1, …: how many of a subject's K items a batch holds, with J ~ Binomial(K, q)."""
+    largest = min(items, cap or items)
+    sizes = np.arange(largest + 1)
+    chances = stats.binom.pmf(sizes, items, rate)
+    chances[-1] = stats.binom.sf(largest - 1, items, rate)
+    return [float(chance) for chance in chances]
+
+
+def sum_over_silos(noise_multiplier: float, law: Sequence[float], silos: int, *, shared: bool) -> DpEvent:
+    """A round of a secure sum, of which a subject in `silos` silos moves each part by j·C with probability law[j].
+
+    The silos' coins are independent, so that the moves add up to a convolution. Where a subject's weight is `shared`
+    out, it counts 1/m in each of its m silos, and m is any number up to `silos`: no m is the worst of all at every ε
+    (that of one silo usually is, at the ε that one asks for), so every one of them is a case.
+    """
+    if not shared:
+        return _sum_of_moves(noise_multiplier, law, silos, 1.0)
+    return worst_of(_sum_of_moves(noise_multiplier, law, m, 1.0 / m) for m in range(1, silos + 1))
+
+
+def _sum_of_moves(noise_multiplier: float, law: Sequence[float], silos: int, weight: float) -> DpEvent:
+    together = np.ones(1)
+    for _ in range(silos):
+        together = np.convolve(together, law)
+    return mixture(noise_multiplier, (weight * np.arange(len(together))).tolist(), together.tolist())
 
 
 def repeat(event: DpEvent, times: int) -> DpEvent:

@@ -63,6 +63,7 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from numpy.typing import NDArray
 
 from wholegrain.errors import AccountingError
+from wholegrain.privacy.events import WorstOfDpEvent
 
 GAUSSIAN, RENYI = "Gaussian filter", "Rényi filter"
 
@@ -164,6 +165,13 @@ def curve(step: DpEvent, orders: tuple[float, ...]) -> Curve:
             moves, chances = [0.0, 1 / noise], [1 - rate, rate]
         case MixtureOfGaussiansDpEvent(standard_deviation=noise):
             moves, chances = [move / noise for move in step.sensitivities], list(step.sampling_probs)
+        case WorstOfDpEvent(cases=cases):
+            # Of each unit one case is true, whichever: at every order none diverges by more than the worst.
+            return np.asarray(np.max([curve(case, orders) for case in cases], axis=0))
+        case NoOpDpEvent():
+            return np.zeros((2, len(orders)))
+        case NonPrivateDpEvent():
+            return np.full((2, len(orders)), np.inf)
         case _:
             raise AccountingError(f"A filter cannot price {type(step).__name__}.")
     return np.array([_divergences(np.asarray(moves), np.asarray(chances), orders, out) for out in (False, True)])

@@ -18,6 +18,8 @@ from dp_accounting import (
 )
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 
+from wholegrain.privacy.events import WorstOfDpEvent
+
 FINEST_GRID = 1e-7
 COARSEST_GRID = 1e-3  # up to an ε of about 5; a larger ε bears a coarser grid at the same relative error
 COARSEST_GRID_OF_ALL = 2e-2
@@ -80,6 +82,11 @@ def _(event: SelfComposedDpEvent) -> float:
 
 
 @_finest.register
+def _(event: WorstOfDpEvent) -> float:
+    return max(_finest(case) for case in event.cases)
+
+
+@_finest.register
 def _(event: ComposedDpEvent) -> float:
     return max(_finest(part) for part in event.events)
 
@@ -118,6 +125,11 @@ def _(event: MixtureOfGaussiansDpEvent, most: float) -> tuple[float, int]:
 def _(event: SelfComposedDpEvent, most: float) -> tuple[float, int]:
     squared, steps = _size(event.event, most)
     return squared * event.count, steps * event.count
+
+
+@_size.register
+def _(event: WorstOfDpEvent, most: float) -> tuple[float, int]:
+    return max(_size(case, most) for case in event.cases)
 
 
 @_size.register

@@ -90,10 +90,24 @@ class Mixture(Record):
         return MixtureOfGaussiansDpEvent(self.noise, self.moves, self.chances)
 
 
-StepRecord = Annotated[Nothing | Everything | Gaussian | Mixture, Field(discriminator="kind")]
+class WorstOf(Record):
+    """A step of which one of several cases is true, of each unit always the same one."""
+
+    kind: Literal["worst of"] = "worst of"
+    cases: Annotated[tuple[Gaussian | Mixture, ...], Field(min_length=2)]
+
+    def event(self) -> "DpEvent":
+        """As the accountants know it."""
+        from wholegrain.privacy.events import WorstOfDpEvent
+
+        return WorstOfDpEvent(tuple(case.event() for case in self.cases))
 
 
-def step_record(event: "DpEvent") -> Nothing | Everything | Gaussian | Mixture:
+Step = Nothing | Everything | Gaussian | Mixture | WorstOf
+StepRecord = Annotated[Step, Field(discriminator="kind")]
+
+
+def step_record(event: "DpEvent") -> Step:
     """One step's event as a record.
 
     >>> from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
@@ -102,6 +116,8 @@ def step_record(event: "DpEvent") -> Nothing | Everything | Gaussian | Mixture:
     """
     from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
     from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+
+    from wholegrain.privacy.events import WorstOfDpEvent
 
     match event:
         case NoOpDpEvent():
@@ -114,6 +130,9 @@ def step_record(event: "DpEvent") -> Nothing | Everything | Gaussian | Mixture:
             return Gaussian(noise=noise, rate=rate)
         case MixtureOfGaussiansDpEvent(standard_deviation=noise, sensitivities=moves, sampling_probs=chances):
             return Mixture(noise=noise, moves=tuple(moves), chances=tuple(chances))
+        case WorstOfDpEvent(cases=cases):
+            records = tuple(step_record(case) for case in cases)
+            return WorstOf(cases=tuple(each for each in records if isinstance(each, Gaussian | Mixture)))
     raise AccountingError(f"A step's event of the kind {type(event).__name__} cannot be written down.")
 
 

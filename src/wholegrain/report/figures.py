@@ -1,12 +1,14 @@
 """The charts of a report, as Vega-Lite. Each has a title, words for those who do not see it, and its numbers."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
-from wholegrain.report.run_reader import Facts, RunRecord
+from wholegrain.report.run_reader import RunRecord
+from wholegrain.runs.data_description import DataCounts, Histogram
 
 WIDTH, HEIGHT = "container", 240
 # Okabe and Ito's colours: apart for everybody, and on light and dark ground.
@@ -40,13 +42,16 @@ def figures(runs: list[RunRecord]) -> Iterator[Figure]:
 
 
 def _scores(runs: list[RunRecord]) -> Iterator[Figure]:
-    for measure in ("accuracy", "loss"):
+    scored = [score for run in runs for done in run.rounds[-1:] for score in done.scores.values()]
+    headlines = dict.fromkeys(score.headline[0] for score in scored)
+    for measure in (*headlines, "loss"):
         rows = tuple(
-            (run.name, part, done["round"] + 1, score[measure])
+            (run.name, part, done.round + 1, value)
             for run in runs
             for done in run.rounds
-            for part, score in done["scores (not private)"].items()
-            if not part.startswith("train/") and score[measure] is not None
+            for part, score in done.scores.items()
+            if "/" not in part
+            and math.isfinite(value := score.loss if measure == "loss" else score.metrics.get(measure, math.nan))
         )
         if rows:
             title = f"{measure.capitalize()} over rounds (not private)"
@@ -55,10 +60,10 @@ def _scores(runs: list[RunRecord]) -> Iterator[Figure]:
 
 def _budget_figure(runs: list[RunRecord]) -> Iterator[Figure]:
     rows = tuple(
-        (run.name, "ε spent", done["round"] + 1, done["epsilon"])
+        (run.name, "ε spent", done.round + 1, done.epsilon)
         for run in runs
         for done in run.rounds
-        if done["epsilon"] is not None
+        if math.isfinite(done.epsilon)
     )
     budgets = {run.spec.privacy.epsilon for run in runs if run.spec.privacy.epsilon is not None}
     if rows:
@@ -74,11 +79,11 @@ def _budget_figure(runs: list[RunRecord]) -> Iterator[Figure]:
 def _noise(runs: list[RunRecord]) -> Iterator[Figure]:
     """How far parameters moved in a round, beside how far noise alone would have moved them."""
     rows = tuple(
-        (run.name, part, done["round"] + 1, done[key])
+        (run.name, part, done.round + 1, distance)
         for run in runs
         for done in run.rounds
-        for part, key in (("moved", "moved"), ("noise alone (expected)", "noise"))
-        if done.get(key) is not None
+        for part, distance in (("moved", done.moved), ("noise alone (expected)", done.noise))
+        if distance is not None
     )
     if rows:
         title = "Movement of the parameters in a round, and of noise alone"
@@ -87,7 +92,7 @@ def _noise(runs: list[RunRecord]) -> Iterator[Figure]:
 
 
 def _seconds(runs: list[RunRecord]) -> Iterator[Figure]:
-    rows = tuple((run.name, "seconds", done["round"] + 1, done["seconds"]) for run in runs for done in run.rounds)
+    rows = tuple((run.name, "seconds", done.round + 1, done.seconds) for run in runs for done in run.rounds)
     if rows:
         columns = ("run", "part", "round", "seconds")
         yield _lines("seconds", "Seconds of each round", _names(runs), columns, rows, "seconds", zero=True)
@@ -95,26 +100,24 @@ def _seconds(runs: list[RunRecord]) -> Iterator[Figure]:
 
 def _counts(runs: list[RunRecord]) -> Iterator[Figure]:
     """Histograms of raw data; only simulations keep them."""
-    histograms = (
-        ("items_per_subject", "Records of a person (not private)", "records", "people"),
-        ("silos_per_subject", "Silos of a person (not private)", "silos", "people"),
-        ("groups", "Largest group of a person in a batch (not private)", "records", "batches"),
+    histograms: tuple[tuple[str, Callable[[DataCounts], Histogram], str, str, str], ...] = (
+        ("items_per_subject", lambda c: c.items_per_subject, "Records of a person (not private)", "records", "people"),
+        ("silos_per_subject", lambda c: c.silos_per_subject, "Silos of a person (not private)", "silos", "people"),
+        ("groups", _largest_groups, "Largest group of a person in a batch (not private)", "records", "batches"),
     )
-    for key, title, of, counted in histograms:
+    for key, histogram, title, of, counted in histograms:
         rows = tuple(
-            (run.name, int(value), count) for run in runs for value, count in _histogram(run.counts, key).items()
+            (run.name, value, count)
+            for run in runs
+            if run.counts is not None
+            for value, count in histogram(run.counts).items()
         )
         if rows:
             yield _bars(key, title, _names(runs), ("run", of, counted), rows)
 
 
-def _histogram(counts: Facts | None, key: str) -> Facts:
-    if counts is None:
-        return {}
-    if key == "groups":
-        counts, key = counts.get("batches") or {}, "largest_group"
-    found: Facts = counts.get(key, {})
-    return found
+def _largest_groups(counts: DataCounts) -> Histogram:
+    return {} if counts.batches is None else counts.batches.largest_group
 
 
 def _names(runs: list[RunRecord]) -> list[str]:

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from wholegrain.report.run_reader import Facts, RunRecord
+from wholegrain.privacy.definitions import Guarantee, Standing
+from wholegrain.report.run_reader import RunRecord
 
 WHO = {
     "subject": "any one person, with all of that person's records in every silo,",
@@ -24,23 +25,23 @@ NOT_COVERED = (
 )
 
 
-def number(value: float | None) -> str:
+def number(value: float) -> str:
     """Four significant digits; no bound is ∞."""
-    return "∞" if value is None or math.isinf(value) else f"{value:.4g}"
+    return "∞" if math.isinf(value) else f"{value:.4g}"
 
 
 def promise(run: RunRecord) -> str:
     """The promise itself, or that there is none."""
-    found = run.promised
-    who = WHO[found["unit"]]
-    if found["standing"] != "PROVED":
-        return f"Nothing is promised to {who.rstrip(',')}: {found['because']}."
+    found = run.promise
+    who = WHO[found.unit]
+    if found.standing is not Standing.PROVED:
+        return f"Nothing is promised to {who.rstrip(',')}: {found.because}."
     hides = "would hide" if run.simulation else "hides"
-    times = f"{_plain(math.exp(found['epsilon']))} times (e to the power of ε = {number(found['epsilon'])})"
+    times = f"{_plain(math.exp(found.epsilon))} times (e to the power of ε = {number(found.epsilon)})"
     return (
         f"{_caveat(run)}Everything that this run releases – every silo's update of every round, and the final model –"
         f" {hides} whether {who} took part at all. Whatever anybody concludes from it, that conclusion is at most"
-        f" {times} as likely as it would be without them, plus at most δ = {found['delta']:g}, and the same the other"
+        f" {times} as likely as it would be without them, plus at most δ = {found.delta:g}, and the same the other"
         " way round."
     )
 
@@ -52,55 +53,55 @@ def _caveat(run: RunRecord) -> str:
         " follows is what the same run would promise with secure noise. "
     )
     unfinished = (
-        f"This run is not at its end; this is what it has spent so far, and ε = {number(run.planned['epsilon'])} is"
-        f" planned for all {run.plan['rounds']} rounds. "
+        f"This run is not at its end; this is what it has spent so far, and ε = {number(run.plan.promise.epsilon)} is"
+        f" planned for all {run.plan.rounds} rounds. "
     )
     return (simulated if run.simulation else "") + ("" if run.finished else unfinished)
 
 
 def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     """On what the promise rests, one line each."""
-    found, plan = run.promised, run.plan
-    yield "Unit", found["unit"]
-    yield "Neighbouring", found["neighbouring"]
-    yield "ε, δ", f"{number(found['epsilon'])}, {found['delta']:g}; planned: ε = {number(run.planned['epsilon'])}"
+    found, plan = run.promise, run.plan
+    yield "Unit", found.unit
+    yield "Neighbouring", found.neighbouring
+    yield "ε, δ", f"{number(found.epsilon)}, {found.delta:g}; planned: ε = {number(plan.promise.epsilon)}"
     yield from _account(run)
-    yield "Standing", f"{found['standing']} – {_standing(found)}"
-    yield "Because", found["because"]
-    yield "Accountant", f"{found['accountant']} (an upper bound)"
+    yield "Standing", f"{found.standing} – {_standing(found)}"
+    yield "Because", found.because
+    yield "Accountant", f"{found.accountant} (an upper bound)"
     yield "Noise", _noise(run)
     yield "Trust", TRUST
     yield "Assumes", _assumptions(run)
     yield "Public", public_words(run)
     yield "Not covered", NOT_COVERED
-    who = f"{plan['cohort']} of {len(plan['silos'])} silos"
-    yield "Training", f"{plan['rounds']} rounds of {plan['steps_per_round']} steps in {who}"
+    who = f"{plan.cohort} of {_plural(len(plan.silos), 'silo')}"
+    yield "Training", f"{_plural(plan.rounds, 'round')} of {_plural(plan.steps_per_round, 'step')} in {who}"
 
 
 def _account(run: RunRecord) -> Iterator[tuple[str, str]]:
     """What others have spent of the same data, where there are any."""
-    account = run.account
-    if account is None or (account["runs"] < 2 and account["budgets_of_the_data"] < 2):
+    state = run.account
+    if state is None or not state.shared:
         return
-    limit = "" if account["epsilon"] is None else f" of {account['epsilon']:g}"
+    limit = "" if state.limit is None else f" of {state.limit:g}"
     yield (
         "Account",
-        f"'{account['budget']}' of the data '{account['data']}': ε = {number(account['spent'])}{limit} spent"
-        f" (by {account['accountant']}; runs: {account['runs']})",
+        f"'{state.account.budget}' of the data '{state.account.data}': ε = {number(state.price.epsilon)}{limit} spent"
+        f" (by {state.price.way}; runs: {state.runs})",
     )
     yield (
         "Data",
-        f"ε = {number(account['spent_of_the_data'])} over all budgets that were ever opened on it"
-        f" (by {account['accountant_of_the_data']}; budgets: {account['budgets_of_the_data']})",
+        f"ε = {number(state.data.epsilon)} over all budgets that were ever opened on it"
+        f" (by {state.data.way}; budgets: {state.budgets})",
     )
 
 
-def _standing(found: Facts) -> str:
+def _standing(found: Guarantee) -> str:
     return {
-        "PROVED": "a bound on every attack, whatever the attacker knows, that follows from how noise is added",
-        "CLAIMED": "the paper says so",
-        "NONE": "nothing can be proved",
-    }[found["standing"]]
+        Standing.PROVED: "a bound on every attack, whatever the attacker knows, that follows from how noise is added",
+        Standing.CLAIMED: "the paper says so",
+        Standing.NONE: "nothing can be proved",
+    }[found.standing]
 
 
 def _noise(run: RunRecord) -> str:
@@ -111,16 +112,22 @@ def _noise(run: RunRecord) -> str:
     return "secure: from the operating system's generator, on a public grid"
 
 
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def _assumptions(run: RunRecord) -> str:
-    bounds = {silo["items_per_subject"] for silo in run.plan["silos"]}
-    most = (
-        "no public bound on a person's records" if None in bounds else f"at most {_range(bounds)} records of a person"
-    )
-    reach = f"a person in at most {run.plan['span']} silos"
+    bounds = [silo.items_per_subject for silo in run.plan.silos]
+    known = {bound for bound in bounds if bound is not None}
+    most = "no public bound on a person's records" if None in bounds else f"at most {_range(known)} records of a person"
+    reach = f"a person in at most {_plural(run.plan.span, 'silo')}"
     if run.spec.policy.by_span:
         reach = "each silo knows in how many silos each of its people is, and tells nobody"
-    counted = run.promised.get("counted_sizes", True)
-    sizes = "were read off the data, as only a simulation may" if counted else "are what their owners declare"
+    sizes = (
+        "were read off the data, as only a simulation may"
+        if run.promise.counted_sizes
+        else "are what their owners declare"
+    )
     return f"{most} in a silo; {reach}; the same person has the same id in a silo's records; sizes of silos {sizes}"
 
 
@@ -129,10 +136,10 @@ def public_words(run: RunRecord) -> str:
     public = run.public
     if not public:
         return "the settings, and first parameters drawn from the seed alone"
-    made, share = public["backbone"], f"{public['trained_parameters']:,} of {public['parameters']:,} parameters"
+    made, share = public.backbone, f"{public.trained_parameters:,} of {public.parameters:,} parameters"
     return (
-        f"the settings, and first parameters (backbone {public['digest'][:16]}) trained on '{made['data']}', which"
-        f" whoever made it vouches for as public: {made['public']}. Trained here: {TRAINED[public['train']]}, {share}."
+        f"the settings, and first parameters (backbone {public.digest[:16]}) trained on '{made['data']}', which"
+        f" whoever made it vouches for as public: {made['public']}. Trained here: {TRAINED[public.train]}, {share}."
         f"{OWN_COPY if run.spec.federation else ''} The promise does not cover the people in that data, if any"
     )
 

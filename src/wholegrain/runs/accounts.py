@@ -5,9 +5,11 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from wholegrain import _check
 from wholegrain._files import private_folder
+from wholegrain._json_numbers import finite
 from wholegrain._places import state_folder
 from wholegrain.errors import BudgetError, LedgerError
 from wholegrain.policies.plan import Plan
@@ -19,7 +21,7 @@ from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, 
 from wholegrain.privacy.ledger_state import Book, RunAccount
 from wholegrain.privacy.pricing import Price
 from wholegrain.privacy.statement import account_price, data_price, run_price
-from wholegrain.runs.ledger_registry import Registry, open_known_ledger
+from wholegrain.runs.ledger_registry import LedgerRegistry, open_known_ledger
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
 
@@ -41,7 +43,7 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
 @contextlib.contextmanager
 def release_ledger(path: Path, data: str, *, create: bool = True) -> Iterator[Ledger]:
     """The ledger that pays for releases from the data of this name: the one that this machine knows, or its first."""
-    Registry.here().require_there(data, path)
+    LedgerRegistry.here().require_there(data, path)
     with open_ledger(path, create=create) as ledger, open_known_ledger(data, ledger):
         yield ledger
 
@@ -101,20 +103,16 @@ def spent_guarantees(plan: Plan, run: RunAccount) -> tuple[Guarantee, ...]:
 
     A claim of the paper stays what it is, and so does it that nothing can be proved.
     """
-    return tuple(_spent_guarantee(guarantee, plan, run) for guarantee in plan.guarantees)
+    return tuple(spent_guarantee(guarantee, run, plan.accountant) for guarantee in plan.guarantees)
 
 
-def _spent_guarantee(planned: Guarantee, plan: Plan, run: RunAccount) -> Guarantee:
+def spent_guarantee(planned: Guarantee, run: RunAccount, pricing: Accountant) -> Guarantee:
+    """What a guarantee of a plan has come to, by the ledger."""
     if planned.standing is not Standing.PROVED:
         return planned
-    found = run_price(run, planned.unit, plan.accountant, plan.delta)
-    return replace(planned, epsilon=found.epsilon, accountant=found.way, because=because(planned.because, run))
-
-
-def because(planned: str, run: RunAccount) -> str:
-    """Why, and what was played again."""
+    found = run_price(run, planned.unit, pricing, planned.delta)
     again = "; what was played again after a fault is counted again" if run.replayed else ""
-    return f"{planned}{again}"
+    return replace(planned, epsilon=found.epsilon, accountant=found.way, because=f"{planned.because}{again}")
 
 
 @dataclass(frozen=True)
@@ -135,6 +133,22 @@ class AccountState:
     def shared(self) -> bool:
         """Whether there is more to tell than of the run itself."""
         return self.runs > 1 or self.budgets > 1
+
+    def facts(self) -> dict[str, Any]:
+        """The state as JSON has it."""
+        return {
+            "data": self.account.data,
+            "budget": self.account.budget,
+            "unit": str(self.unit),
+            "epsilon": self.limit,
+            "delta": self.delta,
+            "runs": self.runs,
+            "spent": finite(self.price.epsilon),
+            "accountant": self.price.way,
+            "budgets_of_the_data": self.budgets,
+            "spent_of_the_data": finite(self.data.epsilon),
+            "accountant_of_the_data": self.data.way,
+        }
 
 
 def account_state(book: Book, run: str, pricing: Accountant) -> AccountState:

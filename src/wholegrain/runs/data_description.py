@@ -5,6 +5,7 @@ Private: everything that is returned here.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from wholegrain.data.sampling import FixedItems, Sampling
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import DataError
 from wholegrain.policies.policy_catalog import find
-from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
+from wholegrain.runs.datasets import items_bound, load_dataset, make_coins, split_dataset
 from wholegrain.runs.declared_sizes import EVERY, round_to_two_digits
 from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.spec import RunSpec
@@ -40,9 +41,19 @@ def describe(spec: RunSpec) -> dict[str, Any]:
         "classes": dataset.classes,
         "test": _sizes(dataset.test) if dataset.test else None,
         "notes": list(dataset.notes),
-        **count(spec, silos),
+        "dropped": _dropped(spec, dataset, silos),
+        **count(spec, silos).facts(),
         "proposed_sizes": proposed_sizes(spec, dataset),
     }
+
+
+def _dropped(spec: RunSpec, dataset: Dataset, silos: Mapping[str, Silo]) -> dict[str, int] | None:
+    """How many items K leaves out of how many; None where no K is declared."""
+    bound = items_bound(dataset, spec)
+    if bound is None:
+        return None
+    kept = sum(silo.data.items for silo in silos.values())
+    return {"items_per_subject": bound, "items": dataset.data.items - kept, "of": dataset.data.items}
 
 
 def proposed_sizes(spec: RunSpec, dataset: Dataset) -> dict[str, dict[str, int]]:
@@ -64,21 +75,71 @@ def proposed_sizes(spec: RunSpec, dataset: Dataset) -> dict[str, dict[str, int]]
     return {name: {what: round_to_two_digits(number) for what, number in size.items()} for name, size in sizes.items()}
 
 
-def count(spec: RunSpec, silos: Mapping[str, Silo], batches: int = BATCHES) -> dict[str, Any]:
+Histogram = Mapping[int, int]
+"""How often each value occurs."""
+
+
+@dataclass(frozen=True)
+class BatchCounts:
+    """Batches that were drawn as a policy draws them, and the largest group of one subject in each."""
+
+    policy: str
+    drawn_in_each_silo: int
+    mean_items: float
+    mean_largest_group: float
+    largest_group: Histogram
+
+
+@dataclass(frozen=True)
+class DataCounts:
+    """How items lie over subjects, silos and batches.
+
+    Private: all of it.
+    """
+
+    items: int
+    subjects: int
+    silos: Mapping[str, Mapping[str, int]]
+    items_per_subject: Histogram
+    items_per_subject_and_silo: Histogram
+    silos_per_subject: Histogram
+    batches: BatchCounts | None
+    """None where the spec does not say how to draw one."""
+
+    def facts(self) -> dict[str, Any]:
+        """The counts as JSON has them, whose keys are text."""
+        return asdict(self)
+
+    @staticmethod
+    def read(facts: Mapping[str, Any]) -> "DataCounts":
+        """The counts that `facts` wrote."""
+        content = {field.name: facts[field.name] for field in fields(DataCounts)}
+        for key in ("items_per_subject", "items_per_subject_and_silo", "silos_per_subject"):
+            content[key] = _read_histogram(facts[key])
+        if drawn := facts["batches"]:
+            content["batches"] = BatchCounts(**{**drawn, "largest_group": _read_histogram(drawn["largest_group"])})
+        return DataCounts(**content)
+
+
+def _read_histogram(facts: Mapping[str, int]) -> Histogram:
+    return {int(value): often for value, often in facts.items()}
+
+
+def count(spec: RunSpec, silos: Mapping[str, Silo], batches: int = BATCHES) -> DataCounts:
     """How the items of these silos lie over subjects, silos and batches."""
     members = np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()])
     within = np.concatenate([silo.data.roster.counts for silo in silos.values()])
     numbers, spans = np.unique(members, return_counts=True)
     totals = np.bincount(np.searchsorted(numbers, members), weights=within).astype(np.int64)
-    return {
-        "items": int(within.sum()),
-        "subjects": len(numbers),
-        "silos": {name: _sizes(silo.data) for name, silo in silos.items()},
-        "items_per_subject": histogram(totals),
-        "items_per_subject_and_silo": histogram(within),
-        "silos_per_subject": histogram(spans),
-        "batches": _batches(spec, silos, batches),
-    }
+    return DataCounts(
+        items=int(within.sum()),
+        subjects=len(numbers),
+        silos={name: _sizes(silo.data) for name, silo in silos.items()},
+        items_per_subject=histogram(totals),
+        items_per_subject_and_silo=histogram(within),
+        silos_per_subject=histogram(spans),
+        batches=_batches(spec, silos, batches),
+    )
 
 
 def histogram(values: NDArray[np.int64]) -> dict[int, int]:
@@ -109,7 +170,7 @@ def _sizes(data: SubjectData) -> dict[str, int]:
     return {"items": data.items, "subjects": data.subject_count, "largest_subject": data.largest_subject}
 
 
-def _batches(spec: RunSpec, silos: Mapping[str, Silo], count: int) -> dict[str, Any] | None:
+def _batches(spec: RunSpec, silos: Mapping[str, Silo], count: int) -> BatchCounts | None:
     """The largest group of each batch that was drawn; None where the spec does not say how to draw one."""
     if spec.policy.rate is None and spec.policy.batch_size is None:
         return None
@@ -122,13 +183,13 @@ def _batches(spec: RunSpec, silos: Mapping[str, Silo], count: int) -> dict[str, 
             batch = sampling.draw(silo.data.roster, draws)
             largest.append(batch.largest_group)
             sizes.append(len(batch.items))
-    return {
-        "policy": spec.policy.name,
-        "drawn_in_each_silo": count,
-        "mean_items": float(np.mean(sizes)),
-        "mean_largest_group": float(np.mean(largest)),
-        "largest_group": dict(sorted(Counter(largest).items())),
-    }
+    return BatchCounts(
+        policy=spec.policy.name,
+        drawn_in_each_silo=count,
+        mean_items=float(np.mean(sizes)),
+        mean_largest_group=float(np.mean(largest)),
+        largest_group=dict(sorted(Counter(largest).items())),
+    )
 
 
 def _sampling(spec: RunSpec, silo: Silo) -> Sampling:

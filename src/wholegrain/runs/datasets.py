@@ -8,11 +8,13 @@ on the machine of the data's owner, before anything is released. One person can 
 owner's eyes.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from wholegrain import _check
 from wholegrain._random import Purpose
@@ -21,7 +23,8 @@ from wholegrain.data import partition, sources
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData
-from wholegrain.data.table import Category, Number, TableLayout, Target, encode, read
+from wholegrain.data.table import encode, take_silos
+from wholegrain.data.table_files import TextFormat, read, table_name
 from wholegrain.errors import DataError, SpecError
 from wholegrain.policies.as_printed import CLAIMED_UNIT
 from wholegrain.policies.policy import SiloFacts
@@ -29,8 +32,10 @@ from wholegrain.policies.policy_catalog import find
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
 from wholegrain.runs.planning import policy_settings
-from wholegrain.runs.spec import FeatureSpec, RunSpec, TableSpec
+from wholegrain.runs.spec import GIVEN, RunSpec, TableSpec
 from wholegrain.silo.training import Silo
+
+log = logging.getLogger("wholegrain.runs")
 
 TEST_SHARE = 0.2
 
@@ -45,15 +50,27 @@ class DataParts:
 
 def load_dataset(spec: RunSpec) -> Dataset:
     """The data set that the spec names."""
+    if spec.data.source == GIVEN:
+        raise SpecError("The data of this run was given in Python; only the program that made it has it.")
     if spec.data.source != "table":
         if spec.data.table is not None:
             raise SpecError("A spec names either a data source or a table, not both.")
         return sources.load(spec.data.source, spec.data.options)
     if spec.data.table is None:
         raise SpecError("The spec names no data: set data.source, or describe a table in data.table.")
-    layout = table_layout(spec.data.table)
-    path = Path(spec.data.table.path)
-    return encode(read(path, layout.names), layout, path.stem)
+    table = spec.data.table
+    if table.target.threshold is not None:
+        log.warning(
+            "target.threshold = %g means above it; write above = %g, or at_least = %g for this value and more.",
+            *[table.target.threshold] * 3,
+        )
+    return encode(read_table(table), table.layout, table_name(Path(table.path)))
+
+
+def read_table(table: TableSpec) -> pl.DataFrame:
+    """The rows of the table that the spec takes, as they stand in the file."""
+    text = TextFormat(table.encoding, table.decimal)
+    return take_silos(read(Path(table.path), table.layout.names, text), table.layout)
 
 
 def make_coins(spec: RunSpec, data: str) -> Coins:
@@ -116,26 +133,6 @@ def _protects_single_items(spec: RunSpec, silo: SiloFacts) -> bool:
     return find(policy.name).row(policy_settings(spec.model_copy(update={"policy": policy})), silo).sums_single_items
 
 
-def table_layout(table: TableSpec) -> TableLayout:
-    """Which column of a table is what."""
-    target = Target(table.target.column, table.target.classes, table.target.threshold)
-    features = tuple(_feature(name, feature) for name, feature in table.features.items())
-    return TableLayout(subject=table.subject, silo=table.silo, target=target, features=features)
-
-
-def _feature(name: str, feature: FeatureSpec) -> Number | Category:
-    if feature.categories is not None and feature.low is None and feature.high is None:
-        return Category(name, feature.categories, missing=bool(feature.missing), centred=feature.centred)
-    if feature.categories is not None or feature.low is None or feature.high is None:
-        raise SpecError(
-            f"The feature '{name}' needs either low and high or categories; they must come from"
-            " public knowledge, not from the data."
-        )
-    if feature.centred:
-        raise SpecError(f"The feature '{name}' is a number, which its bounds centre already; leave out `centred`.")
-    return Number(name, feature.low, feature.high, feature.missing)
-
-
 def _hold_out(dataset: Dataset, spec: RunSpec, coins: Coins) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
     """Positions to train on, and positions of each part that is held out."""
     law = partition.split_by_item if spec.evaluation.by == "item" else partition.split_by_subject
@@ -165,8 +162,8 @@ def _labels(dataset: Dataset, spec: RunSpec, coins: Coins) -> partition.Labels:
     if spec.silos.partition == "column":
         if dataset.silos is None:
             raise SpecError(
-                f"The data '{dataset.name}' names no silos; set data.table.silo, or choose"
-                " silos.partition = 'uniform' or 'power' with silos.count."
+                f"The data '{dataset.name}' names no silos; set data.table.silo (in Python, from_frame(…, silo=…)), or"
+                " choose silos.partition = 'uniform' or 'power' with silos.count (in Python, silos=4)."
             )
         return dataset.silos
     if spec.silos.count is None:
@@ -196,7 +193,7 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
                 f"Silo '{name}' has subjects with more than items_per_subject = {bound} items, and"
                 f" {spec.policy.name} does not drop any; raise the bound or remove the surplus."
             )
-        data = data.capped(bound, coins.of(Purpose.CAP, name))
+        data = data.cap_subjects(bound, coins.of(Purpose.CAP, name))
     if size is None:
         facts = replace(facts, items=data.items, subjects=data.subject_count)
     return Silo(replace(facts, drops_surplus=drops), data)

@@ -54,6 +54,8 @@ def open_engine(prepared: PreparedRun, choice: EngineChoice) -> Iterator[Engine]
     if choice.name == "inprocess":
         yield local
         return
+    if not isinstance(local, InProcess):
+        raise SpecError("Secure sums are simulated in one process; leave out --engine distributed.")
     with _others(choice) as others, join_process_group():
         require_same_coins(_coins(prepared))
         engine = Distributed(_own(local), _spread(prepared))
@@ -75,7 +77,10 @@ def serve_silos(prepared: PreparedRun) -> None:
     """Train this process' silos until the run is over."""
     with join_process_group():
         require_same_coins(_coins(prepared))
-        serve(_own(in_process(prepared)), _spread(prepared), prepared.first)
+        local = in_process(prepared)
+        if not isinstance(local, InProcess):
+            raise SpecError("Secure sums are simulated in one process; leave out --engine distributed.")
+        serve(_own(local), _spread(prepared), prepared.first)
 
 
 def _coins(prepared: PreparedRun) -> Tensor:

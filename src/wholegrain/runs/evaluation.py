@@ -1,50 +1,72 @@
-"""Scores of a model on items. They read raw data and are not private: never to leave a silo in a deployment."""
+"""Scores of a model on items, beside those of a constant answer.
+
+They read raw data and are not private: never to leave a silo in a deployment.
+"""
 
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from wholegrain import _check
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import Task
+from wholegrain.federation.round_record import Score
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import Loss
 from wholegrain.models.model_inputs import values
-from wholegrain.runs.metrics import Metric, accuracy
+from wholegrain.runs.metrics import LESS_IS_BETTER, Metric, find_metrics
 
 log = logging.getLogger("wholegrain.runs")
 
 CHUNK = 512
-NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Score:
-    """Mean loss and accuracy over items, and further metrics by name."""
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """How items of a task are scored: by the loss and by metrics, headline first."""
 
-    loss: float
-    accuracy: float
-    further: Mapping[str, float] = field(default_factory=dict)
+    task: Task
+    loss: Loss
+    metrics: Mapping[str, Metric]
+
+    @staticmethod
+    def of(task: Task, loss: Loss, names: Iterable[str] = ()) -> "Scorer":
+        """With the task's headline and these metrics."""
+        return Scorer(task, loss, find_metrics(dict.fromkeys([task.headline, *names]), task))
+
+    def score(self, model: nn.Module, vector: Tensor, data: SubjectData) -> Score:
+        """The model's score at parameters `vector`."""
+        layout, inputs = Layout.of(model), torch.from_numpy(data.inputs)
+        with torch.no_grad():
+            outputs = torch.cat([call(model, layout, vector, values(x)) for x in torch.split(inputs, CHUNK)])
+            return self.of_outputs(outputs, torch.from_numpy(data.targets))
+
+    def constant(self, data: SubjectData) -> Score:
+        """The best that one answer for all items reaches in each metric, known from these items themselves.
+
+        That is the harder yardstick: a constant that was chosen on training items would score no better.
+        """
+        targets = torch.from_numpy(data.targets)
+        candidates = torch.from_numpy(self.task.constants(data.targets)).float()
+        found = [self.of_outputs(each.expand(len(targets), -1), targets) for each in candidates]
+        best = {name: _best(name, [score.metrics[name] for score in found]) for name in self.metrics}
+        return Score(min(score.loss for score in found), best)
+
+    def of_outputs(self, outputs: Tensor, targets: Tensor) -> Score:
+        """The score of these outputs."""
+        pieces = zip(torch.split(outputs, CHUNK), torch.split(targets, CHUNK), strict=True)
+        total = sum(float(self.loss(x, y)) * len(y) for x, y in pieces)
+        shown, right = self.task.in_units(outputs), self.task.in_units(targets)
+        measured = {name: _measure(name, metric, shown, right) for name, metric in self.metrics.items()}
+        return Score(total / len(targets), measured)
 
 
-def score(
-    model: nn.Module, loss: Loss, vector: Tensor, data: SubjectData, metrics: Mapping[str, Metric] = NO_METRICS
-) -> Score:
-    """The model's score at parameters `vector`."""
-    layout = Layout.of(model)
-    inputs, targets = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
-    total, parts = 0.0, []
-    with torch.no_grad():
-        for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
-            parts.append(call(model, layout, vector, values(x)))
-            total += float(loss(parts[-1], y)) * len(y)
-        outputs = torch.cat(parts)
-        further = {name: _measure(name, metric, outputs, targets) for name, metric in metrics.items()}
-    return Score(total / data.items, accuracy(outputs, targets), further)
+def _best(name: str, found: list[float]) -> float:
+    return min(found) if name in LESS_IS_BETTER else max(found)
 
 
 def _measure(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:

@@ -52,15 +52,15 @@ class KnownLedger:
 
 
 @dataclass(frozen=True)
-class Registry:
+class LedgerRegistry:
     """The file in the state folder, its owner's alone."""
 
     folder: Path
 
     @staticmethod
-    def here() -> "Registry":
+    def here() -> "LedgerRegistry":
         """The one of this machine and user."""
-        return Registry(state_folder())
+        return LedgerRegistry(state_folder())
 
     @property
     def path(self) -> Path:
@@ -163,7 +163,7 @@ class Registry:
 @contextlib.contextmanager
 def open_known_ledger(data: str, ledger: Ledger) -> Iterator[Ledger]:
     """The ledger of this data, if it is the one; whatever is written in it from now on is remembered."""
-    registry = Registry.here()
+    registry = LedgerRegistry.here()
     registry.require_same(data, ledger)
     registry.note(data, ledger, ledger.head)
     ledger.notice = lambda head: registry.note(data, ledger, head)

@@ -1,48 +1,31 @@
 """What a run tells whoever watches it: plain values, no terminal code."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
-from wholegrain.runs.evaluation import Score
+from wholegrain.federation.messages import Answer, Engine, RoundTask, SumUpdate
+from wholegrain.federation.round_record import RoundRecord
 
 
 @dataclass(frozen=True)
-class SiloDone:
+class SiloAnswer:
     """One silo of a round has answered."""
 
     round: int
     silo: str
 
 
-@dataclass(frozen=True)
-class RoundDone:
-    """A round is averaged and scored, or has failed because too few silos gave something usable."""
-
-    round: int
-    cohort: tuple[str, ...]
-    epsilon: float
-    seconds: float
-    scores: Mapping[str, Score]
-    faults: tuple[SiloFault, ...] = ()
-    failed: bool = False
-    moved: float = 0.0
-    """How far the parameters went."""
-    noise: float | None = None
-    """How far noise alone would be expected to take them; None where private facts set the noise."""
+Observer = Callable[[SiloAnswer | RoundRecord], None]
 
 
-Observer = Callable[[SiloDone | RoundDone], None]
-
-
-def ignore(event: SiloDone | RoundDone) -> None:
+def ignore(event: SiloAnswer | RoundRecord) -> None:
     """The observer that does nothing."""
 
 
 def both(one: Observer, other: Observer) -> Observer:
     """An observer that tells two."""
 
-    def tell(event: SiloDone | RoundDone) -> None:
+    def tell(event: SiloAnswer | RoundRecord) -> None:
         one(event)
         other(event)
 
@@ -56,8 +39,9 @@ class ObservedEngine:
     engine: Engine
     observe: Observer
 
-    def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
+    def run(self, task: RoundTask) -> Iterator[Answer]:
         """The inner engine's answers, told as they come."""
         for answer in self.engine.run(task):
-            self.observe(SiloDone(task.round, answer.silo))
+            for silo in answer.silos if isinstance(answer, SumUpdate) else (answer.silo,):
+                self.observe(SiloAnswer(task.round, silo))
             yield answer

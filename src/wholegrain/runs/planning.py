@@ -2,13 +2,14 @@
 facts.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import logging
+from collections.abc import Mapping
+from dataclasses import fields, replace
 
 from wholegrain import _check
 from wholegrain.errors import SpecError
-from wholegrain.federation.server_optimiser import Average, Server, make_optimiser
-from wholegrain.gradients.losses import find_loss
+from wholegrain.federation.server_optimiser import Server
+from wholegrain.gradients.losses import LOSSES
 from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
@@ -16,9 +17,12 @@ from wholegrain.policies.policy import FixedNoise, SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
+from wholegrain.privacy.trust import SecureSum
 from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.metrics import find_metrics
-from wholegrain.runs.spec import FederationSpec, RunSpec, SiloFactsSpec
+from wholegrain.runs.spec import GIVEN, FederationSpec, RunSpec
+
+log = logging.getLogger("wholegrain.runs")
 
 MOST_LEARNING_RATE = 1e6
 
@@ -26,15 +30,12 @@ MOST_LEARNING_RATE = 1e6
 def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
     """The plan of a server, which holds no data, from what its silos have published."""
     check_early(spec)
-    plan = plan_for(spec, read_published_facts(federation.silos), pricing)
+    if spec.trust.model != "local":
+        raise SpecError("Silos on machines of their own take part in no secure sum yet; set trust.model to 'local'.")
+    plan = plan_for(spec, federation.silos, pricing)
     if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
         raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
     return plan
-
-
-def read_published_facts(silos: Iterable[SiloFactsSpec]) -> tuple[SiloFacts, ...]:
-    """What silos have published of themselves."""
-    return tuple(SiloFacts(**silo.model_dump(), declared=True) for silo in silos)
 
 
 def plan_for(
@@ -61,10 +62,24 @@ def plan_for(
             f"rounds.fewest_silos = {spec.rounds.fewest_silos} is more than the {plan.horizon.cohort_count} silos that"
             " train in a round."
         )
+    _warn_of_large_delta(plan)
     if spec.privacy.noise == "secure":
         return plan
     counted = not all(silo.declared for silo in silos)
     return replace(plan, guarantees=tuple(_mark_simulation(guarantee, counted) for guarantee in plan.guarantees))
+
+
+def _warn_of_large_delta(plan: Plan) -> None:
+    """Tell of a δ that allows to publish somebody whole: drawing one of n people at random is (0, 1/n)-private."""
+    sizes = [silo.subjects for _, silo in plan.rows]
+    people = max(*sizes, sum(sizes) // plan.span) if len(sizes) > 1 else sizes[0]
+    if plan.delta >= 1 / people and plan.guarantee(plan.unit).standing is Standing.PROVED:
+        log.warning(
+            "δ = %g is not below one in %d, the number of subjects: it would allow to publish all records of one of"
+            " them. Set privacy.delta to 1e-5, or to a hundredth of 1/subjects where there are more.",
+            plan.delta,
+            people,
+        )
 
 
 def _mark_simulation(guarantee: Guarantee, counted: bool) -> Guarantee:
@@ -81,7 +96,7 @@ def _calibrated_plan(
     pricing: Accountant,
     largest_subject: Mapping[str, int] | None,
 ) -> Plan:
-    policy, settings = spec.policy, policy_settings(spec)
+    policy, settings = spec.policy, policy_settings(spec, len(federation.silos))
     if not policy.as_printed:
         return make_plan(policy.name, settings, federation, horizon, _goal(spec, pricing))
     if largest_subject is None:
@@ -100,12 +115,20 @@ def _calibrated_plan(
     )
 
 
+def secure_sum_of(spec: RunSpec, silos: int) -> SecureSum | None:
+    """The secure sum that a spec asks for over so many silos, if it does."""
+    if spec.trust.model == "local":
+        return None
+    return SecureSum.over(silos, spec.trust.answers, spec.trust.colluding)
+
+
 def check_early(spec: RunSpec) -> None:
     """Refuse impossible numbers and unknown names before any data is read."""
     find(spec.policy.name)
-    find_loss(spec.model.loss)
+    if spec.model.loss not in (None, GIVEN):
+        LOSSES.find(spec.model.loss)
     find_metrics(spec.evaluation.metrics)
-    server_of(spec)
+    Server.of(spec.server)
     policy_settings(spec)
     _goal(spec, accountant(spec.privacy.accountant))
     if spec.privacy.noise == "secure" and spec.federation is None:
@@ -126,34 +149,21 @@ def check_early(spec: RunSpec) -> None:
         )
     if spec.policy.as_printed and spec.policy.by_span:
         raise SpecError("The paper knows no weights by span; leave out policy.by_span or policy.as_printed.")
+    if spec.policy.as_printed and spec.trust.model != "local":
+        raise SpecError("The paper's algorithms are printed for local trust; leave out trust.model or as_printed.")
+    if spec.trust.model != "local" and "averaging" in spec.rounds.model_fields_set and spec.rounds.averaging == "plain":
+        raise SpecError(
+            "A secure sum adds up all subjects alike, whichever silo they are in, and not silos: leave out"
+            " rounds.averaging, or set it to 'subjects'."
+        )
     if spec.policy.as_printed and spec.privacy.epsilon is None:
         raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
 
 
-def policy_settings(spec: RunSpec) -> PolicySettings:
-    """What the policy's rows are made from."""
-    policy = spec.policy
-    return PolicySettings(
-        rate=policy.rate,
-        batch_size=policy.batch_size,
-        clip_norm=policy.clip_norm,
-        group_cap=policy.group_cap,
-        items_per_step=policy.items_per_step,
-        by_span=policy.by_span,
-    )
-
-
-def server_of(spec: RunSpec) -> Server:
-    """What the server makes of each round's mean."""
-    server = spec.server
-    return Server(
-        optimiser=make_optimiser(server.step, server.options, server.momentum),
-        learning_rate=server.learning_rate,
-        schedule=server.schedule,
-        average=Average(server.average),
-        tail=server.tail,
-        decay=server.decay,
-    )
+def policy_settings(spec: RunSpec, silos: int | None = None) -> PolicySettings:
+    """What the policy's rows are made from; under the spec's own trust, where the number of silos is known."""
+    chosen = spec.policy.model_dump(include={field.name for field in fields(PolicySettings)})
+    return PolicySettings(**chosen, trust=None if silos is None else secure_sum_of(spec, silos))
 
 
 def _goal(spec: RunSpec, pricing: Accountant) -> Goal:

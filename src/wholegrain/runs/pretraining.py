@@ -6,6 +6,7 @@ and stands in the report of every run that starts from it.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,14 +21,17 @@ from wholegrain.data.cache import digest
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import Task
 from wholegrain.errors import ModelError, SpecError
+from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.reference import Loss
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone
 from wholegrain.models.fixed_layers import Whiten
 from wholegrain.models.model_inputs import values
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.evaluation import score
+from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.spec import (
     DataSpec,
     ModelSpec,
@@ -95,22 +99,23 @@ def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: N
     kept, held_out = partition.split_by_subject(
         dataset.data, spec.training.held_out, Coins.seeded(spec.seed), "pretraining"
     )
-    model = model_catalog.build(spec.model.name, dataset.features, dataset.classes, spec.seed, spec.model.options)
-    _fit(model, dataset.data.take(kept), spec, observe)
+    model = model_catalog.build(spec.model.name, dataset.features, dataset.task.outputs, spec.seed, spec.model.options)
+    _fit(model, _pretraining_loss(dataset.task, spec), dataset.data.take(kept), spec, observe)
     if not bool(torch.isfinite(flatten(model)).all()):
         raise ModelError("The parameters are not all finite after pretraining; lower training.learning_rate.")
     _whiten(model, dataset.data.take(kept[:FITTED]))
-    found = score(model, cross_entropy, flatten(model), dataset.data.take(held_out))
+    scorer = Scorer.of(dataset.task, find_loss(None, dataset.task))
+    name, value = scorer.score(model, flatten(model), dataset.data.take(held_out)).headline
     facts = {
         "public": spec.public.strip().rstrip("."),
         "model": spec.model.name,
         "options": spec.model.options,
         "features": dataset.features,
-        "classes": dataset.classes,
+        "classes": dataset.task.outputs,
         **_origin(dataset, spec),
         "training": spec.training.model_dump(),
         "seed": spec.seed,
-        "accuracy": round(found.accuracy, 6),
+        name: round(value, 6),
     }
     return Backbone({name: tensor.clone() for name, tensor in model.state_dict().items()}, facts)
 
@@ -127,7 +132,14 @@ def _origin(dataset: Dataset, spec: PretrainSpec) -> Mapping[str, Any]:
     }
 
 
-def _fit(model: nn.Module, data: SubjectData, spec: PretrainSpec, observe: Observer) -> None:
+def _pretraining_loss(task: Task, spec: PretrainSpec) -> Loss:
+    """The task's usual loss; of classes, with smoothed labels."""
+    if task.loss != "cross_entropy":
+        return find_loss(None, task)
+    return partial(cross_entropy, label_smoothing=spec.training.smoothing)
+
+
+def _fit(model: nn.Module, loss_of: Loss, data: SubjectData, spec: PretrainSpec, observe: Observer) -> None:
     """Batches in an order drawn from the seed, pass after pass."""
     settings = spec.training
     batch = min(settings.batch_size, data.items)
@@ -146,7 +158,7 @@ def _fit(model: nn.Module, data: SubjectData, spec: PretrainSpec, observe: Obser
         for group in optimiser.param_groups:
             group["lr"] = settings.learning_rate * _schedule(step, steps)
         optimiser.zero_grad()
-        loss = cross_entropy(model(values(inputs[some])), targets[some], label_smoothing=settings.smoothing)
+        loss = loss_of(model(values(inputs[some])), targets[some])
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         smoothed += (float(loss.detach()) - smoothed) / min(step + 1, 100)

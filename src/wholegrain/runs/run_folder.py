@@ -13,13 +13,12 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-from safetensors.torch import save
 from torch import Tensor
 
 import wholegrain
@@ -27,25 +26,48 @@ from wholegrain import _check
 from wholegrain._files import sync_folder, write_whole
 from wholegrain._secrets import secret_key
 from wholegrain.errors import RunError
+from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.parameters import Layout
+from wholegrain.models.backbone import PublicStart
 from wholegrain.runs.checkpoints import Checkpoints
-from wholegrain.runs.data_description import count
-from wholegrain.runs.observers import RoundDone
-from wholegrain.runs.runner import PreparedRun, Run, StartState, open_guard
+from wholegrain.runs.data_description import DataCounts, count
+from wholegrain.runs.model_file import MODEL, write_model
+from wholegrain.runs.plan_record import PlanRecord
+from wholegrain.runs.run_summary import RunSummary
+from wholegrain.runs.runner import PreparedRun, RunResult, StartState, open_guard
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec import load as load_spec
-from wholegrain.runs.summary import plan_facts, read_round, round_facts, run_facts
 from wholegrain.silo.training import Silo
 
 FORMAT = 1
+IDENTITY, PLAN, ROUNDS, SUMMARY = "run.json", "plan.json", "rounds.jsonl", "summary.json"
 BATCHES = 20
 """Drawn in each silo of a simulation, to show how large a person's group gets in one."""
+
+Content = TypeVar("Content")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIdentity:
+    """Which run a folder holds, of which spec and data, and which version wrote it."""
+
+    format: int = FORMAT
+    run: str
+    spec: str
+    """The digest of the spec."""
+    data: str | None = None
+    """The digest of the data, with a key."""
+    key: Literal["machine", "run"] | None = None
+    """What the data's digest is keyed with. Runs of 0.1.0 name no key: theirs was the run's own name."""
+    start: str | None = None
+    """The digest of the backbone that the run starts from."""
+    wholegrain: str | None = None
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run."""
+    """The folder of one run: what is read from one, and what is written to one, is read and written here."""
 
     path: Path
     run: str
@@ -72,24 +94,27 @@ class RunFolder:
         return RunFolder(path, run)
 
     @staticmethod
+    def holds_run(path: Path) -> bool:
+        """Whether a run was started in this folder."""
+        return (path / IDENTITY).exists()
+
+    @staticmethod
     def open(path: Path) -> "RunFolder":
         """The folder of an earlier run."""
-        facts = _read(path / "run.json")
-        if not {"format", "run", "spec"} <= set(facts):
-            raise RunError(
-                f"'{path / 'run.json'}' is damaged: it does not say which run this is; put it back, or start anew."
-            )
-        if facts["format"] != FORMAT or not re.fullmatch("[0-9a-f]{16}", str(facts["run"])):
-            raise RunError(f"'{path}' was written by another version of wholegrain; use that one, or start anew.")
-        return RunFolder(path, facts["run"])
+        return RunFolder(path, _read_identity(path / IDENTITY).run)
+
+    @property
+    def identity(self) -> RunIdentity:
+        """Which run this is."""
+        return _read_identity(self.path / IDENTITY)
 
     @property
     def spec(self) -> RunSpec:
         """The spec that the run was started with; a changed one is refused."""
-        spec, identity = load_spec(self.path / "spec.json"), _read(self.path / "run.json")
-        if spec.digest == identity.get("spec"):
+        spec, identity = self.kept_spec, self.identity
+        if spec.digest == identity.spec:
             return spec
-        version = identity.get("wholegrain")
+        version = identity.wholegrain
         if version != wholegrain.__version__:
             raise RunError(
                 f"The run in '{self.path}' was started by version {version} of wholegrain, and this is version"
@@ -101,24 +126,61 @@ class RunFolder:
         )
 
     @property
+    def kept_spec(self) -> RunSpec:
+        """The spec as it stands in the folder, whether or not this version would go on with it."""
+        return load_spec(self.path / "spec.json")
+
+    @property
+    def plan(self) -> PlanRecord:
+        """What was planned."""
+        return self._read(PLAN, PlanRecord.read)
+
+    @property
+    def rounds(self) -> tuple[RoundRecord, ...]:
+        """All rounds on record; a damaged line is refused, the last one may still be written."""
+        lines = self._lines()
+        found = _whole_rounds(lines)
+        if len(found) < len(lines):
+            raise RunError(
+                f"Line {len(found) + 1} of '{self.path / ROUNDS}' cannot be read: it is no record of a round."
+            )
+        return found
+
+    @property
+    def summary(self) -> RunSummary | None:
+        """What the run says of itself in the end; None where it has not come to it."""
+        return self._read(SUMMARY, RunSummary.read) if self.finished else None
+
+    @property
+    def public(self) -> PublicStart | None:
+        """The public parameters that the run starts from, if any."""
+        there = (self.path / "public.json").exists()
+        return self._read("public.json", lambda facts: PublicStart(**facts)) if there else None
+
+    @property
+    def counts(self) -> DataCounts | None:
+        """Counts of the raw data, which only a simulation keeps."""
+        return self._read("data.json", DataCounts.read) if (self.path / "data.json").exists() else None
+
+    @property
     def finished(self) -> bool:
         """Whether the run has come to its end."""
-        return (self.path / "summary.json").exists()
+        return (self.path / SUMMARY).exists()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Nobody else writes here meanwhile; a lock that the system drops with the process, however it ends."""
         try:
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
         try:
-            self._lock(handle)
+            self._take_lock(handle)
             yield
         finally:
             os.close(handle)
 
-    def _lock(self, handle: int) -> None:
+    def _take_lock(self, handle: int) -> None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -129,20 +191,20 @@ class RunFolder:
     def start(self, prepared: PreparedRun) -> StartState:
         """Where the run goes on: at the last checkpoint that is whole and whose rounds are all on record."""
         self._require_same(prepared)
-        done = self._rounds()
+        done = _whole_rounds(self._lines())
         state = self._checkpoints.latest(len(done), prepared.first)
         done = done[: state.round]
         try:
-            self._write_text("rounds.jsonl", "".join(_line(each) for each in done))
+            self._write_text(ROUNDS, "".join(each.line() for each in done))
         except OSError as error:
             raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
         return StartState(state, done)
 
-    def add_round(self, done: RoundDone, state: State, every: int) -> None:
+    def add_round(self, done: RoundRecord, state: State, every: int) -> None:
         """Make a round last: its line, then (for every so many rounds) its parameters."""
         try:
-            with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-                file.write(_line(done))
+            with (self.path / ROUNDS).open("a", encoding="utf-8") as file:
+                file.write(done.line())
                 file.flush()
                 os.fsync(file.fileno())
             if state.round % every == 0:
@@ -153,11 +215,11 @@ class RunFolder:
                 f" whole. Make room, then `wholegrain resume {self.path}`."
             ) from error
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: RunResult) -> None:
         """Write the model and the summary, which says that the run is at its end."""
         try:
-            write_whole(self.path / "model.safetensors", save(_whole(run)))
-            self._write("summary.json", run_facts(run))
+            write_model(self.path / MODEL, run, _whole(run))
+            self._write(SUMMARY, RunSummary.of(run).facts())
         except OSError as error:
             raise RunError(f"The run cannot be saved in '{self.path}': {error.strerror}.") from error
 
@@ -166,46 +228,45 @@ class RunFolder:
         return Checkpoints(self.path / "checkpoints", self.run)
 
     def _fill(self, prepared: PreparedRun) -> None:
-        identity = {
-            "format": FORMAT,
-            "run": self.run,
-            "spec": prepared.spec.digest,
-            "data": data_digest(prepared.silos, self._key(prepared)),
-            "key": "machine" if _is_release(prepared) else "run",
-            "start": prepared.public.get("digest"),
-            "wholegrain": wholegrain.__version__,
-        }
+        identity = RunIdentity(
+            run=self.run,
+            spec=prepared.spec.digest,
+            data=data_digest(prepared.silos, self._key(prepared)),
+            key="machine" if _is_release(prepared) else "run",
+            start=None if prepared.public is None else prepared.public.digest,
+            wholegrain=wholegrain.__version__,
+        )
         self._write("spec.json", prepared.spec.model_dump(mode="json"))
-        self._write("plan.json", plan_facts(prepared.plan))
-        if prepared.public:
-            self._write("public.json", prepared.public)
-        self._write_text("rounds.jsonl", "")
+        self._write(PLAN, PlanRecord.of(prepared.plan).facts())
+        if prepared.public is not None:
+            self._write("public.json", prepared.public.facts())
+        self._write_text(ROUNDS, "")
         if prepared.spec.privacy.noise == "seeded" and prepared.silos:
             # Counts of raw data: a simulation may show them, a release must not.
-            self._write("data.json", {"private": False, **count(prepared.spec, prepared.silos, BATCHES)})
+            counts = count(prepared.spec, prepared.silos, BATCHES)
+            self._write("data.json", {"private": False, **counts.facts()})
         self._checkpoints.path.mkdir()
         self._checkpoints.add(State(0, prepared.first))
-        self._write("run.json", identity)
+        self._write(IDENTITY, asdict(identity))
         with open_guard(prepared, self.run, self.path):
             pass
 
     def _require_same(self, prepared: PreparedRun) -> None:
         """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""
-        identity = _read(self.path / "run.json")
-        # Runs of 0.1.0 name no key: theirs was the run's own name.
-        keyed = self._key(prepared) if identity.get("key") == "machine" else self.run.encode()
-        if data_digest(prepared.silos, keyed) != identity.get("data"):
+        identity = self.identity
+        key = self._key(prepared) if identity.key == "machine" else self.run.encode()
+        if data_digest(prepared.silos, key) != identity.data:
             elsewhere = ", or it was started on another machine, which has the key" if _is_release(prepared) else ""
             raise RunError(
                 f"The data is not what the run in '{self.path}' was started with{elsewhere}; put it back, or start a"
                 " new run."
             )
-        if prepared.public.get("digest") != _read(self.path / "run.json").get("start"):
+        if (None if prepared.public is None else prepared.public.digest) != identity.start:
             raise RunError(
                 f"The backbone is not the one that the run in '{self.path}' was started from; put it back, or start a"
                 " new run."
             )
-        if json.loads(json.dumps(plan_facts(prepared.plan))) != _read(self.path / "plan.json"):
+        if json.loads(json.dumps(PlanRecord.of(prepared.plan).facts())) != _read_json(self.path / PLAN):
             raise RunError(
                 f"This version of wholegrain plans the run in '{self.path}' differently; go on with the version that"
                 " started it, or start a new run."
@@ -220,21 +281,20 @@ class RunFolder:
         secret = secret_key("digests of data") if _is_release(prepared) else b""
         return secret + self.run.encode()
 
-    def _rounds(self) -> tuple[RoundDone, ...]:
-        """The rounds on record, up to the first line that is not whole."""
-        found: list[RoundDone] = []
+    def _lines(self) -> list[str]:
+        """The lines of the rounds; what follows the last newline was cut short, or is being written."""
         try:
-            lines = (self.path / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").split("\n")
+            return (self.path / ROUNDS).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
         except OSError as error:
-            raise RunError(f"The record '{self.path / 'rounds.jsonl'}' cannot be read: {error.strerror}.") from error
-        for line in lines[:-1]:  # what follows the last newline was cut short
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                found.append(read_round(json.loads(line)))
-                if found[-1].round == len(found) - 1:
-                    continue
-                found.pop()
-            break
-        return tuple(found)
+            raise RunError(f"The record '{self.path / ROUNDS}' cannot be read: {error.strerror}.") from error
+
+    def _read(self, name: str, read: Callable[[Mapping[str, Any]], Content]) -> Content:
+        """What a file holds."""
+        content = _read_json(self.path / name)
+        try:
+            return read(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"'{self.path / name}' cannot be read: it is not what a run writes there.") from error
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         self._write_text(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -243,7 +303,7 @@ class RunFolder:
         write_whole(self.path / name, text.encode())
 
 
-def _whole(run: Run) -> dict[str, Tensor]:
+def _whole(run: RunResult) -> dict[str, Tensor]:
     """The trained parameters by name; beside a frozen part, all of the model, so that the file can be used alone."""
     trained = {name: value.contiguous() for name, value in Layout.of(run.model).views(run.vector).items()}
     if all(parameter.requires_grad for parameter in run.model.parameters()):
@@ -279,11 +339,30 @@ def require_free(path: Path) -> None:
         raise RunError(f"'{path}' already exists and is not empty; choose another --out.")
 
 
-def _line(done: RoundDone) -> str:
-    return json.dumps(round_facts(done), ensure_ascii=False) + "\n"
+def _whole_rounds(lines: list[str]) -> tuple[RoundRecord, ...]:
+    """The rounds of these lines, up to the first that is not whole, or not the next."""
+    found: list[RoundRecord] = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            record = RoundRecord.read(line)
+            if record.round == len(found):
+                found.append(record)
+                continue
+        break
+    return tuple(found)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_identity(path: Path) -> RunIdentity:
+    """Which run a folder holds; one of another format is refused."""
+    facts = _read_json(path)
+    if not {"format", "run", "spec"} <= set(facts):
+        raise RunError(f"'{path}' is damaged: it does not say which run this is; put it back, or start anew.")
+    if facts["format"] != FORMAT or not re.fullmatch("[0-9a-f]{16}", str(facts["run"])):
+        raise RunError(f"'{path.parent}' was written by another version of wholegrain; use that one, or start anew.")
+    return RunIdentity(**{field.name: facts[field.name] for field in fields(RunIdentity) if field.name in facts})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

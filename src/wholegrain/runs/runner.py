@@ -4,30 +4,33 @@ budget).
 
 import contextlib
 import logging
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.schema import TableLayout
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import Task
 from wholegrain.engines.inprocess import InProcess
+from wholegrain.engines.secure_sum_engine import SecureSumInProcess
 from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine
-from wholegrain.federation.rounds import Aggregation, RoundRecord, State, rounds
-from wholegrain.federation.server_optimiser import Server, ServerOptimiser
+from wholegrain.federation.round_record import RoundRecord, Score
+from wholegrain.federation.rounds import Aggregation, RoundResult, State, rounds
+from wholegrain.federation.server_optimiser import Server
 from wholegrain.gradients.backend_selection import mixes_items
 from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.losses import find_loss
+from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.reference import ClippedSum, Loss
+from wholegrain.models.backbone import PublicStart
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import Accountant, accountant
@@ -43,13 +46,15 @@ from wholegrain.runs.accounts import (
     require_known,
     spent_guarantees,
 )
+from wholegrain.runs.constant_answer import warn
 from wholegrain.runs.datasets import load_dataset, split_dataset
-from wholegrain.runs.evaluation import Score, score
+from wholegrain.runs.default_settings import facts_of, fill_rate, fill_settings
+from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.metrics import find_metrics
 from wholegrain.runs.noise_to_signal import noise_distance
-from wholegrain.runs.observers import ObservedEngine, Observer, RoundDone, ignore
-from wholegrain.runs.planning import check_early, plan_for, server_of
+from wholegrain.runs.observers import ObservedEngine, Observer, ignore
+from wholegrain.runs.planning import check_early, plan_for
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.trained_model import TrainedModel, build_trained_model, own_model
 from wholegrain.silo.noise import NoiseSource
@@ -75,10 +80,14 @@ class PreparedRun:
     """The model; silos and scored items are seen through its frozen beginning, where it has one."""
     first: Tensor
     """The parameters before round 0: runs leave their own in the model."""
+    task: Task
+    features: int
+    """Number of values in one input."""
     loss: Loss
     clipped_sum: ClippedSum
     noise: NoiseSource
     server: Server
+    layout: TableLayout | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -86,8 +95,8 @@ class PreparedRun:
         return self.learner.model
 
     @property
-    def public(self) -> Mapping[str, Any]:
-        """What the run starts from that is public: nothing, or a backbone's description."""
+    def public(self) -> PublicStart | None:
+        """What the run starts from that is public: nothing, or a backbone."""
         return self.learner.public
 
 
@@ -96,19 +105,19 @@ class StartState:
     """Where a run begins or goes on: the state, and the rounds that led to it."""
 
     state: State
-    done: tuple[RoundDone, ...] = ()
+    done: tuple[RoundRecord, ...] = ()
 
 
-Recorder = Callable[[RoundDone, State], None]
+Recorder = Callable[[RoundRecord, State], None]
 """Makes a round last, before anybody is told of it."""
 
 
-def forget(done: RoundDone, state: State) -> None:
+def forget(done: RoundRecord, state: State) -> None:
     """The recorder that keeps nothing."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Run:
+class RunResult:
     """A finished run: its plan, what was spent in the end, what each round gave, and the trained model."""
 
     spec: RunSpec
@@ -116,16 +125,24 @@ class Run:
     guarantees: tuple[Guarantee, ...]
     """What the plan's guarantees have come to, by the ledger: rounds that were played again are counted again."""
     account: AccountState
-    rounds: tuple[RoundDone, ...]
+    rounds: tuple[RoundRecord, ...]
+    task: Task
+    features: int
+    layout: TableLayout | None
+    """How columns of a table became inputs, if they did; kept with the model."""
+    scores: Mapping[str, Score]
+    """Scores of the final model by part, in all the usual metrics of the task. Not private."""
+    constant: Mapping[str, Score]
+    """What the best constant answer would score on each part. Not private."""
     vector: Tensor
     model: nn.Module
     noise: str
     seconds: float
 
     @property
-    def scores(self) -> Mapping[str, Score]:
-        """Scores after the last round, by part. Not private."""
-        return self.rounds[-1].scores
+    def warnings(self) -> tuple[str, ...]:
+        """Bad news about the model, in sentences: that it is no better than a constant answer, or has diverged."""
+        return warn(self.scores, self.constant)
 
     @property
     def accuracy(self) -> float:
@@ -143,61 +160,35 @@ class Run:
         return next(g for g in self.guarantees if g.unit is unit and g.standing is not Standing.CLAIMED)
 
 
-def train(
-    dataset: Dataset,
-    *,
-    model: nn.Module | Mapping[str, Any] | None = None,
-    server: Server | ServerOptimiser | Mapping[str, Any] | None = None,
-    **sections: Any,
-) -> Run:
-    """Train on a data set in memory; the keywords are the sections of a spec. A model or a server may be a value.
-
-    >>> import wholegrain as wg
-    >>> run = wg.train(
-    ...     wg.clinics(patients=200, clinics=3),
-    ...     policy={"name": "subject_dp", "rate": 0.5},
-    ...     privacy={"epsilon": 4.0, "delta": 1e-5},
-    ...     rounds={"count": 2, "steps": 2},
-    ... )
-    >>> print(run.guarantee)
-    subject: ε = 3.998, δ = 1e-05, PROVED by pld (simulation: seeded noise, sizes read off the data)
-    """
-    given = model if isinstance(model, nn.Module) else None
-    if model is not None and given is None:
-        sections["model"] = model
-    if isinstance(server, ServerOptimiser):
-        server = Server(optimiser=server)
-    if server is not None and not isinstance(server, Server):
-        sections["server"] = server
-    prepared = prepare(RunSpec.of(sections), dataset=dataset, model=given)
-    if isinstance(server, Server):
-        prepared = replace(prepared, server=server)
-    with open_guard(prepared, secrets.token_hex(8)) as guard:
-        return execute(prepared, guard)
-
-
 def prepare(
     spec: RunSpec,
     *,
     dataset: Dataset | None = None,
     model: nn.Module | None = None,
+    loss: Loss | None = None,
     pricing: Accountant | None = None,
 ) -> PreparedRun:
-    """Load, split, check and price; every refusal comes from here."""
-    check_early(spec)
+    """Load, split, check and price; every refusal comes from here. Data, a model or a loss may be given as values."""
+    check_early(fill_rate(spec))
     dataset = dataset or load_dataset(spec)
+    dataset.require_targets()
+    find_metrics(spec.evaluation.metrics, dataset.task)
     parts = split_dataset(dataset, spec)
     facts = tuple(silo.facts for silo in parts.silos.values())
+    spec = fill_settings(spec, facts_of(dataset, facts, own_model=model is not None)).spec
     largest = {name: silo.data.largest_subject for name, silo in parts.silos.items()}
     plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest)
     if model is None:
-        learner = build_trained_model(spec.model, dataset.features, dataset.classes, spec.seed)
+        learner = build_trained_model(spec.model, dataset.features, dataset.task.outputs, spec.seed)
     else:
         learner = own_model(model)
     scored = dict(parts.held_out)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items() if silo.data.items}
-    loss = find_loss(spec.model.loss)
+    if loss is None:
+        loss = find_loss(spec.model.loss, dataset.task)
+    else:
+        require_mean(loss, getattr(loss, "__name__", "given"), dataset.task)
     gradients = BookKeeping(learner.trained, loss, memory=_memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
     return PreparedRun(
@@ -205,13 +196,16 @@ def prepare(
         data=dataset.name,
         plan=plan,
         silos=learner.silos(parts.silos),
-        scored={name: learner.seen(data) for name, data in scored.items()},
+        scored={name: learner.apply_frozen(data) for name, data in scored.items()},
         learner=learner,
         first=flatten(learner.model),
+        task=dataset.task,
+        features=dataset.features,
+        layout=dataset.layout,
         loss=loss,
         clipped_sum=gradients,
         noise=noise_source(spec.privacy.noise, spec.seed),
-        server=server_of(spec),
+        server=Server.of(spec.server),
     )
 
 
@@ -243,48 +237,40 @@ def execute(
     start: StartState | None = None,
     record: Recorder = forget,
     observe: Observer = ignore,
-) -> Run:
+) -> RunResult:
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
     start = start or StartState(State(0, prepared.first))
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     state, done = start.state, list(start.done)
     carrier, averaged = ObservedEngine(engine or in_process(prepared), observe), aggregation_for(prepared)
-    size = state.vector.numel()
-    for played in _affordable(rounds(state, prepared.plan.horizon, carrier, guard, averaged), done):
-        state = played.state
-        shown = averaged.server.shown(state.vector, state.memory)
-        done.append(
-            RoundDone(
-                round=state.round - 1,
-                cohort=played.cohort,
-                epsilon=played.epsilon,
-                seconds=played.seconds,
-                scores=_scores(prepared, shown),
-                faults=played.faults,
-                failed=played.failed,
-                moved=played.moved,
-                noise=_noise(prepared, averaged, played.cohort, state.round - 1, size),
-            )
-        )
+    size, each_round = state.vector.numel(), _scorer(prepared)
+    for played, state in _affordable(rounds(state, prepared.plan.horizon, carrier, guard, averaged), done):  # noqa: B020
+        scores = _scores(prepared, averaged.server.choose_parameters(state.vector, state.memory), each_round)
+        done.append(replace(played, scores=scores, noise=_noise(prepared, averaged, played, size)))
         record(done[-1], state)
         observe(done[-1])
-    shown = averaged.server.shown(state.vector, state.memory)
-    load(prepared.model, shown)
-    book = guard.ledger.book
-    return Run(
+    chosen = averaged.server.choose_parameters(state.vector, state.memory)
+    load(prepared.model, chosen)
+    book, final = guard.ledger.book, _scorer(prepared, prepared.task.metrics)
+    return RunResult(
         spec=prepared.spec,
         plan=prepared.plan,
         guarantees=spent_guarantees(prepared.plan, book.runs[guard.run]),
         account=account_state(book, guard.run, prepared.plan.accountant),
         rounds=tuple(done),
-        vector=shown,
+        task=prepared.task,
+        features=prepared.features,
+        layout=prepared.layout,
+        scores=_scores(prepared, chosen, final),
+        constant={name: final.constant(data) for name, data in prepared.scored.items()},
+        vector=chosen,
         model=prepared.model,
         noise=prepared.noise.name,
         seconds=sum(each.seconds for each in done),
     )
 
 
-def _affordable(played: Iterator[RoundRecord], done: list[RoundDone]) -> Iterator[RoundRecord]:
+def _affordable(played: Iterator[RoundResult], done: list[RoundRecord]) -> Iterator[RoundResult]:
     """Rounds, until the budget cannot pay for the next one: what was paid for and played makes a model, too.
 
     A plan fits its budget, but with secure noise a round that was interrupted is paid for twice.
@@ -297,13 +283,15 @@ def _affordable(played: Iterator[RoundRecord], done: list[RoundDone]) -> Iterato
         log.warning("%s The run ends after the rounds that were played.", error)
 
 
-def in_process(prepared: PreparedRun) -> InProcess:
+def in_process(prepared: PreparedRun) -> InProcess | SecureSumInProcess:
     """The engine that trains all silos here, one after the other."""
     trainer = Trainer(
         clipped_sum=prepared.clipped_sum,
         noise=prepared.noise,
         learning_rate=prepared.spec.rounds.learning_rate,
     )
+    if prepared.plan.trust is not None:
+        return SecureSumInProcess(prepared.silos, prepared.plan, trainer, prepared.plan.trust)
     return InProcess(prepared.silos, prepared.plan, trainer)
 
 
@@ -314,23 +302,22 @@ def aggregation_for(prepared: PreparedRun) -> Aggregation:
     return Aggregation(weights(facts, Averaging(settings.averaging)), settings.fewest_silos, prepared.server)
 
 
-def _noise(
-    prepared: PreparedRun, averaged: Aggregation, cohort: tuple[str, ...], round: int, size: int
-) -> float | None:
+def _noise(prepared: PreparedRun, averaged: Aggregation, played: RoundRecord, size: int) -> float | None:
     """How far noise alone would be expected to move the parameters in this round."""
-    share = averaged.server.noise_share(round, prepared.plan.horizon.rounds)
+    share = averaged.server.noise_share(played.round, prepared.plan.horizon.rounds)
     if share is None:
         return None
     learning_rate = prepared.spec.rounds.learning_rate * share
-    return noise_distance(prepared.plan, cohort, averaged.weights, learning_rate, size)
+    return noise_distance(prepared.plan, played.cohort, averaged.weights, learning_rate, size)
 
 
-def _scores(prepared: PreparedRun, vector: Tensor) -> Mapping[str, Score]:
-    metrics = find_metrics(prepared.spec.evaluation.metrics)
-    return {
-        name: score(prepared.learner.trained, prepared.loss, vector, data, metrics)
-        for name, data in prepared.scored.items()
-    }
+def _scorer(prepared: PreparedRun, metrics: Iterable[str] = ()) -> Scorer:
+    """With the task's headline, these metrics, and those that the spec names."""
+    return Scorer.of(prepared.task, prepared.loss, [*metrics, *prepared.spec.evaluation.metrics])
+
+
+def _scores(prepared: PreparedRun, vector: Tensor, scorer: Scorer) -> Mapping[str, Score]:
+    return {name: scorer.score(prepared.learner.trained, vector, data) for name, data in prepared.scored.items()}
 
 
 def _memory(spec: RunSpec) -> int:
@@ -347,21 +334,22 @@ def require_fit(
     """
     vector = flatten(model)
     inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
-    targets, groups = torch.zeros(2, dtype=torch.int64), torch.arange(2)
+    targets, groups = torch.from_numpy(dataset.task.made_up(2)), torch.arange(2)
+    shape = (2, dataset.task.outputs)
     before = [buffer.clone() for buffer in model.buffers()]
     random = torch.random.get_rng_state()
     try:
         outputs = model(inputs)
-        if outputs.dim() != 2 or outputs.shape[1] == dataset.classes:  # else its shape is what there is to say
+        if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
             gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
     except Exception as error:  # the model is the user's own code
         raise ModelError(
-            f"The model does not fit the data ({dataset.features} features, {dataset.classes}"
-            f" classes): {_check.reason(error)}."
+            f"The model does not fit the data ({dataset.features} features, {dataset.task}): {_check.reason(error)}."
         ) from error
-    if tuple(outputs.shape) != (2, dataset.classes):
+    if tuple(outputs.shape) != shape:
         raise ModelError(
-            f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be [2, {dataset.classes}]."
+            f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be {list(shape)}, for"
+            f" {dataset.task}."
         )
     if not torch.equal(random, torch.random.get_rng_state()):
         raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")

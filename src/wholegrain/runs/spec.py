@@ -5,22 +5,50 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from wholegrain import _check
+from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
 from wholegrain.errors import SpecError
+from wholegrain.federation.server_settings import ServerSettings
+from wholegrain.policies.silo_facts import SiloFacts
+from wholegrain.runs.roster import Roster, parse_roster
+
+if TYPE_CHECKING:
+    from wholegrain.data.tasks import Task
 
 Label = Annotated[str, BeforeValidator(str)]
 """A class, a category or a name; numbers are taken by their digits."""
 
-Options = Annotated[dict[str, Any], Field(exclude_if=lambda options: not options)]
-"""Options of a section that had none in earlier versions: left out where there are none, so that digests stay."""
+Value = TypeVar("Value")
+Unset = Annotated[Value | None, Field(exclude_if=lambda value: value is None)]
+"""A key that earlier versions did not have: left out where it is not set, so that digests stay."""
+Labels = Annotated[tuple[Label, ...], Field(exclude_if=lambda labels: not labels)]
+"""Names that earlier versions did not ask for: left out where there are none, so that digests stay."""
+
+TABLES = (".csv", ".tsv", ".gz", ".zip", ".parquet", ".xlsx")
+"""Endings of files that are mistaken for a spec."""
 
 BLANK = "FILL IN"
 """What stands in an unfinished spec where somebody's knowledge is needed."""
+
+
+GIVEN = "given in Python"
+"""What stands for data, a model or a loss that a call was given as a value: no spec can name it."""
 
 
 class Section(BaseModel):
@@ -29,32 +57,52 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class FeatureSpec(Section):
-    """A column's public knowledge: bounds of a number, or the categories of a name (`centred`: less 1/k each)."""
-
-    low: float | None = None
-    high: float | None = None
-    categories: tuple[Label, ...] | None = None
-    centred: bool = False
-    missing: float | bool | None = None
+def _read_target(target: object) -> Target:
+    return read_value(Target, "data.table.target", target)
 
 
-class TargetSpec(Section):
-    """The column to predict: its classes, or a public threshold for a number."""
+TargetSpec = Annotated[Target, PlainValidator(_read_target), PlainSerializer(write_target)]
+"""The column to predict; in a spec, a table with the fields of a `Target`."""
 
-    column: str
-    classes: tuple[Label, ...] = ()
-    threshold: float | None = None
+FeatureSpecs = Annotated[
+    dict[str, Feature],
+    PlainValidator(read_features),
+    PlainSerializer(lambda features: {name: write_feature(feature) for name, feature in features.items()}),
+]
+"""What is publicly known of each column; in a spec, a table with the fields of a `Number`, a `Date` or a `Category`."""
 
 
 class TableSpec(Section):
-    """The user's own table, CSV or Parquet; a relative path is taken from the spec's folder."""
+    """The user's own table, CSV, Parquet or Excel; a relative path is taken from the spec's folder.
+
+    `silos` names the only silos whose rows are taken; others are left out. `missing_values` are spellings of what is
+    not known ("?"). `recode` gives, by column, values that stand for others. `encoding` and `decimal` say how a
+    CSV is written, where it is not UTF-8 with decimal points.
+    """
 
     path: str
     subject: str
     target: TargetSpec
-    features: dict[str, FeatureSpec]
+    features: FeatureSpecs
     silo: str | None = None
+    silos: Labels = ()
+    missing_values: Labels = ()
+    recode: Annotated[dict[str, dict[str, Label]], Field(exclude_if=lambda recode: not recode)] = {}
+    encoding: Annotated[str, Field(exclude_if=lambda encoding: encoding == "utf-8")] = "utf-8"
+    decimal: Annotated[Literal[".", ","] | None, Field(exclude_if=lambda decimal: decimal is None)] = None
+
+    @property
+    def layout(self) -> TableLayout:
+        """Which column is what."""
+        return TableLayout(
+            subject=self.subject,
+            silo=self.silo,
+            silos=self.silos,
+            target=self.target,
+            features=self.features,
+            missing_values=self.missing_values,
+            recode=self.recode,
+        )
 
 
 class DataSpec(Section):
@@ -100,7 +148,7 @@ class ModelSpec(Section):
     `start` names a backbone that was trained on public data (`wholegrain pretrain`); a relative path is taken from the
     spec's folder. `train` says what is trained from there: all of it, its head (the last layer), or updates of rank
     `rank` beside its layers, and the head. `loss` is one of the catalogue or `module:function`: of outputs and targets,
-    a mean over items.
+    a mean over items; without it, the usual one of what is to be predicted.
     """
 
     name: str = "logistic"
@@ -108,14 +156,16 @@ class ModelSpec(Section):
     start: str | None = None
     train: Literal["all", "head", "low_rank"] = "all"
     rank: Annotated[int, Field(ge=1, le=4096)] = 4
-    loss: Annotated[str, Field(exclude_if=lambda loss: loss == "cross_entropy")] = "cross_entropy"
+    loss: Annotated[str | None, Field(exclude_if=lambda loss: loss in (None, "cross_entropy"))] = None
 
 
 class PolicySpec(Section):
     """Which algorithm, of the catalogue or `module:function`, with its public settings.
 
-    `by_span` (of `subject_dp` with rate 1): a subject in m silos counts 1/√m in each, and M costs nothing. Silos must
-    know m of each of their subjects; it is a private fact, and stays with them.
+    `by_span` (of `subject_dp` with rate 1): a subject in m silos counts 1/√m in each, and M costs nothing. Under a
+    secure sum it is for every policy and rate, and the subject counts 1/m. Silos must
+    know m of each of their subjects; it is a private fact, and stays with them. `pool` (of
+    `subject_dp`): a subject's gradients are averaged or added up before they are clipped as one.
     """
 
     name: str = "subject_dp"
@@ -125,6 +175,7 @@ class PolicySpec(Section):
     group_cap: int | None = None
     items_per_step: int | None = None
     by_span: bool = False
+    pool: Annotated[Literal["mean", "sum"], Field(exclude_if=lambda pool: pool == "mean")] = "mean"
     as_printed: bool = False
     composition: Literal["fewer_rounds", "more_lots"] = "fewer_rounds"
 
@@ -141,6 +192,24 @@ class PrivacySpec(Section):
     noise_multiplier: float | None = None
     accountant: str = "pld"
     noise: Literal["seeded", "secure"] = "seeded"
+
+
+class TrustSpec(Section):
+    """Who sees what: `local`, every silo's release; or `secure_sum`, only sums over silos.
+
+    A secure sum is opened with at least `answers` silos (by default five sixths of them), of which `colluding` may work
+    with whoever sees it.
+    """
+
+    model: Literal["local", "secure_sum"] = "local"
+    answers: Annotated[int, Field(ge=1)] | None = None
+    colluding: Annotated[int, Field(ge=0)] = 1
+
+    @model_validator(mode="after")
+    def _is_a_sum(self) -> Self:
+        if self.model == "local" and self.model_fields_set - {"model"}:
+            raise ValueError("answers and colluding are for model = 'secure_sum'")
+        return self
 
 
 class LedgerSpec(Section):
@@ -172,25 +241,6 @@ class RoundsSpec(Section):
     checkpoint_every: int = 1
 
 
-class ServerSpec(Section):
-    """What the server makes of each round's mean. Silos have added their noise by then, so nothing here costs privacy.
-
-    `step` is an optimiser of the catalogue (plain, momentum, adam) or your own as `module:name`, with its `options`.
-    `learning_rate` is how far the parameters go towards the mean (with `adam`, how far each goes in a round), along
-    `schedule` over the rounds. `average` shows and keeps a mean of parameters over rounds: over the last share `tail`,
-    or with each earlier round counting `decay` times the next.
-    """
-
-    step: str = "plain"
-    options: Options = {}
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    average: Literal["none", "tail", "exponential"] = "none"
-    tail: Annotated[float, Field(gt=0, le=1)] = 0.5
-    decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
-
-
 class EvaluationSpec(Section):
     """Shares held out for validation and test, and whether training items are scored too.
 
@@ -212,28 +262,42 @@ class ComputeSpec(Section):
     memory_gib: float = 0.25
 
 
-class SiloFactsSpec(Section):
-    """What is public of a silo that keeps its data to itself."""
-
-    name: str
-    items: int
-    subjects: int
-    items_per_subject: int | None = None
-    drops_surplus: bool = True
-    knows_spans: bool = False
-    """Whether it knows, of each of its subjects, in how many silos that subject is."""
+PublishedFacts = Annotated[SiloFacts, AfterValidator(lambda silo: replace(silo, declared=True))]
+"""What a silo that keeps its data to itself has published of it; whoever publishes sizes declares them."""
 
 
 class FederationSpec(Section):
-    """A federation whose server holds no data: the shape of an input, the classes, and public facts of the silos.
+    """A federation whose server holds no data: the shape of an input, what is predicted, and public facts of the silos.
 
-    A silo has `patience` seconds to answer in a round.
+    What is predicted is one of so many `classes`, a number from `low` to `high`, or several `labels`. A silo has
+    `patience` seconds to answer in a round. In a file, `roster` may stand in the place of `silos`: it names the file
+    that has their sizes, and their keys beside them.
     """
 
     shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
-    classes: Annotated[int, Field(ge=2, le=10**6)]
-    silos: tuple[SiloFactsSpec, ...]
+    classes: Annotated[int | None, Field(ge=2, le=10**6)] = None
+    low: Unset[float] = None
+    high: Unset[float] = None
+    labels: Labels = ()
+    silos: tuple[PublishedFacts, ...]
     patience: float = 600.0
+
+    @model_validator(mode="after")
+    def _predict_one_thing(self) -> Self:
+        if [self.classes is not None, self.low is not None, bool(self.labels)].count(True) != 1:
+            raise ValueError("say what is predicted: classes, or low and high of a number, or labels")
+        if (self.low is None) != (self.high is None):
+            raise ValueError("a number has two bounds, low and high")
+        return self
+
+    @property
+    def task(self) -> "Task":
+        """What the silos' models predict."""
+        from wholegrain.data.tasks import Classification, MultiLabel, Regression  # not for whoever only reads a spec
+
+        if self.low is not None and self.high is not None:
+            return Regression(self.low, self.high)
+        return MultiLabel(self.labels) if self.labels else Classification.of(self.classes or 0)
 
 
 class RunSpec(Section):
@@ -249,9 +313,10 @@ class RunSpec(Section):
     model: ModelSpec = ModelSpec()
     policy: PolicySpec = PolicySpec()
     privacy: PrivacySpec = PrivacySpec()
+    trust: Annotated[TrustSpec, Field(exclude_if=lambda trust: trust.model == "local")] = TrustSpec()
     ledger: LedgerSpec = LedgerSpec()
     rounds: RoundsSpec = RoundsSpec()
-    server: ServerSpec = ServerSpec()
+    server: ServerSettings = ServerSettings()
     evaluation: EvaluationSpec = EvaluationSpec()
     compute: ComputeSpec = ComputeSpec()
     federation: FederationSpec | None = None
@@ -275,6 +340,8 @@ def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
 
     A relative path of a table, of a source's files or of a backbone is taken from the spec's folder.
     """
+    if path.suffix.lower() in TABLES:
+        raise SpecError(f"'{path}' is a table and not a spec; begin one with wholegrain data init {path}.")
     return apply_changes(read_tree(path), changes, path)
 
 
@@ -283,6 +350,7 @@ def apply_changes(tree: dict[str, Any], changes: tuple[str, ...], path: Path) ->
     for change in changes:
         apply(tree, change)
     refuse_blanks(tree, path)
+    _read_silos(tree.get("federation"), path)
     _refuse_unwritable(tree, path)
     data = tree.get("data")
     inner = [data.get(name) for name in ("table", "options")] if isinstance(data, dict) else []
@@ -292,9 +360,26 @@ def apply_changes(tree: dict[str, Any], changes: tuple[str, ...], path: Path) ->
     return RunSpec.of(tree)
 
 
+def _read_silos(federation: Any, path: Path) -> None:
+    """Put the silos of a roster in the place of its name."""
+    if not isinstance(federation, dict) or "roster" not in federation:
+        return
+    if "silos" in federation:
+        raise SpecError(f"The spec '{path}' has both federation.roster and federation.silos; one of them is enough.")
+    place = path.parent / str(federation.pop("roster"))
+    roster = read_roster(place)
+    refuse_blanks({"silos": roster.silos}, place, "roster")
+    federation["silos"] = roster.facts()
+
+
+def read_roster(path: Path) -> Roster:
+    """Read a roster.toml."""
+    return parse_roster(read_tree(path, "roster"), path)
+
+
 def resolve(section: Any, key: str, path: Path) -> None:
     """Take a relative path in a section from the folder of the file that it stands in."""
-    if isinstance(section, dict) and isinstance(section.get(key), str):
+    if isinstance(section, dict) and isinstance(section.get(key), str) and section[key] != GIVEN:
         section[key] = os.path.abspath(path.parent / section[key])
 
 
@@ -378,35 +463,35 @@ def sentence(error: ValidationError, root: type[Section], what: str = "the spec"
     """The first fault of a tree, with the key at fault and what is known there."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    if first["type"] != "extra_forbidden":
+    if first["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"In {what}, {place}: {first['msg']} (it is {first['input']!r})."
-    section = _section(first["loc"][:-1], root)
-    options = list(section.model_fields) if section else []
+    options = _keys(_type_at(first["loc"][:-1], root))
     near = _check.suggestion(str(first["loc"][-1]), options)
     return f"In {what}, unknown key '{place}'{near}; known here: {', '.join(options)}."
 
 
-def _section(place: tuple[int | str, ...], root: type[Section]) -> type[Section] | None:
-    """The section class at this place of the tree."""
-    section: Any = root
-    within: Any = None
-    """The section of each value, where the place is within a mapping."""
+def _type_at(place: tuple[int | str, ...], root: type[Section]) -> Any:
+    """What the tree has at this place: the type of a section, or an annotation that names one."""
+    found: Any = root
     for part in place:
-        if within is not None:
-            section, within = within, None
-            continue
-        if section is None or part not in getattr(section, "model_fields", {}):
-            return None
-        annotation = section.model_fields[part].annotation
-        section = _section_in(annotation)
-        if getattr(annotation, "__origin__", None) is dict:
-            section, within = None, section
-    return section if isinstance(section, type) and issubclass(section, Section) else None
+        section = _section_in(found)
+        if get_origin(found) in (dict, tuple):  # the part is a key or a number, of a value that has this type
+            found = section
+        else:
+            found = get_type_hints(section).get(str(part)) if section else None
+    return found
 
 
 def _section_in(annotation: Any) -> Any:
-    """The section class inside an annotation such as `TableSpec | None` or `dict[str, FeatureSpec]`."""
-    for candidate in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(candidate, type) and issubclass(candidate, Section):
-            return candidate
-    return None
+    """The section inside an annotation such as `TableSpec | None` or `tuple[SiloFacts, ...]`."""
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _section_in(each))), None)
+
+
+def _keys(annotation: Any) -> list[str]:
+    """The keys of the section in an annotation, those that a file does not hold left out."""
+    section = _section_in(annotation)
+    if section is None or is_dataclass(section):
+        return [field.name for field in fields(section) if field.name != "declared"] if section else []
+    return list(section.model_fields)

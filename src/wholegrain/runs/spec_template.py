@@ -1,6 +1,7 @@
 """A spec for a table of one's own, with blanks where knowledge is needed.
 
-Nothing here looks at rows: a bound or a category that was read off the data would enter the model without noise.
+Nothing here looks at rows beyond the kinds of values in the first ones: a bound or a category that was read off the
+data would enter the model without noise.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from wholegrain import _check
 from wholegrain.data.table_columns import Column, ColumnKind, columns
+from wholegrain.data.table_files import TextFormat
 from wholegrain.errors import SpecError
 from wholegrain.runs.spec import BLANK
 
@@ -22,9 +24,15 @@ PEOPLE = (
 OUTCOMES = ("target", "label", "class", "outcome", "response", "y")
 PLACES = (
     "silo", "site", "clinic", "hospital", "centre", "center", "bank", "branch", "school", "company", "institution",
-    "organisation", "organization", "industry",
+    "organisation", "organization", "industry", "department", "specialty", "ward",
 )  # fmt: skip
-RECORDS = ("record", "row", "item", "visit", "event", "index", "line", "order", "transaction")
+RECORDS = (
+    "record", "row", "item", "visit", "event", "index", "line", "order", "transaction", "encounter", "admission",
+    "stay", "case", "claim", "episode",
+)  # fmt: skip
+IDS = ("id", "nbr", "number", "no", "key", "uuid", "guid")
+CODES = ("id", "code", "type", "category", "zip", "postcode")
+QUANTITIES = ("time", "days", "day", "number", "num", "count", "length", "total", "age")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +50,11 @@ class Roles:
         return tuple(name for name in (self.subject, self.target, self.silo) if name is not None)
 
 
-def write_skeleton(table: Path, out: Path, asked: Roles) -> Roles:
+def write_skeleton(table: Path, out: Path, asked: Roles, format: TextFormat = TextFormat()) -> Roles:  # noqa: B008
     """Write an unfinished spec for this table, unless something is there; returns the roles, guesses included."""
-    found = columns(table)
+    found = columns(table, format)
     roles = assign(found, asked)
-    text = skeleton(_relative(table, out.parent), found, roles)
+    text = skeleton(_relative(table, out.parent), found, roles, format)
     if out.suffix != ".toml":
         raise SpecError(f"A spec is a .toml file, and '{out}' is not named so.")
     try:
@@ -73,12 +81,13 @@ def assign(found: Sequence[Column], asked: Roles) -> Roles:
     free = [name for name in names if name not in asked.named]
     subject = asked.subject or _guess_subject(free)
     target = asked.target or _guess([name for name in free if name != subject], OUTCOMES)
-    silo = asked.silo or _guess([name for name in free if name not in (subject, target)], PLACES)
+    places = [name for name in free if name not in (subject, target) and not _words(name) & set(QUANTITIES)]
+    silo = asked.silo or _guess(places, PLACES)
     guessed = frozenset({subject, target, silo} - {None, *asked.named})
     return Roles(subject=subject, target=target, silo=silo, guessed=frozenset(name for name in guessed if name))
 
 
-def skeleton(path: str, found: Sequence[Column], roles: Roles) -> str:
+def skeleton(path: str, found: Sequence[Column], roles: Roles, format: TextFormat = TextFormat()) -> str:  # noqa: B008
     """The text of the spec; `path` is the table as the spec's folder sees it."""
     target = next((column for column in found if column.name == roles.target), None)
     features = [_feature(column) for column in found if column.name not in roles.named]
@@ -86,9 +95,11 @@ def skeleton(path: str, found: Sequence[Column], roles: Roles) -> str:
         [
             "[data.table]",
             f"path = {_text(path)}  # from this file's folder",
+            *_text_format(format),
             _role("subject", roles.subject, roles, "whom a row is about: the one who is protected"),
             *_silo_line(roles),
             _target(target, roles),
+            '# missing_values = ["?"]  # how the table writes what is not known, beside an empty field',
             "",
             "[data.table.features]",
             *features,
@@ -96,6 +107,11 @@ def skeleton(path: str, found: Sequence[Column], roles: Roles) -> str:
             REST,
         ]
     )
+
+
+def _text_format(format: TextFormat) -> list[str]:
+    encoding = [] if format.encoding == TextFormat.encoding else [f"encoding = {_text(format.encoding)}"]
+    return encoding + ([] if format.decimal is None else [f"decimal = {_text(format.decimal)}"])
 
 
 def _guess_subject(names: Sequence[str]) -> str | None:
@@ -130,7 +146,10 @@ def _role(key: str, name: str | None, roles: Roles, meaning: str) -> str:
 def _silo_line(roles: Roles) -> list[str]:
     if roles.silo is None:
         return ['# silo = "…"  # the column that says who holds a row, if there is one; then leave out the partition']
-    return [_role("silo", roles.silo, roles, "who holds a row")]
+    return [
+        _role("silo", roles.silo, roles, "who holds a row"),
+        '# silos = ["…", "…"]  # to take rows of these silos alone, and leave out those of others',
+    ]
 
 
 def _target(column: Column | None, roles: Roles) -> str:
@@ -138,18 +157,36 @@ def _target(column: Column | None, roles: Roles) -> str:
         declared = f"column = {_text(BLANK)}, classes = [{_text(BLANK)}]"
         return f"target = {{ {declared} }}  # what to predict; remove that column from the features below"
     if column.kind is ColumnKind.NUMBER:
-        declared, meaning = f"threshold = {_text(BLANK)}", "predict whether it is above a public threshold"
+        declared, meaning = (
+            f"above = {_text(BLANK)}",
+            "predict whether it is above (or at_least) a threshold; or low = …, high = … for itself",
+        )
     else:
-        declared, meaning = f"classes = [{_text(BLANK)}]", "all classes there can be; for a number, threshold = …"
+        declared, meaning = (
+            f"classes = [{_text(BLANK)}]",
+            "all classes there can be; for a number, at_least or above = …, or low and high",
+        )
     return f"target = {{ column = {_text(column.name)}, {declared} }}  # {_guess_role(column.name, roles)}{meaning}"
 
 
 def _feature(column: Column) -> str:
+    """A line to complete; what has the name of a record's id is no feature, and a number with that of a code a name."""
+    name, words = key(column.name), _words(column.name)
     if column.kind is ColumnKind.OTHER:
-        return f"# {key(column.name)} is {column.kind}: make it one of them, or leave it out"
+        return f"# {name} is {column.kind}: make it one of them, or leave it out"
+    if words & set(IDS) and words <= {*IDS, *RECORDS}:
+        return f"# {name} is an id by its name, and no feature"
+    if column.kind is ColumnKind.DATE:
+        return f"{name} = {{ low = {_text(BLANK)}, high = {_text(BLANK)}{_date_format(column)} }}  # dates: 2020-12-31"
     if column.kind is ColumnKind.NAME:
-        return f"{key(column.name)} = {{ categories = [{_text(BLANK)}] }}"
-    return f"{key(column.name)} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
+        return f"{name} = {{ categories = [{_text(BLANK)}] }}"
+    if column.kind is ColumnKind.WHOLE and words & set(CODES):
+        return f"{name} = {{ categories = [{_text(BLANK)}] }}  # codes, by its name; for a quantity, low and high"
+    return f"{name} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
+
+
+def _date_format(column: Column) -> str:
+    return "" if column.format is None else f", format = {_text(column.format or BLANK)}"
 
 
 def _silos(roles: Roles) -> list[str]:
@@ -188,8 +225,9 @@ HEAD = """\
 # Whatever is read off the rows would enter the model without noise, and no ε pays for it.
 #
 #   a number:    age = {{ low = 0, high = 110 }}               beyond its bounds, a value counts as the bound
+#   a date:      born = {{ low = 1900-01-01, high = 2020-12-31 }}; otherwise written, e.g. format = "%d.%m.%Y"
 #   a name:      sex = {{ categories = ["f", "m"] }}           any other value is refused
-#   may be absent: add missing = 40 (number: what stands in for it) or missing = true (name)
+#   may be absent: add missing = 40 (number or date: what stands in for it) or missing = true (name)
 #   not wanted:  delete the line. Numbers that are codes take categories: {{ categories = [1, 2, 3] }}
 
 """

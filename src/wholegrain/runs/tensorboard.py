@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wholegrain.errors import SpecError
-from wholegrain.runs.observers import Observer, RoundDone, SiloDone, ignore
+from wholegrain.federation.round_record import RoundRecord
+from wholegrain.runs.observers import Observer, SiloAnswer, ignore
 
 
 @contextlib.contextmanager
@@ -18,11 +19,11 @@ def event_files(folder: Path | None) -> Iterator[Observer]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise SpecError("Event files need TensorBoard: install wholegrain[tensorboard].") from error
+        raise SpecError("Event files need TensorBoard: pip install 'wholegrain[tensorboard]'.") from error
     writer = SummaryWriter(str(folder))
 
-    def write(event: SiloDone | RoundDone) -> None:
-        if isinstance(event, RoundDone):
+    def write(event: SiloAnswer | RoundRecord) -> None:
+        if isinstance(event, RoundRecord):
             for name, value in _scalars(event):
                 writer.add_scalar(name, value, event.round + 1)
             writer.flush()
@@ -33,11 +34,9 @@ def event_files(folder: Path | None) -> Iterator[Observer]:
         writer.close()
 
 
-def _scalars(done: RoundDone) -> Iterator[tuple[str, float]]:
+def _scalars(done: RoundRecord) -> Iterator[tuple[str, float]]:
     for part, score in done.scores.items():
-        yield f"accuracy (not private)/{part}", score.accuracy
-        yield f"loss (not private)/{part}", score.loss
-        for name, value in score.further.items():
+        for name, value in {"loss": score.loss, **score.metrics}.items():
             yield f"{name} (not private)/{part}", value
     if math.isfinite(done.epsilon):
         yield "privacy/epsilon spent", done.epsilon

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
-from wholegrain.models.backbone import read_backbone
+from wholegrain.models.backbone import PublicStart, read_backbone
 from wholegrain.models.trainable_part import split_model, train_head, train_low_rank
 from wholegrain.runs.spec import FederationSpec, ModelSpec, RunSpec
 from wholegrain.silo.training import Silo, apply_view
@@ -33,7 +32,7 @@ class TrainedModel:
     model: nn.Module
     frozen: nn.Module | None
     trained: nn.Module
-    public: Mapping[str, Any]
+    public: PublicStart | None = None
 
     def silos(self, silos: Mapping[str, Silo]) -> dict[str, Silo]:
         """Silos whose items are shown to the trained part as the frozen one sees them.
@@ -42,7 +41,7 @@ class TrainedModel:
         """
         return {name: replace(silo, view=self.frozen) for name, silo in silos.items()}
 
-    def seen(self, data: SubjectData) -> SubjectData:
+    def apply_frozen(self, data: SubjectData) -> SubjectData:
         """Items as the trained part sees them."""
         if self.frozen is None:
             return data
@@ -50,27 +49,27 @@ class TrainedModel:
         return SubjectData(np.ascontiguousarray(inputs), data.targets, data.subjects)
 
 
-def build_trained_model(spec: ModelSpec, features: int, classes: int, seed: int) -> TrainedModel:
+def build_trained_model(spec: ModelSpec, features: int, outputs: int, seed: int) -> TrainedModel:
     """The learner that a spec asks for."""
-    model = model_catalog.build(spec.name, features, classes, seed, spec.options)
+    model = model_catalog.build(spec.name, features, outputs, seed, spec.options)
     if spec.start is None:
         if spec.train != "all":
             raise SpecError(f"model.train = '{spec.train}' needs model.start: without it, what is frozen is random.")
-        return TrainedModel(model, None, model, {})
+        return TrainedModel(model, None, model)
     backbone = read_backbone(Path(spec.start))
     backbone.load_into(model, spec.name)
     if spec.train == "head":
         train_head(model)
     elif spec.train == "low_rank":
         train_low_rank(model, spec.rank, seed)
-    public = {
-        "digest": backbone.digest,
-        "train": spec.train,
-        "rank": spec.rank if spec.train == "low_rank" else None,
-        "trained_parameters": Layout.of(model).size,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "backbone": dict(backbone.facts),
-    }
+    public = PublicStart(
+        digest=backbone.digest,
+        train=spec.train,
+        rank=spec.rank if spec.train == "low_rank" else None,
+        trained_parameters=Layout.of(model).size,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        backbone=dict(backbone.facts),
+    )
     return TrainedModel(model, *split_model(model), public)
 
 
@@ -79,9 +78,9 @@ def federation_model(spec: RunSpec, federation: FederationSpec) -> TrainedModel:
     features = math.prod(federation.shape)
     if features > MOST_FEATURES:
         raise SpecError(f"federation.shape says {features:,} numbers for an item; {MOST_FEATURES:,} are the most.")
-    return build_trained_model(spec.model, features, federation.classes, spec.seed)
+    return build_trained_model(spec.model, features, federation.task.outputs, spec.seed)
 
 
 def own_model(model: nn.Module) -> TrainedModel:
     """The caller's own module, trained as it is."""
-    return TrainedModel(model_catalog.check_model(model), *split_model(model), {})
+    return TrainedModel(model_catalog.check_model(model), *split_model(model))

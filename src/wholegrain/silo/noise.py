@@ -27,6 +27,10 @@ class NoiseStream(Protocol):
         """
         ...
 
+    def add_steps_to(self, total: Tensor, multiplier: float, clip_norm: float, step: float) -> None:
+        """The same on a public grid: the sum, in double precision, becomes a whole number of steps, in place."""
+        ...
+
 
 class NoiseSource(Protocol):
     """Independent noise and coins for each silo and round."""
@@ -111,6 +115,11 @@ class _Twister:
             return
         for part in torch.split(total, BLOCK):
             part.add_(some[: part.shape[0]].normal_(0, std, generator=self._generator).to(total.dtype))
+
+    def add_steps_to(self, total: Tensor, multiplier: float, clip_norm: float, step: float) -> None:
+        """The same noise, rounded to the grid together with the sum."""
+        self.add_to(total, multiplier, clip_norm)
+        total.div_(step).round_()
 
 
 def _seed_generator(seed: int) -> torch.Generator:

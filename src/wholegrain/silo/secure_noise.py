@@ -125,6 +125,14 @@ class GridNoise:
         if _check.non_negative("noise_multiplier", multiplier) == 0 or total.numel() == 0:
             return
         step = grid(least_norm or clip_norm, total.numel())
+        self.add_steps_to(total, multiplier, clip_norm, step)
+        total.mul_(step)
+
+    def add_steps_to(self, total: Tensor, multiplier: float, clip_norm: float, step: float) -> None:
+        """Replace a sum by whole steps of a grid and add the next noise, in place.
+
+        Private: `total`, as in `add_to`.
+        """
         std = multiplier * clip_norm * (1 + SLACK) * (1 + MARGIN) / step
         if not std <= MOST_STD:
             raise SpecError(f"noise_multiplier = {multiplier:g} is too large for {total.numel():,} parameters.")
@@ -133,7 +141,7 @@ class GridNoise:
         with torch.inference_mode():
             for part in torch.split(total, size):
                 snap(part, step)
-                part.copy_(self._noise.draw(std)[: part.numel()].add_(part).mul_(step))
+                part.copy_(self._noise.draw(std)[: part.numel()].add_(part))
 
 
 @lru_cache

@@ -1,6 +1,5 @@
 """T steps in one silo: draw, clip and pool, add noise, move. Nothing else touches a silo's data in a run."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +17,7 @@ from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
-from wholegrain.silo.private_step import release
+from wholegrain.silo.private_step import release, release_to_sum
 
 CHUNK = 64
 """Items that a view is computed for at once: always as many, so that an item's features do not depend on the others."""
@@ -107,33 +106,64 @@ class Trainer:
         Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
         """
         vector = vector.clone()
-        draws = self.noise.coins(round, silo.facts.name)
-        noise = self.noise.stream(round, silo.facts.name)
-        public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
+        local = LocalSteps(self.clipped_sum, self.noise, silo, policy, round)
         for _ in range(steps):
-            batch = policy.sampling.draw(silo.data.roster, draws)
-            total = self._pooled(silo, batch, policy, vector, public)
-            if not self.noise.repeats:
-                # One format, whichever way the sum came about: what is rounded later must not tell which it was.
-                total = total.double()
-            vector.sub_(release(total, batch, policy, noise).to(vector.dtype), alpha=self.learning_rate)
+            vector.sub_(local.gradient(vector), alpha=self.learning_rate)
         return vector
 
-    def _pooled(
-        self, silo: Silo, batch: Batch, policy: Policy, vector: Tensor, public: tuple[float, float, int]
-    ) -> Tensor:
+    def add_to_sum(self, silo: Silo, policy: Policy, vector: Tensor, round: int) -> Tensor:
+        """One step's part of a secure sum, in whole steps of the public grid [parameter].
+
+        Private: the result; masked, it may leave the silo.
+        """
+        return LocalSteps(self.clipped_sum, self.noise, silo, policy, round).part_of_sum(vector)
+
+
+class LocalSteps:
+    """The steps of one silo in one round: each draws a batch, pools its clipped gradients and adds noise.
+
+    Guarantee: `gradient` is one release of the policy's step, wherever the parameters come from, as long as they tell
+    no more of the silo's data than earlier releases did.
+    """
+
+    def __init__(self, clipped_sum: ClippedSum, noise: NoiseSource, silo: Silo, policy: Policy, round: int) -> None:
+        """Coins and noise are those of the silo in this round."""
+        self._sum, self._repeats, self._silo, self._policy = clipped_sum, noise.repeats, silo, policy
+        self._draws = noise.coins(round, silo.facts.name)
+        self._noise = noise.stream(round, silo.facts.name)
+        self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
+
+    def gradient(self, vector: Tensor) -> Tensor:
+        """The noisy mean gradient of the next step, at these parameters."""
+        batch = self._policy.sampling.draw(self._silo.data.roster, self._draws)
+        total = self._pooled(batch, vector)
+        if not self._repeats:
+            # One format, whichever way the sum came about: what is rounded later must not tell which it was.
+            total = total.double()
+        return release(total, batch, self._policy, self._noise).to(vector.dtype)
+
+    def part_of_sum(self, vector: Tensor) -> Tensor:
+        """The silo's part of a secure sum of the next step, in whole steps of the public grid.
+
+        Private: the result; masked, it may leave the silo.
+        """
+        batch = self._policy.sampling.draw(self._silo.data.roster, self._draws)
+        return release_to_sum(self._pooled(batch, vector).double(), batch, self._policy, self._noise)
+
+    def _pooled(self, batch: Batch, vector: Tensor) -> Tensor:
+        silo, policy = self._silo, self._policy
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
         inputs, targets = values(silo.inputs[items]), silo.targets[items]
-        buckets = Buckets(silo.numbers, batch.items, *public)
+        buckets = Buckets(silo.numbers, batch.items, *self._public)
         if not policy.by_span:
-            return self.clipped_sum(vector, inputs, targets, groups, policy.clip, buckets).total
+            return self._sum(vector, inputs, targets, groups, policy.clip, buckets).total
         if silo.spans is None:
             raise SpecError(f"The silo '{silo.facts.name}' does not know in how many others its subjects are.")
         total = torch.zeros_like(vector, dtype=torch.float64)
         spans = silo.spans[batch.items]
         # Subjects of one span have one clip norm.
         for span in np.unique(spans).tolist():
-            own, clip = torch.from_numpy(spans == span), replace(policy.clip, norm=policy.clip.norm / math.sqrt(span))
+            own, clip = torch.from_numpy(spans == span), replace(policy.clip, norm=policy.norm_for(span))
             some = replace(buckets, items=batch.items[spans == span])
-            total += self.clipped_sum(vector, inputs[own], targets[own], groups[own], clip, some).total
+            total += self._sum(vector, inputs[own], targets[own], groups[own], clip, some).total
         return total

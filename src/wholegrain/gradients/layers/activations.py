@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.layers.base import Gradients, Needed, Outward, Space, Unsupported
+from wholegrain.gradients.layers.base import Gradients, Needed, Outward, RuleError, Space
 
 aten = torch.ops.aten
 
@@ -76,7 +76,7 @@ class MaxPool:
 
     def __init__(self, module: nn.MaxPool2d) -> None:
         if module.return_indices:
-            raise Unsupported("it returns indices")
+            raise RuleError("it returns indices")
         stride = module.stride or module.kernel_size
         sizes = (module.kernel_size, stride, module.padding, module.dilation)
         self._window = (*map(_pair, sizes), module.ceil_mode)

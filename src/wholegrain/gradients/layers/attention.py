@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from wholegrain.gradients.bookkeeping import Slot
-from wholegrain.gradients.layers.base import ModuleSlots, Unsupported
+from wholegrain.gradients.layers.base import ModuleSlots, RuleError
 from wholegrain.gradients.layers.linear import LinearLayer
+from wholegrain.gradients.parameters import Slot
 
 Apply = Callable[..., Any]
 
@@ -19,9 +19,9 @@ class Attention:
 
     def __init__(self, module: nn.MultiheadAttention, owned: ModuleSlots) -> None:
         if module.bias_k is not None or module.add_zero_attn:
-            raise Unsupported("it adds keys of its own (add_bias_kv, add_zero_attn)")
+            raise RuleError("it adds keys of its own (add_bias_kv, add_zero_attn)")
         if not module._qkv_same_embed_dim:
-            raise Unsupported("its keys or values have another width (kdim, vdim)")
+            raise RuleError("its keys or values have another width (kdim, vdim)")
         owned.require("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
         self._module, self._owned = module, owned
         width = module.embed_dim
@@ -57,8 +57,8 @@ class Attention:
             or query.shape[0 if module.batch_first else 1] != items
             or (is_causal and attn_mask is None)
         ):
-            raise Unsupported(f"its query has shape {list(query.shape)} for {items} items")
-        parts = [self._heads(part) for part in self._projected(apply, query, key, value)]
+            raise RuleError(f"its query has shape {list(query.shape)} for {items} items")
+        parts = [self._heads(part) for part in self._project(apply, query, key, value)]
         mask = self._mask(attn_mask, key_padding_mask, parts[0])
         weights: Tensor | None = None
         if need_weights:
@@ -84,19 +84,19 @@ class Attention:
 
         return LinearLayer(values, part("in_proj_weight"), part("in_proj_bias"))
 
-    def _projected(self, apply: Apply, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    def _project(self, apply: Apply, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Query, key and value [item, position, width], each after its map."""
         first = self._module.batch_first
 
-        def mapped(which: tuple[int, int], rows: Tensor) -> tuple[Tensor, ...]:
+        def project(which: tuple[int, int], rows: Tensor) -> tuple[Tensor, ...]:
             out: Tensor = apply(self._maps[which], rows if first else rows.transpose(0, 1))
             return out.chunk(which[1] - which[0], -1)
 
         if query is key and key is value:
-            return mapped((0, 3), query)
+            return project((0, 3), query)
         if key is value:
-            return mapped((0, 1), query) + mapped((1, 3), key)
-        return mapped((0, 1), query) + mapped((1, 2), key) + mapped((2, 3), value)
+            return project((0, 1), query) + project((1, 3), key)
+        return project((0, 1), query) + project((1, 2), key) + project((2, 3), value)
 
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.view(*rows.shape[:2], self._module.num_heads, -1).transpose(1, 2)

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.bookkeeping import Share, Slot
+from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
+from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.workspace import Workspace
 
 
@@ -25,7 +26,7 @@ class Space:
         """A buffer of this use; see Workspace.take."""
         return self.workspace.take((self.key, name), shape, like, zero)
 
-    def shared(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    def borrow(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A buffer that every use may overwrite: for what does not outlive a call."""
         return self.workspace.take(name, shape, like)
 
@@ -53,7 +54,7 @@ class Layer(Protocol):
         ...
 
 
-class Unsupported(Exception):  # noqa: N818 (a refusal that stays inside, and reads as one: raise Cannot)
+class RuleError(Exception):
     """A rule does not cover this use of its layer."""
 
 
@@ -71,7 +72,7 @@ class ModuleSlots:
         """Refuse parameters other than these: a module that was given others computes something else."""
         others = set(self.slots) - set(names)
         if others:
-            raise Unsupported(f"it has parameters that are not its own kind's: {', '.join(sorted(others))}")
+            raise RuleError(f"it has parameters that are not its own kind's: {', '.join(sorted(others))}")
 
 
 VECTOR = 16
@@ -106,7 +107,7 @@ def align_rows(space: Space, rows: Tensor) -> Tensor:
     if begins:
         return rows
     width = -(-rows.shape[1] // VECTOR) * VECTOR
-    buffer = space.shared(f"aligned {width}", (rows.shape[0], width), rows)[:, : rows.shape[1]]
+    buffer = space.borrow(f"aligned {width}", (rows.shape[0], width), rows)[:, : rows.shape[1]]
     return buffer.copy_(rows)
 
 
@@ -115,5 +116,5 @@ def by_item(rows: Tensor, items: int) -> Tensor:
     if rows.dim() == 2 and rows.shape[0] == items:
         return rows
     if rows.dim() < 2 or rows.shape[0] % items:
-        raise Unsupported(f"its input has shape {list(rows.shape)} for {items} items")
+        raise RuleError(f"its input has shape {list(rows.shape)} for {items} items")
     return rows.reshape(items, -1, rows.shape[-1])

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.bookkeeping import Rows, Slot
+from wholegrain.gradients.bookkeeping import Rows
 from wholegrain.gradients.clip_units import UnitRun, Units
-from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space, Unsupported, matrix_product
+from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, RuleError, Space, matrix_product
+from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.rounding import squared_norms
 
 # Values of patches gathered at a time: 2 MB of float32, so that the product finds them in the cache.
@@ -26,7 +27,7 @@ class ConvLayer:
 
     def __init__(self, module: nn.Conv1d | nn.Conv2d, owned: ModuleSlots) -> None:
         if module.padding_mode != "zeros":
-            raise Unsupported(f"its padding is '{module.padding_mode}'")
+            raise RuleError(f"its padding is '{module.padding_mode}'")
         owned.require("weight", "bias")
         self._module = module
         self._flat = isinstance(module, nn.Conv1d)
@@ -45,7 +46,7 @@ class ConvLayer:
         """The library's convolution, or one product where kernels are thin."""
         (x,) = inputs
         if x.dim() != (3 if self._flat else 4) or len(x) != space.items:
-            raise Unsupported(f"its input has shape {list(x.shape)} for {space.items} items")
+            raise RuleError(f"its input has shape {list(x.shape)} for {space.items} items")
         x = x[:, :, None] if self._flat else x
         if self._module.groups == 1 and self._kernel[0] * self._kernel[1] * x.shape[1] <= THIN:
             y = self._by_patches(space, x)
@@ -103,12 +104,12 @@ class ConvLayer:
             held.append((self._bias, bias))
             squares.append(squared_norms(bias))
         if self._weight:
-            formed, square = self._formed(space, x, last)
+            formed, square = self._form(space, x, last)
             held.append((self._weight, formed))
             squares.append(square)
         return Rows(held, self._fold, sum(squares[1:], squares[0]))
 
-    def _formed(self, space: Space, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    def _form(self, space: Space, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Each unit's gradient of the kernel, and its squared norm while it is in the cache."""
         groups, width = self._module.groups, last.shape[-1] // self._module.groups
         patches = _Patches(self, space, x)
@@ -178,7 +179,7 @@ class _Patches:
         shape = (stop - start, *self.places, groups, *layer._kernel, inner)
         strides = (item, row * down, column * across, inner, row * deep, column * broad, 1)
         seen = self._padded.as_strided(shape, strides, self._padded.storage_offset() + start * item)
-        gathered = self._space.shared("patches", shape, self._padded)
+        gathered = self._space.borrow("patches", shape, self._padded)
         gathered.copy_(seen)
         return gathered.view(stop - start, self.places[0] * self.places[1], self.values)
 
@@ -197,6 +198,6 @@ def _whole_padding(module: nn.Conv1d | nn.Conv2d) -> tuple[int, ...]:
             return (0,) * len(module.kernel_size)
         needs = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
         if any(need % 2 for need in needs):
-            raise Unsupported("its padding is not the same on both sides")
+            raise RuleError("its padding is not the same on both sides")
         return tuple(need // 2 for need in needs)
     return tuple(module.padding)

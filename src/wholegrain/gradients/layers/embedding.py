@@ -1,15 +1,17 @@
 """nn.Embedding: a table whose rows are looked up."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.bookkeeping import Lengths, Rows, Slot, chunks, unless_lost
+from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_lost
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
-from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space, Unsupported
+from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, RuleError, Space
+from wholegrain.gradients.parameter_sums import ParameterSums
+from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.rounding import LEAST, rounding_bound, squared_norms
 
 # Up to so many values, the gradients of all units are scattered into tables of their own.
@@ -21,9 +23,9 @@ class EmbeddingLayer:
 
     def __init__(self, module: nn.Embedding, owned: ModuleSlots) -> None:
         if module.max_norm is not None:
-            raise Unsupported("it changes its table while it is used (max_norm)")
+            raise RuleError("it changes its table while it is used (max_norm)")
         if module.scale_grad_by_freq:
-            raise Unsupported("it scales gradients by the batch's frequencies (scale_grad_by_freq)")
+            raise RuleError("it scales gradients by the batch's frequencies (scale_grad_by_freq)")
         owned.require("weight")
         self._module, self._slot = module, owned.slot("weight")
 
@@ -31,7 +33,7 @@ class EmbeddingLayer:
         """Look up."""
         (tokens,) = inputs
         if tokens.dim() < 1 or len(tokens) % space.items:
-            raise Unsupported(f"its input has shape {list(tokens.shape)} for {space.items} items")
+            raise RuleError(f"its input has shape {list(tokens.shape)} for {space.items} items")
         flat = tokens.reshape(-1)
         table = self._module.weight.data
         out = space.take("y", (len(flat), table.shape[1]), table)
@@ -69,7 +71,7 @@ class EmbeddingShare:
         most = max(self._positions(run.size) for run in units.runs)
         kind = self._outward.dtype
         off = rounding_bound(self._outward.shape[-1] + most, kind)
-        return unless_lost(torch.cat(squares), self.apart(units), off, rounding_bound(most, kind))
+        return distrust_lost(torch.cat(squares), self.apart(units), off, rounding_bound(most, kind))
 
     def _squares_of(self, run: UnitRun) -> Tensor:
         positions = self._positions(run.size)
@@ -98,7 +100,7 @@ class EmbeddingShare:
         """The gradients at all positions."""
         yield self._outward
 
-    def formed(self, run: UnitRun) -> Iterator[Tensor]:
+    def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
         """None."""
         yield from ()
 
@@ -109,10 +111,10 @@ class EmbeddingShare:
         count = chosen.stop - chosen.start
         yield self._slot, some.tables(Units.of_sizes(np.full(count, run.size)))
 
-    def add(self, units: Units, part: UnitRange, weights: Tensor, views: Mapping[str, Tensor]) -> None:
+    def add(self, units: Units, part: UnitRange, weights: Tensor, sums: ParameterSums) -> None:
         """One scatter into the table."""
         weighted = self._outward[part.items] * units.spread(weights)[part.items][:, None, None]
-        self._slot.of(views).index_add_(0, self._tokens[part.items].reshape(-1), weighted.flatten(0, 1))
+        sums.add_at(self._slot, self._tokens[part.items].reshape(-1), weighted.flatten(0, 1))
 
     def tables(self, units: Units) -> Tensor:
         """A table for each unit [unit, row, value]."""

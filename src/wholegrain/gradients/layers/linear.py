@@ -5,9 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from wholegrain.gradients.bookkeeping import Share, Slot
+from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space, by_item, matrix_product
+from wholegrain.gradients.parameters import Slot
 
 
 class LinearLayer:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.bookkeeping import Rows, Share
-from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space, Unsupported
+from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, RuleError, Space
 
 
 class LayerNormLayer:
@@ -20,7 +20,7 @@ class LayerNormLayer:
         """The library's, keeping mean and deviation."""
         (x,) = inputs
         if x.shape[0] != space.items or x.dim() <= len(self._module.normalized_shape):
-            raise Unsupported(f"its input has shape {list(x.shape)} for {space.items} items")
+            raise RuleError(f"its input has shape {list(x.shape)} for {space.items} items")
         weight, bias = _values(self._module)
         y, mean, deviation = torch.native_layer_norm(x, self._module.normalized_shape, weight, bias, self._module.eps)
         return y, (x, mean, deviation)
@@ -56,14 +56,14 @@ class GroupNormLayer:
     def of_instances(module: Any, owned: ModuleSlots) -> "GroupNormLayer":
         """The rule for an instance norm."""
         if module.track_running_stats:
-            raise Unsupported("it keeps running statistics")
+            raise RuleError("it keeps running statistics")
         return GroupNormLayer(module, owned, module.num_features, module.num_features)
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """The library's, keeping mean and deviation."""
         (x,) = inputs
         if x.dim() < 2 or tuple(x.shape[:2]) != (space.items, self._channels):
-            raise Unsupported(f"its input has shape {list(x.shape)} for {space.items} items")
+            raise RuleError(f"its input has shape {list(x.shape)} for {space.items} items")
         x = x.contiguous()
         weight, bias = _values(self._module)
         y, mean, deviation = torch.native_group_norm(x, weight, bias, *self._sizes(x), self._module.eps)
@@ -81,12 +81,12 @@ class GroupNormLayer:
                 g, x, mean, deviation, weight, *self._sizes(x), [True, False, False]
             )[0]
 
-        def normalised() -> Tensor:
+        def normalise() -> Tensor:
             apart = x.view(len(x), self._groups, -1)
             normal: Tensor = ((apart - mean[..., None]) * deviation[..., None]).view(x.shape)
             return normal
 
-        return (gx,), _rows(self._owned, space, g, normalised, tuple(range(2, x.dim())))
+        return (gx,), _rows(self._owned, space, g, normalise, tuple(range(2, x.dim())))
 
     def _sizes(self, x: Tensor) -> tuple[int, int, int, int]:
         return len(x), self._channels, x[0, 0].numel(), self._groups

@@ -17,8 +17,8 @@ from wholegrain.gradients.layers.base import (
     ModuleSlots,
     Needed,
     Outward,
+    RuleError,
     Space,
-    Unsupported,
     align_rows,
     matrix_product,
 )
@@ -40,7 +40,7 @@ class _Cell:
         return parameter
 
     @property
-    def biased(self) -> bool:
+    def has_bias(self) -> bool:
         """Whether there are biases."""
         return bool(self._module.bias)
 
@@ -54,7 +54,7 @@ class LSTMCell(_Cell):
         times, items, _ = x.shape
         hidden = h.shape[1]
         gates = space.take("gates", (times, items, 4 * hidden), x)
-        bias = self.value("bias_ih") + self.value("bias_hh") if self.biased else x.new_zeros(4 * hidden)
+        bias = self.value("bias_ih") + self.value("bias_hh") if self.has_bias else x.new_zeros(4 * hidden)
         matrix_product(space, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), bias, gates.view(-1, 4 * hidden))
         outs = space.take("h", (times + 1, items, hidden), x)
         cells = space.take("c", (times + 1, items, hidden), x)
@@ -89,7 +89,7 @@ class LSTMCell(_Cell):
         back = space.take("dh", (items, hidden), gates)
         cell = torch.zeros_like(back) if dc is None else dc.clone()
         for t in range(times - 1, -1, -1):
-            dh = _arriving(dy, dh, t, back)
+            dh = _receive(dy, dh, t, back)
             cell.addcmul_(dh, reach[t])
             step = delta[t]
             step[:, : 3 * hidden].view(items, 3, hidden).mul_(cell[:, None])
@@ -114,13 +114,13 @@ class GRUCell(_Cell):
         times, items, _ = x.shape
         hidden = h.shape[1]
         gates = space.take("gates", (times, items, 3 * hidden), x)
-        bias = self.value("bias_ih") if self.biased else x.new_zeros(3 * hidden)
+        bias = self.value("bias_ih") if self.has_bias else x.new_zeros(3 * hidden)
         matrix_product(space, x.reshape(-1, x.shape[2]), self.value("weight_ih").t(), bias, gates.view(-1, 3 * hidden))
         outs = space.take("h", (times + 1, items, hidden), x)
         scaled = space.take("recurrent n", (times, items, hidden), x)
         outs[0] = h
         weight = self.value("weight_hh").t()
-        bias = self.value("bias_hh") if self.biased else bias.new_zeros(3 * hidden)
+        bias = self.value("bias_hh") if self.has_bias else bias.new_zeros(3 * hidden)
         inner = space.take("product", (items, 3 * hidden), x)
         for gate, before, after, apart in zip(
             gates.unbind(), outs.unbind(), outs[1:].unbind(), scaled.unbind(), strict=False
@@ -143,7 +143,7 @@ class GRUCell(_Cell):
         weight = self.value("weight_hh")
         back = space.take("dh", (items, hidden), gates)
         for t in range(times - 1, -1, -1):
-            dh = _arriving(dy, dh, t, back)
+            dh = _receive(dy, dh, t, back)
             (r, z, n), (dr, dz, dn) = torch.split(gates[t], hidden, 1), torch.split(delta[t], hidden, 1)
             torch.addcmul(dh, dh, z, value=-1, out=dn)
             torch.addcmul(dn, dn * n, n, value=-1, out=dn)
@@ -172,7 +172,7 @@ class Recurrent:
 
     def __init__(self, module: nn.LSTM | nn.GRU, owned: ModuleSlots) -> None:
         if module.proj_size:
-            raise Unsupported("it projects its outputs (proj_size)")
+            raise RuleError("it projects its outputs (proj_size)")
         owned.require(*module._flat_weights_names)
         self._module = module
         self._ways = 2 if module.bidirectional else 1
@@ -184,7 +184,7 @@ class Recurrent:
         """What the module's own forward returns."""
         module = self._module
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[0 if module.batch_first else 1] != items:
-            raise Unsupported("its input is not a batch of sequences of one length")
+            raise RuleError("its input is not a batch of sequences of one length")
         rows = (x.transpose(0, 1) if module.batch_first else x).contiguous()
         begins = self._beginnings(rows, hx)
         ends = []
@@ -209,7 +209,7 @@ class Recurrent:
         return tuple(hx) if states > 1 else (hx,)
 
 
-def _arriving(dy: Tensor | None, dh: Tensor | None, t: int, like: Tensor) -> Tensor:
+def _receive(dy: Tensor | None, dh: Tensor | None, t: int, like: Tensor) -> Tensor:
     """The gradient of the output at time t: from above, and from the time after it."""
     if dh is None:
         return torch.zeros_like(like) if dy is None else dy[t]

@@ -14,7 +14,8 @@ const ground = () => {
 };
 const draw = async () => {
   for (const place of document.querySelectorAll("[data-chart]")) {
-    const options = { actions: { export: true, source: false, compiled: false, editor: false }, renderer: "svg", config: ground() };
+    // ast: expressions are interpreted, because the policy of the page lets no text become code.
+    const options = { actions: { export: true, source: false, compiled: false, editor: false }, renderer: "svg", ast: true, config: ground() };
     await window.vegaEmbed(place, charts[place.dataset.chart], options);
   }
   document.documentElement.dataset.drawn = "yes";

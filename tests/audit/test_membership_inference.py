@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wholegrain.audit.membership import auc, measure_attack, membership, split_members, true_positive_rate
+from wholegrain.audit.membership_inference import auc, measure_attack, membership, split_members, true_positive_rate
 from wholegrain.audit.roc_figure import write_figure
 from wholegrain.data.clinics import clinics
 from wholegrain.data.subjects import SubjectData

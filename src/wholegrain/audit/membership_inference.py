@@ -185,15 +185,22 @@ def _losses(prepared: PreparedRun, vector: Tensor, data: SubjectData) -> Iterato
     targets = torch.from_numpy(data.targets)
     with torch.no_grad():
         for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
-            losses = cross_entropy(call(prepared.model, layout, vector, values(x)), y, reduction="none")
+            losses = _each(prepared, call(prepared.model, layout, vector, values(x)), y)
             yield losses.nan_to_num(1e6, 1e6).to(torch.float64).numpy()
+
+
+def _each(prepared: PreparedRun, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each item [item]: one call where the loss is the usual one of classes, else one for each."""
+    if prepared.loss is cross_entropy:
+        return cross_entropy(outputs, targets, reduction="none")
+    return torch.stack([prepared.loss(outputs[k : k + 1], targets[k : k + 1]) for k in range(len(targets))])
 
 
 def _part(dataset: Dataset, index: NDArray[np.int64]) -> Dataset:
     return Dataset(
         name=dataset.name,
         data=dataset.data.take(index),
-        classes=dataset.classes,
+        task=dataset.task,
         silos=None if dataset.silos is None else dataset.silos[index],
         items_per_subject=dataset.items_per_subject,
     )

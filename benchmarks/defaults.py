@@ -1,0 +1,204 @@
+"""What a run reaches when nothing is set but ε, δ and the table, beside a constant answer and scikit-learn.
+
+Run: python benchmarks/defaults.py [--only nlswork …] [--seeds 0 1 2]
+Then: python benchmarks/defaults.py --table
+
+Everybody is scored on the same held-out people, and trained on the same rows: those that are left after the hold-out
+and K. FedAvg is tuned on a further fifth of the people. Results are kept in benchmarks/defaults.jsonl with commit and
+seconds; what is there is not run again.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+
+import record
+from default_tables import TABLES, Tree
+from wholegrain.data.dataset import Dataset
+from wholegrain.runs.optimise_spec import optimise
+from wholegrain.runs.runner import PreparedRun, execute, open_guard, prepare
+from wholegrain.runs.spec import RunSpec
+
+RESULTS = record.ROOT / "benchmarks" / "defaults.jsonl"
+EPSILONS, SEEDS, DELTA = (4.0, 1.0), (0, 1, 2), 1e-5
+RATES, LENGTHS = (0.3, 1.0, 3.0), (100, 400)
+"""FedAvg's grid: learning rates as multiples of the default, and rounds."""
+COLUMNS = (
+    ("constant", None), ("logistic regression", None), ("gradient boosting", None), ("fedavg", None),
+    ("fedavg tuned", None), ("subject_dp", 4.0), ("subject_dp planned", 4.0), ("subject_dp", 1.0),
+    ("subject_dp planned", 1.0),
+)  # fmt: skip
+Probabilities = NDArray[np.float64]
+
+
+def base(name: str, seed: int, policy: str, epsilon: float | None = None, validation: float = 0.0) -> Tree:
+    """Nothing but the table, the silos and the budget."""
+    return {
+        "seed": seed,
+        "silos": dict(TABLES[name].silos),
+        "policy": {"name": policy},
+        "privacy": {"epsilon": epsilon, "delta": DELTA} if epsilon else {},
+        "evaluation": {"validation": validation},
+    }
+
+
+def played(tree: Tree | RunSpec, dataset: Dataset) -> tuple[PreparedRun, Any]:
+    prepared = prepare(tree if isinstance(tree, RunSpec) else RunSpec.of(tree), dataset=dataset)
+    with open_guard(prepared, "benchmark") as guard:
+        return prepared, execute(prepared, guard)
+
+
+def probabilities(prepared: PreparedRun, run: Any) -> Probabilities:
+    with torch.no_grad():
+        outputs = run.model(torch.from_numpy(prepared.scored["test"].inputs))
+    return torch.softmax(outputs.double(), 1).numpy()
+
+
+def settings(spec: RunSpec) -> Tree:
+    return {
+        "rounds": spec.rounds.count, "learning_rate": spec.rounds.learning_rate, "clip_norm": spec.policy.clip_norm,
+        "pool": spec.policy.pool, "policy": spec.policy.name, "rate": spec.policy.rate,
+    }  # fmt: skip
+
+
+def by_default(
+    name: str, seed: int, policy: str, epsilon: float | None, dataset: Dataset
+) -> tuple[Probabilities, Tree]:
+    prepared, run = played(base(name, seed, policy, epsilon), dataset)
+    return probabilities(prepared, run), settings(prepared.spec)
+
+
+def planned(name: str, seed: int, epsilon: float, dataset: Dataset) -> tuple[Probabilities, Tree]:
+    """What `plan --optimise` writes, with every policy to choose from."""
+    choice = optimise(RunSpec.of(base(name, seed, "subject_dp", epsilon)), dataset=dataset)
+    prepared, run = played(choice.spec, dataset)
+    return probabilities(prepared, run), settings(prepared.spec)
+
+
+def tuned(name: str, seed: int, dataset: Dataset) -> tuple[Probabilities, Tree]:
+    """The best of a grid on people who are neither trained on nor tested."""
+    usual = prepare(RunSpec.of(base(name, seed, "fedavg")), dataset=dataset).spec
+    found: dict[tuple[float, int], float] = {}
+    for rate in RATES:
+        for length in LENGTHS:
+            tree = fedavg(usual, rate, length, 0.2)
+            found[rate, length] = played(tree, dataset)[1].scores["validation"].accuracy
+    best = max(found, key=lambda each: found[each])
+    prepared, run = played(fedavg(usual, *best, 0.0), dataset)
+    return probabilities(prepared, run), settings(prepared.spec)
+
+
+def fedavg(usual: RunSpec, rate: float, length: int, validation: float) -> RunSpec:
+    tree = usual.model_dump()
+    tree["rounds"] |= {"count": length, "learning_rate": usual.rounds.learning_rate * rate}
+    tree["evaluation"] |= {"validation": validation}
+    return RunSpec.of(tree)
+
+
+def baseline(make: Callable[[], Any], prepared: PreparedRun) -> Probabilities:
+    inputs = np.concatenate([silo.data.inputs for silo in prepared.silos.values()])
+    targets = np.concatenate([silo.data.targets for silo in prepared.silos.values()])
+    return np.asarray(make().fit(inputs, targets).predict_proba(prepared.scored["test"].inputs))
+
+
+def constant(prepared: PreparedRun) -> Probabilities:
+    targets = np.concatenate([silo.data.targets for silo in prepared.silos.values()])
+    shares = np.bincount(targets, minlength=2) / len(targets)
+    return np.tile(shares, (len(prepared.scored["test"].targets), 1))
+
+
+BASELINES: Mapping[str, Callable[[PreparedRun], Probabilities]] = {
+    "constant": constant,
+    "logistic regression": lambda ready: baseline(lambda: LogisticRegression(max_iter=1000), ready),
+    "gradient boosting": lambda ready: baseline(lambda: HistGradientBoostingClassifier(random_state=0), ready),
+}
+
+
+def scores(targets: NDArray[np.int64], found: Probabilities) -> Tree:
+    return {
+        "accuracy": float((found.argmax(1) == targets).mean()),
+        "auc": float(roc_auc_score(targets, found[:, 1])),
+        "log_loss": float(log_loss(targets, found)),
+    }
+
+
+def measure(name: str, method: str, epsilon: float | None, seed: int, dataset: Dataset) -> Tree:
+    plain = prepare(RunSpec.of(base(name, seed, "fedavg")), dataset=dataset)
+    start, chosen = time.perf_counter(), Tree()
+    if method in BASELINES:
+        found = BASELINES[method](plain)
+    elif method == "fedavg tuned":
+        found, chosen = tuned(name, seed, dataset)
+    elif method == "subject_dp planned":
+        found, chosen = planned(name, seed, epsilon or 0.0, dataset)
+    else:
+        found, chosen = by_default(name, seed, method, epsilon, dataset)
+    seconds = round(time.perf_counter() - start, 1)
+    row = {"data": name, "method": method, "epsilon": epsilon, "seed": seed}
+    return row | scores(plain.scored["test"].targets, found) | {
+        "seconds": seconds, "settings": chosen, "commit": record.circumstances("wall")["commit"],
+    }  # fmt: skip
+
+
+def read(path: Path) -> list[Tree]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def key(row: Tree) -> tuple[Any, ...]:
+    return row["data"], row["method"], row["epsilon"], row["seed"]
+
+
+def run(names: list[str], seeds: list[int], path: Path) -> None:
+    done = {key(row) for row in read(path)}
+    for seed in seeds:
+        for name in names:
+            missing = [(method, epsilon) for method, epsilon in COLUMNS if (name, method, epsilon, seed) not in done]
+            if not missing:
+                continue
+            dataset = TABLES[name].load()
+            for method, epsilon in missing:
+                row = measure(name, method, epsilon, seed, dataset)
+                with path.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(json.dumps(row), flush=True)
+
+
+def lines(rows: list[Tree]) -> Iterator[list[str]]:
+    for name in TABLES:
+        for what, factor, digits in (("accuracy", 100, 1), ("auc", 100, 1), ("log_loss", 1, 3)):
+            cells = []
+            for method, epsilon in COLUMNS:
+                values = [factor * row[what] for row in rows if key(row)[:3] == (name, method, epsilon)]
+                count = "" if len(values) == len(SEEDS) else f" ({len(values)})"
+                cells.append(f"{statistics.mean(values):.{digits}f}{count}" if values else "–")
+            if set(cells) != {"–"}:
+                yield [name, what.replace("_", " "), *cells]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", nargs="+", default=list(TABLES), choices=list(TABLES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="print what was found, and run nothing")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if not given.table:
+        run(given.only, given.seeds, given.results)
+    heads = ["table", "score", *(m if e is None else f"{m}, ε = {e:g}" for m, e in COLUMNS)]
+    print(record.table(heads, lines(read(given.results)), markdown=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,364 @@
+"""One simulated federation: a server, up to three silos, a stretch of faults, and then calm weather to the end."""
+
+import logging
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from simulation import pieces
+from simulation.disk import mortal
+from simulation.network import Network, SimulatedGrid, Weather
+from simulation.oracle import LedgerView, Oracle, SiloWatch, Violation, most_information, require
+from simulation.world import Crash, Machine, Process, World
+from wholegrain.deploy.client import answer
+from wholegrain.deploy.server import serve
+from wholegrain.engines import wire
+from wholegrain.errors import BudgetError, LedgerError
+from wholegrain.federation.rounds import digest
+from wholegrain.runs.accounts import release_ledger
+
+MEMORY = Path("/dev/shm")
+CALM = 60.0
+"""Seconds of virtual time after which nothing goes wrong any more."""
+
+END = 1000.0
+"""By then every federation must have come to its end: 4 rounds at 10 s of patience, and a restart or two."""
+
+SHARE_OF_GAUSSIANS = 1 / 3
+"""Of δ: what a silo's filter has for Gaussian steps, so that a refusal can be told to be due."""
+
+GRID_ERROR = 0.04
+"""By how much the program's price of Σ steps/σ² may be too high: it computes on a grid, and rounds up."""
+
+
+@dataclass(eq=False)
+class Silo:
+    """A silo's machine, and the process (sometimes two) on it."""
+
+    name: str
+    machine: Machine
+    epsilon: float
+    noise: str
+    processes: list[Process] = field(default_factory=list)
+    node: int | None = None
+    kept: dict[Path, bytes] | None = None
+    """The files of its ledger as they were, while an older copy is in their place."""
+
+    @property
+    def ledger(self) -> Path:
+        return self.machine.state / "ledger.sqlite"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a seed led to."""
+
+    seed: int
+    happened: Counter[str]
+    violation: str | None
+
+
+class Federation:
+    """Everything of one seed."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.world = World(seed, folder)
+        draws = self.draws = self.world.draws
+        self.calm = False
+        faults = draws.choice(["network", "crashes", "all", "all"])
+        bad = faults != "crashes"
+        self.weather = Weather(*(bad * draws.choice([0, p]) for p in (0.15, 0.15, 0.3, 0.05)))
+        self.crashes = 0 if faults == "network" else draws.randint(1, 6)
+        self.network = Network(self.world, self.weather)
+        self.oracle = Oracle(self.world)
+        self.noise = "seeded" if draws.random() < 0.15 else "secure"
+        self.sources = count()
+        size = draws.randint(1, 3)
+        self.silos = {name: self._silo(name) for name in pieces.NAMES[:size]}
+        self.server = Machine("server", folder / "server")
+        self.spec = pieces.spec(
+            size, draws.randint(2, 4), draws.randint(1, 2), self.noise, draws.choice(["tight", "shared", "none"]),
+            draws.choice([1, 1, 2]),
+        )  # fmt: skip
+        self.finished: Any = None
+        self.last_error: Exception | None = None
+        self.refused_for_lack = False
+
+    def _silo(self, name: str) -> Silo:
+        pieces.template(name, self.noise)  # now, before time and chance are the world's
+        machine = Machine(name, self.world.folder / name)
+        epsilon = self.draws.choice([1.0, 2.0, 3.0, 20.0])
+        noise = self.noise
+        silo = Silo(name, machine, epsilon, noise)
+        most = (most_information(epsilon, pieces.DELTA * share) for share in (1, SHARE_OF_GAUSSIANS))
+        self.oracle.silos[name] = SiloWatch(LedgerView(silo.ledger), *most, noise == "secure")
+        return silo
+
+    # The whole story.
+
+    def play(self) -> Counter[str]:
+        """To the end; a violation is raised."""
+        with pieces.virtual(self.world, self._on_read), mortal(self.world):
+            try:
+                self._play()
+            finally:
+                self._stop()
+        return self.world.happened
+
+    def _play(self) -> None:
+        self.world.after_event = self._look_again
+        for silo in self.silos.values():
+            self._start_silo(silo)
+            if self.draws.random() < 0.2:
+                self._start_silo(silo)  # twice by mistake, on one ledger
+                self.weather.double = 0.5
+        self._start_server(self.server.folder / "run")
+        self._plan_mischief()
+        self.world.later(CALM, self._calm_down)
+        self._require_end(self.world.run(lambda: self.calm and self.finished is not None, END))
+        self.oracle.look()
+
+    def _look_again(self) -> None:
+        """After every event: at the ledgers that were written in it."""
+        for silo in self.silos.values():
+            if silo.machine.changed:
+                silo.machine.changed = False
+                self.oracle.silos[silo.name].require_within()
+        if self.server.changed:
+            self.server.changed = False
+            for view in self.oracle.servers.values():
+                view.look()
+
+    def _plan_mischief(self) -> None:
+        if self.draws.random() < 0.3:
+            other = self.draws.choice(["run", "second"])
+            self.world.later(self.draws.random() * CALM, lambda: self._start_server(self.server.folder / other, True))
+        for silo in self.silos.values():
+            if self.draws.random() < 0.25:
+                self.world.later(self.draws.random() * CALM, lambda silo=silo: self._roll_back(silo))
+        for machine in (self.server, *(silo.machine for silo in self.silos.values())):
+            if self.draws.random() < 0.5:
+                self.world.later(self.draws.random() * CALM, lambda machine=machine: self._set_clock(machine))
+        for _ in range(self.crashes and self.draws.randint(0, 2)):
+            self.world.later(self.draws.random() * CALM, self._kill_somebody)
+
+    def _calm_down(self) -> None:
+        self.calm = True
+        self.weather.calm()
+        for machine in (self.server, *(silo.machine for silo in self.silos.values())):
+            for process in machine.processes:
+                process.crash_at = None
+        for silo in self.silos.values():
+            self._put_back(silo)
+            if not silo.processes:
+                self._start_silo(silo)
+        if not self.server.processes and self.finished is None:
+            self._start_server(self.server.folder / "run")
+
+    def _stop(self) -> None:
+        for machine in (self.server, *(silo.machine for silo in self.silos.values())):
+            for process in list(machine.processes):
+                self.world.kill(process)
+
+    def _require_end(self, ended: bool) -> None:
+        """Faults are over: the run is done, or a budget is."""
+        require(ended, f"the run has not come to an end by {self.world.now:.0f} s; {self.last_error}")
+        if isinstance(self.finished, Exception):
+            lack = self.refused_for_lack or isinstance(self.finished, BudgetError)
+            require(lack, f"the run ends with: {self.finished}")
+            self.world.happened["federations ended by a budget"] += 1
+        else:
+            self.world.happened["federations finished"] += 1
+
+    # Mischief.
+
+    def _kill_somebody(self) -> None:
+        there = [p for m in (self.server, *(s.machine for s in self.silos.values())) for p in m.processes]
+        if there and not self.calm:
+            self.world.happened["kills while waiting"] += 1
+            self.world.kill(self.draws.choice(there))
+
+    def _set_clock(self, machine: Machine) -> None:
+        machine.skew += self.draws.uniform(-1e7, 1e7)
+        self.world.happened["clocks set"] += 1
+
+    def _roll_back(self, silo: Silo) -> None:
+        """The operator stops the silo, puts an older copy of its ledger in place, and starts it again."""
+        files = [silo.ledger, silo.ledger.with_name(f"{silo.ledger.name}.heads")]
+        if self.calm or silo.kept is not None or not all(file.exists() for file in files):
+            return
+        older = {file: file.read_bytes() for file in (files[:1] if self.draws.random() < 0.5 else files)}
+
+        def put_in_place() -> None:
+            if self.calm or silo.kept is not None:
+                return
+            if older[silo.ledger] == silo.ledger.read_bytes():
+                return
+            for process in silo.processes:
+                self.world.kill(process)
+            silo.kept = {file: file.read_bytes() for file in files}
+            for file, content in older.items():
+                file.write_bytes(content)
+            self.oracle.silos[silo.name].ledger.away = True
+            self.world.happened["ledgers rolled back"] += 1
+
+        self.world.later(self.draws.uniform(1, 15), put_in_place)
+
+    def _put_back(self, silo: Silo) -> None:
+        """Nobody exchanges files under a process that has them open."""
+        for process in list(silo.processes) if silo.kept is not None else ():
+            self.world.kill(process)
+        for file, content in (silo.kept or {}).items():
+            file.write_bytes(content)
+        silo.kept = None
+        self.oracle.silos[silo.name].ledger.away = False
+
+    def _arm(self, process: Process) -> None:
+        if self.crashes and not self.calm and self.draws.random() < 0.7:
+            self.crashes -= 1
+            process.crash_at = int(self.draws.expovariate(1 / 40))
+            process.power_cut = self.draws.random() < 0.5
+
+    # Silos.
+
+    def _start_silo(self, silo: Silo) -> None:
+        process = self.world.start(silo.name, silo.machine, lambda: self._serve_tasks(silo))
+        self._arm(process)
+        silo.processes.append(process)
+
+        def ended(found: Any) -> None:
+            if process in silo.processes:
+                silo.processes.remove(process)
+            if not silo.processes and silo.node is not None:
+                self.network.nodes.pop(silo.node, None)
+            self._on_silo_end(silo, found)
+
+        process.ended = ended
+
+    def _serve_tasks(self, silo: Silo) -> None:
+        with release_ledger(silo.ledger, silo.name) as book:
+            self.oracle.on_opening(silo.name)
+            silo.kept = None
+            host = pieces.host(silo.name, silo.noise, silo.epsilon, book, lambda: self._fresh_noise(silo))
+            again = silo.node if self.draws.random() < 0.7 else None
+            silo.node = self.network.connect(lambda message: self._hand_over(silo, message), again)
+            while True:
+                message = self.world.receive()
+                process = self.world.current
+                assert process is not None
+                if message.metadata.message_type == "train":
+                    process.task = wire.read_task(message)
+                reply = answer(message, host)
+                if message.metadata.message_type == "train":
+                    self._on_reply(silo, process.task, message, reply)
+                self.network.reply(reply)
+
+    def _hand_over(self, silo: Silo, message: Message) -> None:
+        idle = [process for process in silo.processes if process.waiting] or silo.processes
+        if idle:
+            self.world.deliver(self.draws.choice(idle), message)
+
+    def _fresh_noise(self, silo: Silo) -> pieces.NamedNoise:
+        seeded = silo.noise == "seeded"
+        return pieces.NamedNoise("seeded:0" if seeded else f"source {next(self.sources)}", seeded)
+
+    def _on_read(self, silo: str, round: int, start: str, noise: str) -> None:
+        process = self.world.current
+        assert process is not None
+        self.oracle.on_training(silo, (process.task.run, round, start), noise)
+
+    def _on_reply(self, silo: Silo, task: wire.SiloTask, message: Message, reply: Message) -> None:
+        facts = wire.read_answer(reply)
+        information = task.steps / task.noise_multiplier**2
+        if "refused" not in facts:
+            start, update = wire.read_vector(message), wire.read_vector(reply)
+            release = (task.run, task.round, digest(start))
+            self.oracle.on_release(silo.name, release, update.numpy().tobytes(), information)
+            return
+        if "answered before" in facts["refused"]:
+            self.world.happened["copies refused"] += 1
+            return
+        require("limit.epsilon" in facts["refused"], f"{silo.name} refuses: {facts['refused']}")
+        self.world.happened["refusals"] += 1
+        self.refused_for_lack |= self.calm
+        view = self.oracle.silos[silo.name].ledger
+        view.look()
+        room = most_information(silo.epsilon, pieces.DELTA * SHARE_OF_GAUSSIANS) * (1 - GRID_ERROR)
+        require(view.information + information > room, f"{silo.name} refuses what its budget could pay for")
+
+    def _on_silo_end(self, silo: Silo, found: Any) -> None:
+        if isinstance(found, LedgerError):
+            require(silo.kept is not None, f"{silo.name} cannot open its ledger: {found}")
+            self.world.happened["older ledgers noticed"] += 1
+            self.world.later(self.draws.uniform(1, 8), lambda: self._come_back(silo))
+        elif isinstance(found, Crash):
+            self.world.later(self.draws.uniform(0.1, 15), lambda: self._come_back(silo))
+        else:
+            raise Violation(f"{silo.name} ends by itself: {found!r}")
+
+    def _come_back(self, silo: Silo) -> None:
+        if silo.processes:
+            return
+        if silo.kept is not None and self.draws.random() < 0.5:
+            self._put_back(silo)
+        self._start_silo(silo)
+
+    # Servers.
+
+    def _start_server(self, out: Path, extra: bool = False) -> None:
+        if extra:
+            self.world.happened["second servers"] += 1
+        grid = SimulatedGrid(self.network, lambda message: self._on_task(out, message))
+        process = self.world.start(f"server {out.name}", self.server, lambda: self._serve(out, grid))
+        self._arm(process)
+        calm = self.calm
+
+        def ended(found: Any) -> None:
+            if not extra:
+                self._on_server_end(out, found, calm)
+
+        process.ended = ended
+
+    def _serve(self, out: Path, grid: SimulatedGrid) -> Any:
+        self.server.folder.mkdir(parents=True, exist_ok=True)
+        return serve(self.spec, out, grid)
+
+    def _on_task(self, out: Path, message: Message) -> None:
+        if message.metadata.message_type != "train":
+            return
+        process, task = self.world.current, wire.read_task(message)
+        assert process is not None
+        silo = next(s.name for s in self.silos.values() if s.node == message.metadata.dst_node_id)
+        ledger = (self.server.state if self.noise == "secure" else out) / "ledger.sqlite"
+        self.oracle.on_task(ledger, (task.run, task.round, silo), id(process), self.noise == "seeded")
+
+    def _on_server_end(self, out: Path, found: Any, calm: bool) -> None:
+        """Whoever runs the server starts it again, whatever it ended with, until faults are over."""
+        if isinstance(found, Exception):
+            self.last_error = found
+            self.world.happened["servers ended with an error"] += 1
+        again = isinstance(found, Crash) or "Another process is at work" in str(found)
+        if not again and (calm or not isinstance(found, Exception)):
+            self.finished = found
+            return
+        self.world.later(self.draws.uniform(0.5, 8), lambda: self._start_server(out))
+
+
+def play(seed: int) -> Outcome:
+    """The federation of this seed."""
+    folder = Path(tempfile.mkdtemp(prefix="federation-", dir=MEMORY if MEMORY.is_dir() else None))
+    logging.disable(logging.CRITICAL)
+    federation = Federation(seed, folder)
+    try:
+        return Outcome(seed, federation.play(), None)
+    except Violation as violation:
+        return Outcome(seed, federation.world.happened, str(violation))
+    finally:
+        logging.disable(logging.NOTSET)
+        shutil.rmtree(folder, ignore_errors=True)

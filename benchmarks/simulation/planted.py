@@ -1,0 +1,152 @@
+"""Mistakes that a simulation must find: each is one that a change to the program could make."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from torch import Tensor
+
+from simulation import pieces
+from wholegrain.deploy.silo_service import SiloService
+from wholegrain.federation import rounds
+from wholegrain.privacy import guard
+from wholegrain.privacy.guard import Guard, Reservation
+from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.ledger_entries import Reserved
+from wholegrain.privacy.ledger_state import Book, _place
+from wholegrain.runs.ledger_registry import LedgerRegistry
+
+
+def reserve_after_training() -> Any:
+    """The silo trains and answers, and pays as the last thing that it does."""
+    reserve, confirm = Guard.reserve, Guard.confirm
+
+    def postponed(self: Guard, round: int, steps: Mapping[str, int], start: str) -> Any:
+        return Reservation(self._asked(round, steps, start), 0.0), (round, steps, start)
+
+    def pay_now(self: Guard, reservation: Any, silos: Any) -> None:
+        _, asked = reservation
+        confirm(self, reserve(self, *asked), silos)
+
+    return _both((SiloService, "answer", _answer_with(postponed, pay_now)))
+
+
+def _answer_with(reserve: Callable[..., Any], confirm: Callable[..., Any]) -> Callable[..., Tensor]:
+    answer = SiloService.answer
+
+    def answering(self: SiloService, task: Any, vector: Tensor) -> Tensor:
+        with mock.patch.object(Guard, "reserve", reserve), mock.patch.object(Guard, "confirm", confirm):
+            return answer(self, task, vector)
+
+    return answering
+
+
+def reservation_in_memory() -> Any:
+    """A reservation is held back, and written together with the next entries."""
+    write = Ledger._write
+
+    def lazy(self: Ledger, entries: list[Any]) -> None:
+        held = self.__dict__.setdefault("held", [])
+        if any(isinstance(entry, Reserved) for entry in entries):
+            held.extend(entries)
+            return write(self, [])
+        self.__dict__["held"] = []
+        return write(self, held + entries)
+
+    return _both((Ledger, "_write", lazy))
+
+
+def witness_before_commit() -> Any:
+    """The witness file is told of entries that may never come."""
+    write = Ledger._write
+
+    def hasty(self: Ledger, entries: list[Any]) -> None:
+        self._insert(entries)
+        self._catch_up()
+        self._bear_witness()
+        write(self, [])
+
+    return _both((Ledger, "_write", hasty))
+
+
+def price_before_lock() -> Any:
+    """The price is computed from a book that was read before the ledger's lock was taken."""
+    reserve = Guard.reserve
+
+    def racing(self: Guard, round: int, steps: Mapping[str, int], start: str) -> Reservation:
+        asked = self._asked(round, steps, start)
+        with self.ledger.writing() as page:
+            opened = guard._budget(page.book, self.run)
+            fresh = tuple(release for release in asked if not page.book.holds(release))
+            before, after = page.book.runs_of(opened.account), page.book.runs_of(opened.account, fresh)
+            found = guard._require_paid(opened, before, after, "Round", self.accountant)
+        with self.ledger.writing() as page:
+            page.add(*(release for release in asked if not page.book.holds(release)))
+        return Reservation(asked, found.epsilon, found.epsilon)
+
+    assert callable(reserve)
+    return _both((Guard, "reserve", racing))
+
+
+def replay_for_nothing() -> Any:
+    """A round that was paid for once is not paid for again, although its noise is new."""
+    return _both((Book, "holds", lambda self, release: _place(release) in self._played))
+
+
+def same_noise_again() -> Any:
+    """A silo keeps one source of noise for all of its tasks."""
+
+    def host(*arguments: Any) -> Any:
+        *others, fresh = arguments
+        kept = fresh()
+        return real(*others, lambda: kept)
+
+    real = pieces.host
+    return _both((pieces, "host", host))
+
+
+def older_ledger_taken() -> Any:
+    """Nobody asks whether a ledger is the one that was there before."""
+    return _both((LedgerRegistry, "require_same", lambda *_: None), (Ledger, "_question_witness", lambda *_: None))
+
+
+def server_asks_first() -> Any:
+    """The server sends its tasks, and reserves the round when answers come."""
+    real = rounds.rounds
+
+    def hasty(state: Any, horizon: Any, engine: Any, payer: Any, averaged: Any) -> Any:
+        class Late:
+            def reserve(self, *asked: Any) -> Any:
+                self.asked = asked
+                return Reservation((), 0.0)
+
+            def confirm(self, reservation: Any, silos: Any) -> None:
+                payer.confirm(payer.reserve(*self.asked), silos)
+
+        return real(state, horizon, engine, Late(), averaged)
+
+    from wholegrain.runs import runner
+
+    return _both((runner, "rounds", hasty))
+
+
+@contextmanager
+def _both(*changes: tuple[object, str, object]) -> Iterator[None]:
+    patches = [mock.patch.object(*change) for change in changes]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+MISTAKES = {
+    made.__name__.replace("_", "-"): made
+    for made in (
+        reserve_after_training, reservation_in_memory, witness_before_commit, price_before_lock, replay_for_nothing,
+        same_noise_again, older_ledger_taken, server_asks_first,
+    )
+}  # fmt: skip

@@ -1,0 +1,166 @@
+"""A training loop of one's own: each iteration leaves a private gradient in the model, and the caller moves it.
+
+The gradient comes from the one step that every run is made of, and is paid for in a ledger before it is computed.
+"""
+
+import contextlib
+import secrets
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from wholegrain.api.arguments import LoopSettings, Settings
+from wholegrain.api.policy_values import PolicyMaker
+from wholegrain.api.training import prepare_call
+from wholegrain.data.dataset import Dataset
+from wholegrain.errors import ModelError, SpecError
+from wholegrain.federation.rounds import digest
+from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.reference import Loss
+from wholegrain.policies.plan import Plan
+from wholegrain.privacy.definitions import Guarantee, Standing
+from wholegrain.runs.accounts import spent_guarantees
+from wholegrain.runs.runner import PreparedRun, open_guard
+from wholegrain.runs.spec import PolicySpec
+from wholegrain.silo.training import LocalSteps
+
+STANDS_STILL = 2
+"""So many steps that leave the parameters as they were are a mistake: the first may have a learning rate of 0."""
+
+
+def private_steps(
+    net: nn.Module,
+    data: Dataset,
+    *,
+    steps: int,
+    policy: str | PolicySpec | PolicyMaker | Mapping[str, Any] | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    loss: str | Loss | None = None,
+    **settings: Unpack[LoopSettings],
+) -> "PrivateSteps":
+    """Private gradients of one silo's data, for a loop of one's own with any torch optimizer.
+
+    Each of `steps` iterations fills `.grad` of the net's trainable parameters with a noisy mean of clipped gradients.
+    The budget is for all of them together. All data is trained on; hold out what is to be scored before.
+
+    >>> import torch, wholegrain as wg
+    >>> north = wg.clinics(patients=300, clinics=3).silo("clinic-0")
+    >>> net = torch.nn.Linear(10, 2)
+    >>> optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    >>> private = wg.private_steps(net, north, policy=wg.subject_dp(rate=0.5), epsilon=4, delta=1e-5, steps=20)
+    >>> for _ in private:
+    ...     optimizer.step()
+    >>> print(private.guarantee)
+    subject: ε = 3.999, δ = 1e-05, PROVED by pld (simulation: seeded noise, sizes read off the data)
+
+    Guarantee: whatever is made of the gradients, of public facts and of the net alone, all of it together keeps what
+    `guarantee` says. What is computed from the data in any other way does not count as private.
+    """
+    if not isinstance(net, nn.Module):
+        raise ModelError(f"A loop of your own needs your own torch.nn.Module, not {type(net).__name__}.")
+    for name in settings:
+        if name in Settings.__annotations__ and name not in LoopSettings.__annotations__:
+            raise SpecError(f"private_steps has no keyword '{name}': there is one silo, and the loop is yours.")
+    keywords = {"policy": policy, "epsilon": epsilon, "delta": delta, "loss": loss, **settings}
+    keywords |= {"rounds": steps, "steps": 1, "test": 0.0}
+    if isinstance(data, Dataset) and len(data.silo_names) != 1:
+        raise SpecError(
+            f"A loop of your own trains on one silo, and the data has {len(data.silo_names) or 'none named'};"
+            " take one with data.silo(NAME)."
+        )
+    return PrivateSteps(prepare_call("private_steps", data, net, keywords))
+
+
+class PrivateSteps(Iterator[int]):
+    """Private gradients, step after step; see `private_steps`. As a context manager it closes its ledger."""
+
+    def __init__(self, prepared: PreparedRun) -> None:
+        """The first step is paid for when it is asked for."""
+        (self._silo,) = prepared.silos.values()
+        self._prepared, self._done, self._still = prepared, 0, 0
+        self._before: Tensor | None = None
+        self._layout, self._run = Layout.of(prepared.model), secrets.token_hex(8)
+        self._open = contextlib.ExitStack()
+        self._guard = self._open.enter_context(open_guard(prepared, self._run))
+        self._account = self._guard.ledger.book.runs[self._run]
+        self._finish = weakref.finalize(self, self._open.close)
+
+    @property
+    def plan(self) -> Plan:
+        """The policy with its noise, and what all steps together guarantee."""
+        return self._prepared.plan
+
+    @property
+    def spent(self) -> float:
+        """ε that the steps so far have spent, for whom the budget protects."""
+        return next(g for g in self._guarantees if g.unit is self.plan.unit).epsilon if self._done else 0.0
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds of the steps so far, for whom the budget protects."""
+        return next(g for g in self._guarantees if g.unit is self.plan.unit)
+
+    @property
+    def _guarantees(self) -> tuple[Guarantee, ...]:
+        found = spent_guarantees(self.plan, self._account)
+        return tuple(guarantee for guarantee in found if guarantee.standing is not Standing.CLAIMED)
+
+    def __len__(self) -> int:
+        return self.plan.horizon.rounds
+
+    def __repr__(self) -> str:
+        return f"<{self._done} of {len(self)} private steps; {self.guarantee}>"
+
+    def __next__(self) -> int:
+        """Pay for a step, then fill `.grad`; the number of the step."""
+        if self._done >= len(self) or not self._finish.alive:
+            self.close()
+            raise StopIteration
+        vector = self._parameters()
+        silo, step = self._silo.facts.name, self._done
+        reservation = self._guard.reserve(step, {silo: 1}, digest(vector))
+        self._done, self._account = step + 1, self._guard.ledger.book.runs[self._run]
+        local = LocalSteps(
+            self._prepared.clipped_sum, self._prepared.noise, self._silo, self.plan.policy_for(silo), step
+        )
+        gradient = local.gradient(vector)
+        self._guard.confirm(reservation, [silo])
+        self._account = self._guard.ledger.book.runs[self._run]
+        self._fill(gradient)
+        return step
+
+    def _parameters(self) -> Tensor:
+        """The parameters as the caller's optimizer left them, refused where it cannot have been at work."""
+        model = self._prepared.model
+        if Layout.of(model) != self._layout:
+            raise ModelError("The net's trainable parameters are not those of the first step; leave them as they are.")
+        vector = flatten(model)
+        if not bool(torch.isfinite(vector).all()):
+            raise ModelError(f"The parameters are not all finite after step {self._done}; lower the learning rate.")
+        self._still = self._still + 1 if self._before is not None and torch.equal(vector, self._before) else 0
+        if self._still == STANDS_STILL == self._done:
+            raise ModelError(
+                "The first steps left the parameters as they were: give the optimizer this net's parameters, and call"
+                " its step() in every iteration."
+            )
+        self._before = vector
+        return vector
+
+    def _fill(self, gradient: Tensor) -> None:
+        parameters = dict(self._prepared.model.named_parameters())
+        for name, value in self._layout.views(gradient).items():
+            parameters[name].grad = value.clone()
+
+    def close(self) -> None:
+        """No further step; the ledger is closed."""
+        self._finish()
+
+    def __enter__(self) -> "PrivateSteps":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

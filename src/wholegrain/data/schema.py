@@ -1,0 +1,356 @@
+"""What is publicly known of a table's columns, as plain values: bounds, categories, classes, and which column is what.
+
+A spec and the Python calls declare columns with these types. Nothing here reads data or imports a library that does.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from datetime import date, datetime
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wholegrain import _check
+from wholegrain.errors import SpecError
+
+if TYPE_CHECKING:
+    from wholegrain.data.tasks import Task
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A numeric column with public bounds, scaled to [−1, 1]; `missing` stands in for absent values, if given.
+
+    >>> Number(0, 110)
+    Number(low=0, high=110, missing=None)
+    """
+
+    low: float
+    high: float
+    missing: float | None = None
+
+    def __post_init__(self) -> None:
+        for value in (self.low, self.high, 0 if self.missing is None else self.missing):
+            _require_real(value)
+        if not (self.low < self.high and math.isfinite(self.high - self.low)):
+            raise SpecError(f"The bounds of a number must be finite with low < high, not {self.low} and {self.high}.")
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column with publicly known categories, one-hot; absent values are all zeros where `missing` allows them.
+
+    `centred` (unless you say otherwise) takes 1/k off each of the k columns. They then share no constant part, which
+    would fill most of a clipped gradient and which the model's own constant can express.
+
+    >>> Category(["f", "m"]).categories
+    ('f', 'm')
+    """
+
+    categories: tuple[str, ...]
+    missing: bool = False
+    centred: bool = True
+
+    def __init__(self, categories: Iterable[object], missing: bool = False, centred: bool = True) -> None:
+        object.__setattr__(self, "categories", labels("categories", categories))
+        object.__setattr__(self, "missing", bool(missing))
+        object.__setattr__(self, "centred", bool(centred))
+        if not self.categories:
+            raise SpecError("A category needs at least one value, as in Category(['f', 'm']).")
+
+
+@dataclass(frozen=True)
+class Date:
+    """A column of dates with public bounds, as days between them, scaled to [−1, 1].
+
+    Without a `format` (as in "%d.%m.%Y") dates are written 2020-12-31; a time behind the date is ignored. Bounds are
+    dates, or text that is written so.
+
+    >>> Date("2020-01-01", "2020-01-31").days
+    Number(low=737425, high=737455, missing=None)
+    """
+
+    low: date
+    high: date
+    missing: date | None = None
+    format: str | None = None
+
+    def __init__(
+        self, low: date | str, high: date | str, missing: date | str | None = None, format: str | None = None
+    ) -> None:
+        object.__setattr__(self, "low", _date(low))
+        object.__setattr__(self, "high", _date(high))
+        object.__setattr__(self, "missing", None if missing is None else _date(missing))
+        object.__setattr__(self, "format", format)
+        if not (format is None or (isinstance(format, str) and "%" in format)):
+            raise SpecError(f'A format of dates is written as in "%d.%m.%Y", not {format!r}.')
+        if not self.low < self.high:
+            raise SpecError(f"The bounds of a date must have low < high, not {self.low} and {self.high}.")
+
+    @property
+    def days(self) -> Number:
+        """The same with days counted from the first one of the calendar."""
+        missing = None if self.missing is None else self.missing.toordinal()
+        return Number(self.low.toordinal(), self.high.toordinal(), missing)
+
+
+Feature = Number | Date | Category
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to predict: one of the `classes` of a column; whether a number is `at_least`, or `above`, a public
+    threshold; a number between public bounds `low` and `high`; or several yes/no `columns` at once.
+
+    `threshold` is what specs of earlier versions say for `above`.
+
+    >>> str(Target("ill", ["no", "yes"]).task), str(Target("stay", low=0, high=30).task)
+    ('2 classes', 'a number from 0 to 30')
+    >>> Target("stars", at_least=4).task.classes
+    ('below 4', 'at least 4')
+    """
+
+    column: str = ""
+    classes: tuple[str, ...] = ()
+    threshold: float | None = None
+    columns: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    at_least: float | None = None
+    above: float | None = None
+
+    def __init__(self, column: str = "", classes: Iterable[object] = (), **declared: Any) -> None:
+        object.__setattr__(self, "column", column)
+        object.__setattr__(self, "classes", labels("classes", classes))
+        object.__setattr__(self, "columns", labels("columns", declared.pop("columns", None) or ()))
+        known = ("threshold", "low", "high", "at_least", "above")
+        _refuse_unknown("the target", declared, ("column", "classes", "columns", *known))
+        for name in known:
+            object.__setattr__(self, name, declared.get(name))
+        self._require_numbers(known)
+        self._require_one_kind()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that hold it."""
+        return self.columns or (self.column,)
+
+    @property
+    def cut(self) -> tuple[float, bool] | None:
+        """The threshold, if it has one, and whether a number on it belongs to the upper class."""
+        if self.at_least is not None:
+            return self.at_least, True
+        above = self.threshold if self.above is None else self.above
+        return None if above is None else (above, False)
+
+    @property
+    def task(self) -> "Task":
+        """The task that this declares."""
+        from wholegrain.data.tasks import Classification, MultiLabel, Regression  # not for whoever only reads a spec
+
+        if self.columns:
+            return MultiLabel(self.columns)
+        if self.low is not None and self.high is not None:
+            return Regression(self.low, self.high)
+        if self.cut is None:
+            return Classification(self.classes)
+        value, upper = self.cut
+        return Classification(
+            (f"below {value:g}", f"at least {value:g}") if upper else (f"at most {value:g}", f"above {value:g}")
+        )
+
+    def _require_numbers(self, names: Iterable[str]) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value)
+            ):
+                raise SpecError(f"{name} of the target '{self.column}' must be a finite number, not {value!r}.")
+
+    def _require_one_kind(self) -> None:
+        if bool(self.column) == bool(self.columns):
+            raise SpecError("A target is one column, or several yes/no `columns`: name either.")
+        if (self.low is None) != (self.high is None):
+            raise SpecError(f"The target '{self.column}' is a number with two public bounds, low and high; give both.")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise SpecError(
+                f"The bounds of the target '{self.column}' need low < high, not {self.low} and {self.high}."
+            )
+        kinds = [len(self.classes) > 1, self.low is not None]
+        kinds += [value is not None for value in (self.threshold, self.at_least, self.above)]
+        if self.columns:
+            if any(kinds[1:]) or (self.classes and len(self.classes) != 2):
+                raise SpecError("Several `columns` are predicted as no or yes: at most name two `classes`, no first.")
+        elif kinds.count(True) != 1:
+            raise SpecError(
+                f"The target '{self.column}' needs one of these: two or more classes; a threshold, at_least or above;"
+                " or the bounds of a number, low and high."
+            )
+
+
+def write_target(target: Target) -> dict[str, Any]:
+    """A target as a spec keeps it: keys that earlier versions did not have only where they are set, so digests stay."""
+    always = {"column": target.column, "classes": target.classes, "threshold": target.threshold}
+    return always | {
+        key: value for key, value in asdict(target).items() if key not in always and value not in (None, ())
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLayout:
+    """Which column is what.
+
+    `silos` are the only ones whose rows are taken, where it names any. `missing_values` are what the table writes where
+    it knows nothing ("?"). `recode` says, by column, which values stand for others: {"readmitted": {"<30": "yes"}}.
+    """
+
+    subject: str
+    target: Target
+    features: Mapping[str, Feature]
+    silo: str | None = None
+    silos: tuple[str, ...] = ()
+    missing_values: tuple[str, ...] = ()
+    recode: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = {self.subject, self.target.column, *self.features} | ({self.silo} if self.silo else set())
+        for name in self.recode:
+            _check.one_of("column in `recode`", name, sorted(known - {self.subject}))
+        if self.silos and self.silo is None:
+            raise SpecError("The table names the silos to take and no column `silo` that says who holds a row.")
+        if not self.features:
+            raise SpecError("The table declares no features; name at least one with its bounds.")
+        columns = [self.subject, *self.target.names] + ([self.silo] if self.silo else [])
+        if len(set(columns)) < len(columns):
+            raise SpecError("Subject, silo and target are three different columns of a table.")
+        for name in self.features:
+            if name in (self.subject, *self.target.names):
+                raise SpecError(f"'{name}' cannot be a feature and the subject or target.")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are read."""
+        return (self.subject, *([self.silo] if self.silo else []), *self.target.names, *self.features)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Columns that hold names, not quantities."""
+        names = {name for name, feature in self.features.items() if isinstance(feature, Category)}
+        names |= set(self.target.names) if self.target.classes or self.target.columns else set()
+        return frozenset(names | {self.subject} | ({self.silo} if self.silo else set()))
+
+
+def labels(what: str, values: Iterable[object]) -> tuple[str, ...]:
+    """Distinct labels as text, written as a table's values are: 1 and 1.0 as '1', truth values as '1' and '0'.
+
+    >>> labels("classes", [0, 1.0, "2.5", True])
+    Traceback (most recent call last):
+    wholegrain.errors.SpecError: The declared classes are not distinct: 0, 1, 2.5, 1.
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise SpecError(f"The {what} are a list of values, as in ['no', 'yes'], not {values!r}.")
+    found = tuple(_label(what, value) for value in values)
+    if len(set(found)) < len(found):
+        raise SpecError(f"The declared {what} are not distinct: {', '.join(found)}.")
+    return found
+
+
+def _label(what: str, value: object) -> str:
+    if value is None or (isinstance(value, Real) and not math.isfinite(value)):
+        raise SpecError(f"{value} cannot be one of the {what}; absent values are allowed by `missing`.")
+    return write_label(value)
+
+
+def write_label(value: object) -> str:
+    """A value as text: whole numbers without a decimal point, truth values as '1' and '0', anything else as it is.
+
+    >>> [write_label(value) for value in (7, 7.0, True, "007", 2.5)]
+    ['7', '7', '1', '007', '2.5']
+    """
+    if isinstance(value, Integral):
+        return str(int(value))
+    return str(int(float(value))) if isinstance(value, Real) and float(value).is_integer() else str(value)
+
+
+def _require_real(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise SpecError(f"A number is declared with numbers, as in Number(0, 110), not with {value!r}.")
+
+
+def _date(value: object) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    try:
+        return value if isinstance(value, date) else date.fromisoformat(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"A date is declared with dates, as in 2020-12-31, not with {value!r}.") from error
+
+
+def read_features(features: object) -> dict[str, Feature]:
+    """Features by column, each declared as a value or, in a spec, as the fields of one."""
+    if not isinstance(features, Mapping):
+        raise SpecError(
+            "Features are declared by column with what is publicly known of each, as in {'age': Number(0, 110), 'sex':"
+            f" Category(['f', 'm'])}}, not as {type(features).__name__}."
+        )
+    return {str(name): read_feature(str(name), feature) for name, feature in features.items()}
+
+
+def read_feature(name: str, feature: object) -> Feature:
+    """What is declared of one column, or an error that names it."""
+    if isinstance(feature, Number | Date | Category):
+        return feature
+    if not isinstance(feature, Mapping):
+        raise SpecError(
+            f"The feature '{name}' needs its bounds, Number(low, high), or its categories, Category([…]), from public"
+            f" knowledge and not from the data; it is {feature!r}."
+        )
+    given = {key: value for key, value in feature.items() if value is not None}
+    if ("categories" in given) == bool({"low", "high"} & set(given)) or ("low" in given) != ("high" in given):
+        _refuse_unknown(f"the feature '{name}'", given, {"low", "high", "categories", "missing", "centred", "format"})
+        raise SpecError(
+            f"The feature '{name}' needs either low and high or categories; they must come from"
+            " public knowledge, not from the data."
+        )
+    if "categories" not in given and not given.pop("centred", False):
+        dated = "format" in given or any(isinstance(given[bound], str | date) for bound in ("low", "high"))
+        what = f"the feature '{name}'"
+        return read_value(Date, what, given) if dated else read_value(Number, what, given)
+    if "categories" not in given:
+        raise SpecError(f"The feature '{name}' is a number, which its bounds centre already; leave out `centred`.")
+    return read_value(Category, f"the feature '{name}'", given)
+
+
+def write_feature(feature: Feature) -> dict[str, Any]:
+    """A feature as a spec keeps it, in the order and with the blanks of earlier versions, so that digests stay."""
+    blank = {"low": None, "high": None, "categories": None, "centred": False, "missing": None}
+    given = {key: str(value) if isinstance(value, date) else value for key, value in asdict(feature).items()}
+    return blank | {
+        key: value for key, value in given.items() if value is not False and (key != "format" or value is not None)
+    }
+
+
+def read_value(kind: type[Kind], what: str, given: object) -> Kind:
+    """A declared value, given as itself or as a mapping of its fields; errors say `what` it is of."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        raise SpecError(f"In {what}: a {kind.__name__} is expected, not {given!r}.")
+    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    _refuse_unknown(what, given, known)
+    for name, each in known.items():
+        if each.default is MISSING and name not in given:
+            raise SpecError(f"In {what}: '{name}' is missing.")
+    try:
+        return kind(**given)
+    except SpecError as error:
+        raise SpecError(f"In {what}: {error}") from error
+
+
+def _refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for key in given:
+        if key not in known:
+            near = _check.suggestion(key, known)
+            raise SpecError(f"In {what}, unknown key '{key}'{near}; known here: {', '.join(known)}.")

@@ -1,0 +1,264 @@
+"""`wholegrain silo`: one process that calls the server, takes its messages and answers them.
+
+It speaks the fleet API of Flower's SuperLink with Flower's own client and needs no SuperNode. Flower would have a
+SuperNode fetch a bundle of code and run it; here nothing is fetched but messages, and nothing that arrives is executed.
+What a server sends may be refused, but it does not end the silo: a server that is gone is tried again.
+"""
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from wholegrain.deploy.certificates import load_private_key
+from wholegrain.deploy.charter import Charter, LinkSpec, require_files
+from wholegrain.deploy.client import answer, open_silo, watch_silo
+from wholegrain.deploy.silo_monitor import serve_figures
+from wholegrain.deploy.silo_service import SiloService
+from wholegrain.errors import RunError, SpecError
+from wholegrain.gradients.parameters import Layout
+
+log = logging.getLogger("wholegrain.silo")
+
+PAUSE = 0.05
+"""Seconds between two looks for a message; the server holds each of them until there is one, or for two seconds."""
+
+AGAIN = 2.0
+"""Seconds before a server that cannot be reached is tried again."""
+
+BEAT = 5.0
+"""Seconds between two signs of life."""
+
+HEARTBEAT_INTERVAL = 15.0
+"""What the server is told of them: after twice that without any, it takes the silo to be gone."""
+
+OBJECT_OVERHEAD = 2**20
+"""Bytes of a message beside its parameters; a longer one is not read."""
+
+TURNED_AWAY = (401, 403)
+TAKEN = "the server still holds an earlier connection of this silo; it is given up after some seconds"
+
+
+class TooLongError(httpx.HTTPError):
+    """A message that is longer than any that this silo could agree to."""
+
+
+def run_silo(charter: Charter, figures: int | None = None) -> None:
+    """Answer the server's messages until the process is stopped, by Ctrl-C or SIGTERM.
+
+    With a port for `figures`, serve them on loopback meanwhile.
+    """
+    link = require_link(charter)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with contextlib.ExitStack() as stack:
+        host, monitor = watch_silo(stack.enter_context(open_silo(charter)))
+        if figures is not None:
+            stack.enter_context(serve_figures(monitor, figures))
+        log.warning("silo '%s' is ready", charter.silo)
+        told = ""
+        while True:
+            try:
+                with _connected(link, host) as line:
+                    log.warning("connected to %s", link.address)
+                    told = ""
+                    _answer_messages(line, host)
+            except httpx.HTTPError as error:
+                trouble = _trouble(link, error)
+                if trouble != told:  # once, however long it lasts
+                    log.warning("%s; trying again", trouble)
+                told = trouble
+            time.sleep(AGAIN)
+
+
+def require_link(charter: Charter) -> LinkSpec:
+    """The link of a charter that is fit to be used."""
+    link = charter.link
+    if link is None:
+        raise SpecError("The charter says nothing of the server: it needs the section [link].")
+    require_files(link)
+    if link.certificates is None or link.key is None:
+        raise SpecError("The charter's [link] needs certificates and key.")
+    return link
+
+
+def _trouble(link: LinkSpec, error: httpx.HTTPError) -> str:
+    """What is wrong with the line, in words; what trying again cannot mend is an error."""
+    if isinstance(error, httpx.HTTPStatusError):
+        if error.response.status_code in TURNED_AWAY:
+            raise RunError(
+                f"The server at {link.address} does not know this silo's key: it was not admitted"
+                " (`wholegrain federation add-silo`), or it was revoked."
+            ) from None
+        return TAKEN if error.request.url.path.endswith("activate-node") else f"{link.address}: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        raise RunError(
+            f"The server at {link.address} has no valid certificate of this federation: {error}. Nothing was sent."
+        ) from None
+    return f"{link.address} cannot be reached: {error}"
+
+
+@dataclass(frozen=True, eq=False)
+class FleetLine:
+    """A silo's line to the fleet API: messages in, answers out."""
+
+    client: FleetHttpClient
+    node: Node
+    longest: int
+    """Bytes of the longest message that is read."""
+
+    def next_message(self) -> Message | None:
+        """The next message, if one waits; one that cannot be read has no content, and will be refused for that."""
+        found = self.client.PullMessages(PullMessagesRequest(node=self.node))
+        if not found.messages_list:
+            return None
+        envelope = message_from_proto(found.messages_list[0])
+        run, id = envelope.metadata.run_id, envelope.metadata.message_id
+        message: object = envelope
+        try:
+            message = inflate_object_from_contents(id, self._pull(run, found.message_object_trees[0]))
+        except TooLongError as error:
+            log.warning("a message was not read: %s", error)
+        except httpx.HTTPError:
+            raise
+        except Exception as error:  # Flower unpacks what the server sent, and says in many ways that it cannot
+            log.warning("a message could not be read: %s", repr(error)[:300])
+        received = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=id)
+        self.client.ConfirmMessageReceived(received)
+        message = message if isinstance(message, Message) else envelope
+        message.metadata.__dict__["_message_id"] = id
+        return message
+
+    def _pull(self, run: int, tree: ObjectTree) -> dict[str, bytes]:
+        contents: dict[str, bytes] = {}
+        length = 0
+        for part in iterate_object_tree(tree):
+            request = PullObjectRequest(node=self.node, run_id=run, object_id=part.object_id)
+            contents[part.object_id] = self.client.PullObject(request).object_content
+            length += len(contents[part.object_id])
+            if length > self.longest:
+                raise TooLongError(f"it is longer than {self.longest} bytes, which any agreed model needs at most")
+        return contents
+
+    def send(self, reply: Message) -> None:
+        """Hand an answer over."""
+        with no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            parts, tree = get_all_nested_objects(reply), get_object_tree(reply)
+            envelope = message_to_proto(remove_content_from_message(reply) if reply.has_content() else reply)
+            request = PushMessagesRequest(node=self.node, messages_list=[envelope], message_object_trees=[tree])
+            asked = self.client.PushMessages(request)
+            for id in asked.objects_to_push:
+                self.client.PushObject(
+                    PushObjectRequest(
+                        node=self.node,
+                        run_id=reply.metadata.run_id,
+                        object_id=id,
+                        object_content=parts[id].deflate(),
+                        session_id=asked.session_id,
+                    )
+                )
+
+
+def _answer_messages(line: FleetLine, host: SiloService) -> None:
+    """Answer one message after the other, for as long as the line holds."""
+    while True:
+        message = line.next_message()
+        if message is None:
+            time.sleep(PAUSE)
+            continue
+        reply = answer(message, host)
+        try:
+            line.send(reply)
+        except httpx.HTTPStatusError as error:  # the run has ended meanwhile
+            log.warning("an answer was not taken: %s", error)
+
+
+@contextlib.contextmanager
+def _connected(link: LinkSpec, host: SiloService) -> Iterator[FleetLine]:
+    """A line to the server; it beats like a heart, and is closed at the end."""
+    key = host.key or load_private_key(Path(link.key or "").read_bytes(), link.key or "")
+    with open_client(link, key, longest(host)) as client:
+        request = ActivateNodeRequest(
+            public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=HEARTBEAT_INTERVAL
+        )
+        node = Node(node_id=client.ActivateNode(request).node_id)
+        with _heartbeat(link, key, node):
+            try:
+                yield FleetLine(client, node, longest(host))
+            finally:
+                with contextlib.suppress(httpx.HTTPError):
+                    client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+
+
+def longest(host: SiloService) -> int:
+    """Bytes of the longest message that an agreed model needs."""
+    return OBJECT_OVERHEAD + 4 * max((Layout.of(each.learner.model).size for each in host.agreed), default=0)
+
+
+def open_client(link: LinkSpec, key: ec.EllipticCurvePrivateKey, most: int) -> FleetHttpClient:
+    """Flower's client of the fleet API, with this silo's key; it reads no response that is longer than `most`."""
+    client = FleetHttpClient.from_server_address(
+        server_address=link.address,
+        insecure=False,
+        root_certificates=Path(link.certificates or "").read_bytes(),
+        interceptors=[RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())],
+    )
+    client._client.follow_redirects = False
+    client._client.event_hooks = {"response": [lambda response: _limit(response, most)]}
+    return client
+
+
+def _limit(response: httpx.Response, most: int) -> None:
+    """Read a response up to a length; httpx itself would read it whole, however long."""
+    content = bytearray()
+    for chunk in response.iter_bytes():
+        content += chunk
+        if len(content) > most:
+            response.close()
+            raise TooLongError(f"a response is longer than {most} bytes, which any agreed model needs at most")
+    response._content = bytes(content)
+
+
+@contextlib.contextmanager
+def _heartbeat(link: LinkSpec, key: ec.EllipticCurvePrivateKey, node: Node) -> Iterator[None]:
+    """Tell the server now and then that the silo is there, also while it computes."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        with open_client(link, key, OBJECT_OVERHEAD) as client:
+            while not ended.wait(BEAT):
+                with contextlib.suppress(httpx.HTTPError):  # the line itself will notice
+                    client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_INTERVAL))
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()

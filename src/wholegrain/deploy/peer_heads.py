@@ -1,0 +1,141 @@
+"""What a silo remembers of the other silos' ledgers, and how it notices that one of them was put back.
+
+Statements are the silos' own, signed (`engines.ledger_heads`). The server passes them on. A peer whose count of entries
+went down, or whose last entry is another one at the same count, raises an alarm; the silo goes on answering, since its
+own budget is not touched. A statement that is older than the last one is left out, so that a server cannot raise an
+alarm with it. What the silo itself has signed must be in its own ledger: else that ledger has forgotten releases, and
+nothing more is released from it.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from wholegrain._files import write_whole
+from wholegrain.deploy.certificates import load_public_key
+from wholegrain.engines.ledger_heads import SentHead
+from wholegrain.errors import RefusalError, SpecError
+from wholegrain.privacy.ledger import Ledger
+
+log = logging.getLogger("wholegrain.silo")
+
+SUFFIX = ".peers"
+MOST_PEERS = 1000
+
+
+class PeerRecord(BaseModel):
+    """What is known of one peer's ledger: its last statement, and what was wrong, which only an operator clears."""
+
+    model_config = ConfigDict(frozen=True)
+
+    last: SentHead
+    alarm: str = ""
+
+
+@dataclass(eq=False)
+class PeerHeads:
+    """The peers of one silo in one federation; the file beside the ledger is its owner's alone.
+
+    `pinned` are keys that the charter names. The key of any other peer is the one that the server's roster had when the
+    peer was first heard of; a new key is taken, with a warning, and the count goes on under it.
+    """
+
+    path: Path
+    silo: str
+    federation: str
+    pinned: Mapping[str, str] = field(default_factory=dict)
+
+    def observe(self, heads: Sequence[SentHead]) -> dict[str, str]:
+        """Compare statements with what is remembered, and remember them; what is wrong, by peer."""
+        known = self.read()
+        found = dict(known)
+        alarms: dict[str, str] = {}
+        for head in heads:
+            before = found.get(head.silo)
+            line = self.pinned.get(head.silo, head.key)
+            if head.silo == self.silo or not _is_news(head, before, line):
+                continue
+            if before is None and len(found) >= MOST_PEERS:
+                continue
+            wrong = "" if before is None else _contradiction(before.last, head)
+            if wrong:
+                alarms[head.silo] = wrong
+                log.error("silo %r may have lost entries of its ledger: %s", head.silo, wrong)
+            kept = wrong or ("" if before is None else before.alarm)
+            found[head.silo] = PeerRecord(last=head.model_copy(update={"key": line}), alarm=kept)
+        if found != known:
+            self._write(found)
+        return alarms
+
+    def require_own(self, ledger: Ledger, line: str, heads: Sequence[SentHead]) -> None:
+        """Refuse to go on where this silo has signed, with this key, a head that is not in its ledger.
+
+        Such a head is remembered: the refusal ends when a ledger that holds it is back in its place.
+        """
+        known = self.read()
+        own = [known[self.silo].last] if self.silo in known else []
+        key = load_public_key(line, f"silo '{self.silo}'")
+        for head in [*own, *(each for each in heads if each.silo == self.silo and each.is_signed(key))]:
+            if ledger.hash_of(head.count) != head.head:
+                wrong = f"it has signed for entry {head.count}, which its ledger does not hold"
+                self._write({**known, self.silo: PeerRecord(last=head, alarm=wrong)})
+                raise RefusalError("ledger", f"{wrong}: an older copy was put in place. Put the newest one back")
+
+    def read(self) -> dict[str, PeerRecord]:
+        """What is remembered, by peer."""
+        peers = self._tree().get(self.federation)
+        try:
+            return {name: PeerRecord.model_validate(each) for name, each in (peers or {}).items()}
+        except (ValidationError, AttributeError):
+            log.warning("'%s' cannot be read: heads of other silos are remembered anew", self.path)
+            return {}
+
+    @property
+    def alarms(self) -> dict[str, str]:
+        """Peers that once contradicted themselves, and how."""
+        return {name: each.alarm for name, each in self.read().items() if each.alarm}
+
+    def _tree(self) -> dict[str, dict[str, object]]:
+        try:
+            tree = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError):
+            log.warning("'%s' cannot be read: heads of other silos are remembered anew", self.path)
+            return {}
+        return tree if isinstance(tree, dict) else {}
+
+    def _write(self, peers: Mapping[str, PeerRecord]) -> None:
+        tree = {**self._tree(), self.federation: {name: each.model_dump() for name, each in peers.items()}}
+        try:
+            write_whole(self.path, json.dumps(tree, indent=1).encode(), private=True)
+        except OSError as error:
+            log.warning("'%s' cannot be written: %s", self.path, error.strerror)
+
+
+def _is_news(head: SentHead, before: PeerRecord | None, line: str) -> bool:
+    """Whether a statement is signed with the key of this line, and later than the last one."""
+    if before is not None and head.at <= before.last.at:
+        return False
+    try:
+        key = load_public_key(line, f"silo {head.silo!r}")
+    except SpecError:
+        return False
+    if not head.is_signed(key):
+        return False
+    if before is not None and line != before.last.key:
+        log.warning("silo %r has another key than before; ask its operator whether it was renewed", head.silo)
+    return True
+
+
+def _contradiction(before: SentHead, now: SentHead) -> str:
+    """How a later statement contradicts an earlier one; empty where it does not."""
+    if now.count < before.count:
+        return f"it had {before.count} entries, and has {now.count}"
+    if now.count == before.count and now.head != before.head:
+        return f"its entry {now.count} is another one than before"
+    return ""

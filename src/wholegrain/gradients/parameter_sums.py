@@ -1,0 +1,152 @@
+"""Where shares add up their weighted gradients: in their own precision, or part by part in double precision.
+
+A model's parameters are larger than a cache. So a product is made a few rows at a time and added while it is still
+there, and a sum that begins is written instead of being set to zero first.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from wholegrain.gradients.parameters import Slot
+
+PRODUCT = 1 << 18
+"""Values of a product that are made at a time: 1 MB of float32."""
+BLOCK = 1 << 16
+"""Values that are added up at a time, so that they stay in the cache."""
+VECTOR_BYTES = 64
+"""Where the widest vectors begin in memory."""
+
+
+class ParameterSums(Protocol):
+    """A sum for each parameter, to which shares add."""
+
+    def add_product(self, slot: Slot, left: Tensor, right: Tensor) -> None:
+        """Add left [row, k] times right [k, column]."""
+        ...
+
+    def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:
+        """Add Σ_k weight_k · row_k, of rows [k, value]."""
+        ...
+
+    def add_at(self, slot: Slot, places: Tensor, rows: Tensor) -> None:
+        """Add rows [k, value] to the parameter's rows at these places [k]."""
+        ...
+
+    def add(self, slot: Slot, values: Tensor) -> None:
+        """Add values that have the parameter's shape."""
+        ...
+
+
+class SingleSums:
+    """In the precision of the shares, into views of a vector whose values are whatever was there before."""
+
+    def __init__(self, views: Mapping[str, Tensor]) -> None:
+        self._views, self._begun = views, set[str]()
+
+    def add_product(self, slot: Slot, left: Tensor, right: Tensor) -> None:
+        """By one product."""
+        view, kept = self._take(slot)
+        view.addmm_(left, right, beta=kept)
+
+    def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:
+        """By one product with a vector."""
+        view, kept = self._take(slot)
+        (view if view.dim() == 1 else view.view(-1)).addmv_(rows.t(), weights, beta=kept)
+
+    def add_at(self, slot: Slot, places: Tensor, rows: Tensor) -> None:
+        """By a scatter."""
+        view, kept = self._take(slot)
+        (view if kept else view.zero_()).index_add_(0, places, rows)
+
+    def add(self, slot: Slot, values: Tensor) -> None:
+        """As they are."""
+        view, kept = self._take(slot)
+        if kept:
+            view.add_(values.view(view.shape))
+        else:
+            view.copy_(values.view(view.shape))
+
+    def finish(self) -> None:
+        """Set to zero what no share has touched."""
+        if len(self._begun) < len(self._views):
+            for name in self._views.keys() - self._begun:
+                self._views[name].zero_()
+
+    def _take(self, slot: Slot) -> tuple[Tensor, int]:
+        """A slot's view, and 1 if it is part of a sum already, else 0."""
+        if slot.name in self._begun:
+            return slot.of(self._views), 1
+        self._begun.add(slot.name)
+        if slot.rows is None:
+            return self._views[slot.name], 0
+        self._views[slot.name].zero_()
+        return slot.of(self._views), 1
+
+
+@dataclass(frozen=True, eq=False)
+class AddBuffers:
+    """Memory that sums in double precision use from step to step: fresh memory costs as much as adding up does."""
+
+    product: Tensor  # in the precision of the shares
+    wide: Tensor  # in double precision
+
+    @staticmethod
+    @torch.inference_mode(False)
+    def like(vector: Tensor) -> "AddBuffers":
+        """For gradients of this vector's kind and size."""
+        size = vector.numel()
+        return AddBuffers(vector.new_empty(min(PRODUCT, size)), torch.empty(min(BLOCK, size), dtype=torch.float64))
+
+
+class WideSums:
+    """In double precision: every product is made in the precision of the shares, and then added."""
+
+    def __init__(self, views: Mapping[str, Tensor], buffers: "AddBuffers") -> None:
+        self._views, self._product, self._wide = views, buffers.product, buffers.wide
+
+    def add_product(self, slot: Slot, left: Tensor, right: Tensor) -> None:
+        """Some rows at a time."""
+        total, width = slot.of(self._views), right.shape[1]
+        if width > self._product.shape[0]:
+            self.add(slot, torch.mm(left, right))
+            return
+        step = self._product.shape[0] // width
+        for start in range(0, left.shape[0], step):
+            rows = left[start : start + step]
+            made = self._product[: rows.shape[0] * width]
+            torch.mm(rows, right, out=made.view(rows.shape[0], width))
+            self._add(made, total[start : start + step].view(-1))
+
+    def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:
+        """By one product with a vector."""
+        self._add(torch.mv(rows.t(), weights), slot.of(self._views).view(-1))
+
+    def add_at(self, slot: Slot, places: Tensor, rows: Tensor) -> None:
+        """By a scatter into a table of zeros."""
+        total = slot.of(self._views)
+        table = rows.new_zeros(total.shape).index_add_(0, places, rows)
+        self._add(table.view(-1), total.view(-1))
+
+    def add(self, slot: Slot, values: Tensor) -> None:
+        """Values in single precision."""
+        self._add(values.reshape(-1), slot.of(self._views).view(-1))
+
+    def _add(self, values: Tensor, total: Tensor) -> None:
+        """Some at a time: at once it is ten times slower."""
+        if values.dtype is total.dtype:
+            total.add_(values)
+            return
+        for some, sums in zip(torch.split(values, BLOCK), torch.split(total, BLOCK), strict=True):
+            sums.add_(self._wide[: some.shape[0]].copy_(some))
+
+
+def align(rows: Tensor) -> Tensor:
+    """The same at a place where vectors begin: elsewhere libraries may add up in another order.
+
+    What a group of units adds up to must not depend on where its rows stand among those of others.
+    """
+    return rows if rows.data_ptr() % VECTOR_BYTES == 0 else rows.clone(memory_format=torch.preserve_format)

@@ -1,0 +1,190 @@
+"""A program is compared with the reference, item by item, and with itself in other company, on made-up items."""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wholegrain.gradients.backends import Program
+from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, SteadySizes
+from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
+from wholegrain.gradients.clip_units import Units
+from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
+from wholegrain.gradients.operation_watch import MemoryWatch, RestWatch
+from wholegrain.gradients.parameter_sums import SingleSums
+from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.reference import Loss, summed_gradients
+from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
+from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
+
+MOST_TRIED = 8
+"""Subjects of more items than this have a place of their own."""
+COMPANY = ((6, 0), (1, 1), (3, 2), (2, 3), (6, 5), (1, 6), (5, 8), (4, 13))
+"""Of fewer, so many are tried behind so many others."""
+AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
+"""Two ways of summing differ by rounding; a wrong rule differs by more than this part of the whole."""
+NOTHING = 1e-6
+"""A parameter whose gradients are a millionth of the largest has none but rounding."""
+
+Terms = Callable[[Units, int], int]
+"""How many products a unit of so many items adds to one parameter, in the layer where they are most."""
+
+
+class Trial:
+    """Items, targets and parameters to compare a program with the reference on."""
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
+    ) -> None:
+        self._model, self._loss, self._layout, self._vector = model, loss, layout, vector
+        self._inputs, self._targets = inputs, targets
+
+        def gradients(items: slice) -> list[Tensor]:
+            return summed_gradients(model, loss, layout, vector, inputs[items], targets[items])
+
+        kinds = Units.of_items(TRIAL), Units.of_sizes(np.array([1, TRIAL - 1]))
+        self._expected = [ReferenceResult.of(units, gradients) for units in kinds]
+
+    @property
+    def tells(self) -> bool:
+        """Whether anything can be compared: each item has a gradient, and a finite one."""
+        lengths = self._expected[0].lengths
+        return bool(torch.isfinite(lengths).all() and (lengths > 0).all())
+
+    def passes(self, make: MakeCandidate) -> bool:
+        """Whether norms and sums agree, of items and of subjects."""
+        try:
+            made = self.make(make)
+            made.attach(self._vector)
+            return all(self._agrees(made.program, expected) for expected in self._expected)
+        except Exception:  # the reference has run: whatever fails here is about this program and not the model
+            return False
+
+    def find_sizes(self, made: Candidate) -> PassSizes | None:
+        """The sizes in which a program's rows do not depend on their company; None where there are none.
+
+        They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
+        what every layer makes, forward and back, and all that norms and sums are computed from.
+        """
+        inputs, targets = vary_items(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
+
+        def rows(size: int) -> list[Tensor]:
+            number = torch.arange(size) % PERIOD
+            units = Units.of_items(size)
+            made.attach(vector)
+            watched: list[Tensor] = []
+            made.workspace.watched = watched
+            with made.program.mode():
+                uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
+                found = [*watched, *(rows for share in uses.shares for rows in share.rows()), *_measure(uses, units)]
+            made.workspace.watched = None
+            return [_by_item(each, size) for each in found]
+
+        with RestWatch(FIRST) as functions:
+            rows(FIRST)
+        return SteadySizes.of(rows, PERIOD, functions.multiple)
+
+    def make(self, make: MakeCandidate) -> Candidate:
+        """A program for the trial's model."""
+        return make(self._model, self._layout)
+
+    def watch_subjects(self, made: Candidate, sizes: PassSizes) -> Callable[[int, bool], bool]:
+        """Whether units of so many items (subjects, or single items) come out the same wherever they stand in a pass.
+
+        Items by themselves are as steady as the program; subjects of a few items are tried, of more not trusted.
+        """
+        steady = isinstance(sizes, SteadySizes)
+
+        @cache
+        def is_steady(size: int, subjects: bool) -> bool:
+            if isinstance(made.program, WholeModel):
+                return not made.program.vectorises
+            if not steady or size > MOST_TRIED:
+                return False
+            return size == 1 or not subjects or self._repeats(made, size)
+
+        return is_steady
+
+    def _repeats(self, made: Candidate, size: int) -> bool:
+        """Whether equal subjects of so many items give equal norms and gradients behind any number of others."""
+        inputs, targets = vary_items(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        first: list[Tensor] = []
+        for subjects, others in COMPANY:
+            before = max(others, LEAST_ROWS - subjects * size)  # no pass has fewer rows
+            place = torch.arange(subjects * size)
+            own = (place // size % TRIAL) * size + place % size
+            number = torch.cat([torch.arange(before), own]) % PERIOD
+            units = Units.of_sizes(np.array([1] * before + [size] * subjects))
+            made.attach(self._vector)
+            with made.program.mode():
+                uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
+                rows = [each[before:].clone() for each in _measure(uses, units)]
+            first = first or [each[:TRIAL].clone() for each in rows]
+            same = torch.arange(subjects) % TRIAL
+            if not all(torch.equal(each, one[same]) for each, one in zip(rows, first, strict=True)):
+                return False
+        return True
+
+    @torch.no_grad()
+    def count_terms(self, made: Candidate) -> Terms:
+        """How many products units add up."""
+        shares = merge_uses(made.program.run(self._loss, self._inputs, self._targets, Units.of_items(TRIAL))).shares
+        return lambda units, size: max((share.terms(units, size) for share in shares), default=1)
+
+    def measure_bytes_per_item(self, made: Candidate) -> int:
+        """Memory that one more item takes, from above."""
+        made.attach(self._vector)
+        taken = []
+        for items in (1, TRIAL):
+            with torch.no_grad(), MemoryWatch() as allocations:
+                units = Units.of_items(items)
+                shares = made.program.run(self._loss, self._inputs[:items], self._targets[:items], units)
+                gradient_lengths(merge_uses(shares), units)
+            taken.append(allocations.bytes)
+        return max(1, int(taken[1] - taken[0]) // (TRIAL - 1))
+
+    @torch.no_grad()
+    def _agrees(self, program: Program, expected: ReferenceResult) -> bool:
+        uses = merge_uses(program.run(self._loss, self._inputs, self._targets, expected.units))
+        squared = gradient_lengths(uses, expected.units).squared
+        # A norm that a program does not vouch for is not wrong.
+        found_lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())
+        total = torch.empty_like(self._vector)
+        sums = SingleSums(self._layout.views(total))
+        for share in uses.shares:
+            share.add(expected.units, expected.units.whole, expected.weights, sums)
+        sums.finish()
+        if not _close(found_lengths, expected.lengths, float(expected.lengths.max())):
+            return False
+        # In each parameter by itself, however small its gradients are beside those of others.
+        nothing = NOTHING / AGREEMENT.get(total.dtype, 0.1) * max(expected.sizes)
+        found = zip(
+            compute_sketches(self._layout.views(total).values()), expected.sketches, expected.sizes, strict=True
+        )
+        return all(_close(one, other, size + nothing) for one, other, size in found)
+
+
+def _close(value: Tensor, expected: Tensor, size: float) -> bool:
+    return float(torch.dist(value, expected, p=float("inf"))) <= AGREEMENT.get(expected.dtype, 0.1) * size
+
+
+def _by_item(rows: Tensor, items: int) -> Tensor:
+    """The same with items in the first dimension; recurrent layers have time there, and others flatten positions."""
+    if rows.shape[0] == items or rows.dim() < 2:
+        return rows
+    if rows.shape[1] == items:
+        return rows.transpose(0, 1)
+    return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
+
+
+def _measure(uses: Uses, units: Units) -> list[Tensor]:
+    """Norms [unit], together and of each share by itself, and gradients that were formed for units of the last run."""
+    found = [gradient_lengths(uses, units).squared]
+    for share in uses.shares:
+        own = share.lengths(units)
+        found += [each for each in own if each is not None]
+        found += share.kept_gradients(units.runs[-1])
+    return found

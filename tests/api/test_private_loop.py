@@ -1,0 +1,166 @@
+"""A loop of one's own takes the same steps as a run: the same gradients, the same ledger, the same guarantee."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import wholegrain as wg
+from wholegrain.errors import BudgetError, ModelError, SpecError
+from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.ledger_state import RunAccount
+
+NORTH = wg.clinics(patients=300, clinics=3).silo("clinic-0")
+HALF = wg.subject_dp(rate=0.5)
+SIZES = {"clinic-0": {"items": 300, "subjects": 150}}
+
+pytestmark = pytest.mark.usefixtures("coarse_prices")
+
+
+def a_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(10, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def loop(net: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any) -> wg.PrivateSteps:
+    private = wg.private_steps(net, NORTH, **{"policy": HALF, "epsilon": 4, "steps": 12, **settings})
+    for _ in private:
+        optimizer.step()
+    return private
+
+
+def parameters(net: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(net.parameters()).detach()
+
+
+def test_sgd_of_ones_own_gives_the_model_of_train_to_the_bit() -> None:
+    net, same = a_net(), a_net()
+    private = loop(net, torch.optim.SGD(net.parameters(), lr=0.5))
+    run = wg.train(NORTH, same, policy=HALF, epsilon=4, rounds=12, learning_rate=0.5, test=0.0)
+    assert torch.equal(parameters(net), parameters(same))
+    assert private.guarantee == run.guarantee
+    assert private.spent == run.guarantee.epsilon <= 4
+
+
+def only_run(path: Path) -> RunAccount:
+    with Ledger.open(path, create=False) as ledger:
+        (account,) = ledger.book.runs.values()
+        return account
+
+
+def test_adam_of_ones_own_gives_the_model_of_train_with_the_same_ledger(tmp_path: Path) -> None:
+    net, same = a_net(), a_net()
+    private = loop(net, torch.optim.Adam(net.parameters(), lr=0.05, betas=(0.9, 0.99)), ledger=tmp_path / "own.sqlite")
+    server = {"step": "adam", "learning_rate": 0.05}
+    run = wg.train(
+        NORTH,
+        same,
+        policy=HALF,
+        epsilon=4,
+        rounds=12,
+        learning_rate=1.0,
+        server=server,
+        test=0.0,
+        ledger=tmp_path / "run.sqlite",
+    )
+    assert torch.allclose(parameters(net), parameters(same), atol=1e-4)
+    assert not torch.allclose(parameters(net), parameters(a_net()), atol=0.1)
+    assert private.guarantee == run.guarantee
+    own, theirs = only_run(tmp_path / "own.sqlite"), only_run(tmp_path / "run.sqlite")
+    assert own.reserved == own.released == theirs.reserved == theirs.released == {"clinic-0": 12}
+    assert own.opening.terms == theirs.opening.terms
+    assert own.opening.account == theirs.opening.account
+
+
+def test_what_is_spent_grows_with_every_step_and_ends_with_the_last() -> None:
+    net = a_net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    private = wg.private_steps(net, NORTH, policy=HALF, epsilon=4, steps=3)
+    assert (private.spent, len(private)) == (0.0, 3)
+    spent = []
+    for number in private:
+        optimizer.step()
+        spent.append((number, private.spent))
+    assert [number for number, _ in spent] == [0, 1, 2]
+    assert 0 < spent[0][1] < spent[1][1] < spent[2][1] <= 4
+    assert list(private) == []
+    assert private.spent == spent[2][1]
+
+
+def test_a_step_is_paid_for_before_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    private = wg.private_steps(a_net(), NORTH, policy=HALF, epsilon=4, steps=3)
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no gradient")
+
+    monkeypatch.setattr("wholegrain.silo.training.LocalSteps.gradient", fail)
+    with pytest.raises(RuntimeError):
+        next(private)
+    assert private.spent > 0
+
+
+def test_a_budget_that_is_spent_pays_for_no_further_loop(tmp_path: Path) -> None:
+    account = {"path": str(tmp_path / "ledger.sqlite"), "epsilon": 5.0}
+    net = a_net()
+    loop(net, torch.optim.SGD(net.parameters(), lr=0.1), ledger=account)
+    with pytest.raises(BudgetError, match="refused before any silo trains"):
+        wg.private_steps(net, NORTH, policy=HALF, epsilon=4, steps=12, ledger=account)
+
+
+def test_secure_noise_is_a_release_and_differs_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path))
+    nets = [a_net(), a_net()]
+    for number, net in enumerate(nets):
+        private = loop(
+            net,
+            torch.optim.Adam(net.parameters()),
+            noise="secure",
+            sizes=SIZES,
+            steps=3,
+            ledger={"path": str(tmp_path / f"{number}.sqlite"), "data": f"clinics {number}"},
+        )
+        assert not private.guarantee.simulation
+        assert private.guarantee.standing is wg.Standing.PROVED
+    assert not torch.equal(parameters(nets[0]), parameters(nets[1]))
+
+
+def test_frozen_parameters_get_no_gradient() -> None:
+    net = a_net()
+    first = copy.deepcopy(net)
+    net[0].requires_grad_(False)  # type: ignore[operator, index]
+    loop(net, torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.5), steps=3)
+    assert torch.equal(net[0].weight, first[0].weight)  # type: ignore[index]
+    assert net[0].weight.grad is None  # type: ignore[index]
+    assert not torch.equal(net[2].weight, first[2].weight)  # type: ignore[index]
+
+
+def test_an_optimizer_of_another_net_is_noticed() -> None:
+    other = a_net()
+    with pytest.raises(ModelError, match="give the optimizer this net's parameters"):
+        loop(a_net(), torch.optim.SGD(other.parameters(), lr=0.1))
+
+
+def test_parameters_that_overflow_are_refused_before_the_next_step_is_paid_for() -> None:
+    net = a_net()
+    private = wg.private_steps(net, NORTH, policy=HALF, epsilon=4, steps=3)
+    next(private)
+    spent = private.spent
+    with torch.no_grad():
+        next(iter(net.parameters())).fill_(float("nan"))
+    with pytest.raises(ModelError, match="not all finite after step 1"):
+        next(private)
+    assert private.spent == spent
+
+
+def test_several_silos_are_refused() -> None:
+    data = wg.clinics(patients=300, clinics=3)
+    with pytest.raises(SpecError, match=r"the data has 3; take one with data\.silo"):
+        wg.private_steps(a_net(), data, policy=HALF, epsilon=4, steps=3)
+
+
+def test_what_belongs_to_rounds_is_refused() -> None:
+    with pytest.raises(SpecError, match="no keyword 'learning_rate'"):
+        wg.private_steps(a_net(), NORTH, policy=HALF, epsilon=4, steps=3, learning_rate=1.0)  # type: ignore[call-arg]

@@ -1,0 +1,170 @@
+"""A table gives the same data whichever library holds it, and whatever types its columns have."""
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import wholegrain as wg
+from wholegrain.errors import DataError, SpecError
+
+COLUMNS: dict[str, list[Any]] = {
+    "patient": ["ann", "ann", "bob", "cy"],
+    "clinic": ["n", "s", "s", "n"],
+    "age": [30.0, 31.0, 64.0, 120.0],
+    "sex": ["f", "f", "m", None],
+    "ill": ["no", "yes", "no", "yes"],
+}
+FEATURES = {"age": wg.Number(0, 110), "sex": wg.Category(["f", "m"], missing=True)}
+
+
+def declared(frame: Any, **changes: Any) -> wg.Dataset:
+    given = {"subject": "patient", "silo": "clinic", "target": wg.Target("ill", ["no", "yes"]), "features": FEATURES}
+    return wg.from_frame(frame, **{**given, **changes})
+
+
+def nullable() -> pd.DataFrame:
+    return pd.DataFrame(COLUMNS).convert_dtypes()
+
+
+def categorical() -> pd.DataFrame:
+    return pd.DataFrame(COLUMNS).astype({"patient": "category", "clinic": "category", "sex": "category", "ill": object})
+
+
+def dictionary() -> pa.Table:
+    table = pa.table(COLUMNS)
+    return table.set_column(3, "sex", table["sex"].dictionary_encode())
+
+
+def categorical_polars() -> pl.DataFrame:
+    return pl.DataFrame(COLUMNS).with_columns(pl.col("sex").cast(pl.Categorical), pl.col("age").cast(pl.Float32))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pd.DataFrame(COLUMNS),
+        lambda: pd.DataFrame(COLUMNS, index=[9, 9, 3, 1]),
+        nullable,
+        categorical,
+        lambda: pa.table(COLUMNS),
+        dictionary,
+        lambda: pl.DataFrame(COLUMNS).lazy(),
+        categorical_polars,
+    ],
+    ids=[
+        "pandas",
+        "pandas with an index",
+        "pandas, nullable",
+        "pandas, categorical",
+        "pyarrow",
+        "pyarrow, dictionary",
+        "polars, lazy",
+        "polars, categorical",
+    ],
+)
+def test_every_library_gives_the_same_data(make: Callable[[], Any]) -> None:
+    expected, found = declared(pl.DataFrame(COLUMNS)), declared(make())
+    assert found.data.inputs.dtype == np.float32
+    assert found.data.inputs.tolist() == expected.data.inputs.tolist()
+    assert found.data.targets.tolist() == [0, 1, 0, 1]
+    assert found.data.subjects.tolist() == expected.data.subjects.tolist()
+    assert found.silos is not None
+    assert found.silos.tolist() == COLUMNS["clinic"]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [7, 7, 8, 9],
+        [7.0, 7.0, 8.0, 9.0],
+        np.array([7, 7, 8, 9], np.uint8),
+        pd.array([7, 7, 8, 9], "Int64"),
+        list("7789"),
+    ],
+    ids=["whole numbers", "floats", "bytes", "nullable", "text"],
+)
+def test_ids_are_the_same_people_however_they_are_written(ids: Any) -> None:
+    expected = declared(pl.DataFrame(COLUMNS | {"patient": ["7", "7", "8", "9"]})).data.subjects
+    assert declared(pd.DataFrame(COLUMNS).assign(patient=ids)).data.subjects.tolist() == expected.tolist()
+
+
+def test_ids_of_several_kinds_are_told_apart() -> None:
+    mixed = pd.Series([("a", 1), ("a", 1), 7, "x"], dtype=object)
+    assert declared(pd.DataFrame(COLUMNS).assign(patient=mixed)).data.subject_count == 3
+
+
+def test_truth_values_are_classes() -> None:
+    frame = pd.DataFrame(COLUMNS).assign(ill=[False, True, False, True])
+    assert declared(frame, target=wg.Target("ill", [False, True])).data.targets.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("patient", ["ann", None, "bob", "cy"], ["'patient'", "row 2", "subject"]),
+        ("clinic", ["n", "s", None, "n"], ["'clinic'", "row 3"]),
+        ("age", [30.0, float("nan"), 1.0, 2.0], ["'age'", "row 2", "missing"]),
+        ("ill", ["no", "yes", "maybe", "no"], ["'ill'", "'maybe'", "row 3"]),
+        ("age", ["30", "old", "1", "2"], ["'age'", "'old'", "row 2"]),
+    ],
+    ids=["no subject", "no silo", "NaN", "an undeclared class", "text for a number"],
+)
+def test_a_row_that_breaks_a_declaration_is_named(
+    library: Callable[[Any], Any], column: str, values: list[Any], words: list[str]
+) -> None:
+    with pytest.raises(DataError) as refused:
+        declared(library(COLUMNS | {column: values}))
+    assert all(word in str(refused.value) for word in words)
+
+
+def test_dates_for_numbers_are_refused_by_name() -> None:
+    days = [datetime.datetime(2020, 1, day) for day in (1, 2, 3, 4)]
+    for frame in (pd.DataFrame(COLUMNS | {"age": days}), pl.DataFrame(COLUMNS | {"age": days})):
+        with pytest.raises(DataError, match=r"'age'.*Datetime"):
+            declared(frame)
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_a_column_that_is_not_there_is_suggested(library: Callable[[Any], Any]) -> None:
+    with pytest.raises(DataError, match=r"no column 'clinics' \(did you mean 'clinic'\?\)"):
+        declared(library(COLUMNS), silo="clinics")
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    frame = pd.concat([pd.DataFrame(COLUMNS), pd.DataFrame({"age": [1, 2, 3, 4]})], axis=1)
+    with pytest.raises(DataError, match=r"Two columns.*'age'"):
+        declared(frame)
+
+
+def test_other_columns_are_not_looked_at() -> None:
+    frame = pl.DataFrame(COLUMNS | {"notes": [[1], [2], [3], [4]]})
+    assert declared(frame).features == 3
+
+
+@pytest.mark.parametrize("frame", [{"a": [1]}, [1, 2], "visits.csv", None, pd.Series([1])], ids=str)
+def test_what_is_no_table_is_refused(frame: Any) -> None:
+    with pytest.raises(DataError, match="expected"):
+        declared(frame)
+
+
+def test_features_without_bounds_are_refused_by_name() -> None:
+    with pytest.raises(SpecError, match="not as list"):
+        declared(pl.DataFrame(COLUMNS), features=["age", "sex"])
+    with pytest.raises(SpecError, match="'age' needs its bounds"):
+        declared(pl.DataFrame(COLUMNS), features={"age": None})
+    with pytest.raises(SpecError, match=r"target.*'ill'"):
+        declared(pl.DataFrame(COLUMNS), target="ill")
+
+
+def test_a_person_who_leaves_the_table_changes_nothing_for_the_others() -> None:
+    frame = pd.DataFrame(COLUMNS)
+    whole, without = declared(frame), declared(frame[frame["patient"] != "ann"])
+    assert without.data.inputs.tolist() == whole.data.inputs[2:].tolist()
+    assert without.data.subjects.tolist() == whole.data.subjects[2:].tolist()

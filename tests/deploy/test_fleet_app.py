@@ -1,0 +1,191 @@
+"""The open port, called without a network: the doorkeeper, the grid behind it, and a silo's line to it."""
+
+import asyncio
+import base64
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.main import create_app
+
+from deployment import task, vector, write_charter
+from loopback import free_port
+from wholegrain.deploy import fleet_app as doors
+from wholegrain.deploy import fleet_link
+from wholegrain.deploy.admission_request import AdmissionRequest
+from wholegrain.deploy.certificates import load_private_key, silo_key
+from wholegrain.deploy.charter import load_charter
+from wholegrain.deploy.client import open_silo
+from wholegrain.deploy.fleet_app import MOST_BYTES, PATHS, fleet_app
+from wholegrain.deploy.fleet_server import Admission, ServerDoor, open_door
+from wholegrain.deploy.membership import add_silo, revoke_silo
+from wholegrain.deploy.scaffold import FederationDraft, write_federation
+from wholegrain.engines.flower import Flower
+from wholegrain.federation.messages import RoundTask, SiloUpdate
+
+KEY = public_key_to_bytes(silo_key().public_key())
+
+
+@pytest.fixture
+def state() -> LinkStateFactory:
+    return LinkStateFactory(":flwr-in-memory:", NoOpFederationManager(), ObjectStoreFactory())
+
+
+def call(app: Any, path: str, method: str = "POST", body: list[bytes] | None = None, **headers: str) -> int:
+    """The status of one request, and nothing of the body is read where the door stays shut."""
+    pieces = [{"type": "http.request", "body": each, "more_body": True} for each in body or []]
+    pieces.append({"type": "http.request", "body": b"", "more_body": False})
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return pieces.pop(0) if pieces else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": raw, "query_string": b"",
+        "root_path": "", "scheme": "https", "http_version": "1.1", "client": ("203.0.113.9", 1), "server": ("h", 1),
+        "app": None,
+    }  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    app.left = len(pieces)
+    return int(sent[0]["status"])
+
+
+def presented(key: bytes = KEY) -> dict[str, str]:
+    return {FLEET_HTTP_PUBLIC_KEY_HEADER.lower().replace("-", "_"): base64.b64encode(key).decode()}
+
+
+def every_path() -> list[str]:
+    """All that a whole SuperLink of Flower answers on its one port."""
+    from fastapi.routing import iter_route_contexts
+
+    found = {str(each.route.path) for each in iter_route_contexts(create_app().routes) if hasattr(each.route, "path")}
+    return sorted(found | {"/", "/docs", "/openapi.json", "/metrics", "/v1/fleet/", "//v1/fleet/pull-messages"})
+
+
+def test_only_the_fleet_api_answers_on_the_open_port(state: LinkStateFactory) -> None:
+    """Even a key of the roster opens nothing else: not Flower's control API, nor its runtime API."""
+    app = fleet_app(state, lambda key: True, lambda key: True)
+    paths = every_path()
+    assert {"/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/push-messages"} <= set(paths)
+    for path in paths:
+        for method in ("GET", "POST", "PUT", "OPTIONS"):
+            status = call(app, path, method, content_length="0", **presented())
+            assert (status != 404) == (path in PATHS and method == "POST"), (method, path, status)
+
+
+def test_a_stranger_is_turned_away_before_the_body_is_read(
+    state: LinkStateFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = fleet_app(state, lambda key: key == KEY, lambda key: True)
+    stranger = public_key_to_bytes(silo_key().public_key())
+    for headers in ({}, presented(stranger), presented(b""), {"x": "y"}):
+        for path in PATHS:
+            assert call(app, path, body=[b"x" * 1000], content_length="1000", **headers) == 403
+            assert app.left == 2
+    assert "turned away: 203.0.113.9" in caplog.text
+
+
+def test_a_roster_key_without_a_signature_opens_nothing(state: LinkStateFactory) -> None:
+    app = fleet_app(state, lambda key: key == KEY, lambda key: True)
+    headers = {"content_length": "0", "content_type": "application/x-protobuf", **presented()}
+    for path in PATHS:
+        assert call(app, path, **headers) in (400, 401, 415)
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [(str(MOST_BYTES + 1), 413), (str(400 * 2**20), 413), ("-1", 413), ("many", 411), ("", 411)]
+)
+def test_a_message_that_is_too_long_is_not_read(state: LinkStateFactory, length: str, status: int) -> None:
+    app = fleet_app(state, lambda key: key == KEY, lambda key: True)
+    assert call(app, "/v1/fleet/push-object", body=[b"x"], content_length=length, **presented()) == status
+    assert app.left == 2
+
+
+def test_a_look_for_messages_is_held_until_there_is_one(
+    state: LinkStateFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "PAUSE", 0.001)
+    looks = iter([False, False, True])
+    app = fleet_app(state, lambda key: True, lambda key: next(looks))
+    call(app, doors.PULL, content_length="0", **presented())
+    assert list(looks) == []
+    monkeypatch.setattr(doors, "HOLD", 0.01)
+    never = fleet_app(state, lambda key: True, lambda key: False)
+    call(never, doors.PULL, content_length="0", **presented())
+
+
+# A silo and a server in one process, over TLS on loopback.
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[tuple[Flower, ServerDoor, Path]]:
+    """A server's open port whose roster has north, and the engine behind it."""
+    write_federation(FederationDraft(("north",), "127.0.0.1", port := free_port()), tmp_path / "f")
+    server = tmp_path / "f" / "server"
+    opened = ServerDoor("127.0.0.1", port, server / "server.crt", server / "server.key", server / "roster.toml")
+    with open_door(opened) as (grid, keys):
+        yield Flower(grid, {"north": task()}, 20.0, keys=keys), opened, tmp_path / "f" / "north"
+
+
+@pytest.fixture
+def silo(door: tuple[Flower, ServerDoor, Path]) -> Iterator[None]:
+    """A silo that answers in a thread."""
+    _, opened, folder = door
+    link = {"address": f"127.0.0.1:{opened.port}", "certificates": "ca.crt", "key": "key"}
+    path = write_charter(folder, link=link)
+    ended = threading.Event()
+
+    def work() -> None:
+        with open_silo(load_charter(path)) as host:
+            assert host.charter.link is not None
+            with fleet_link._connected(host.charter.link, host) as line:
+                while not ended.wait(0.02):
+                    message = line.next_message()
+                    if message is not None:
+                        line.send(fleet_link.answer(message, host))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    ended.set()
+    thread.join(60)
+
+
+def test_a_round_over_tls_within_one_process(door: tuple[Flower, ServerDoor, Path], silo: None) -> None:
+    engine, *_ = door
+    assert engine.wait_for({"north"}, 60) == {"north"}
+    (update,) = engine.run(RoundTask(0, ("north",), 2, vector(1.0)))
+    assert isinstance(update, SiloUpdate)
+    assert update.vector.shape == vector().shape
+
+
+def test_the_roster_is_read_again_when_its_file_changes(tmp_path: Path, state: LinkStateFactory) -> None:
+    write_federation(FederationDraft(("north",), "h", 1), tmp_path / "f")
+    server, link = tmp_path / "f" / "server", state.state()
+    assert isinstance(link, InMemoryLinkState)
+    admission = Admission(server / "roster.toml", link)
+    admission.refresh()
+    north = public_key_to_bytes(load_private_key((tmp_path / "f" / "north" / "key").read_bytes(), "k").public_key())
+    keys, south = admission.keys, silo_key()
+    assert admission.is_admitted(north)
+    revoke_silo(server, "north")
+    add_silo(server, "south", AdmissionRequest.make("south", south, {}))
+    admission.refresh()
+    assert not admission.is_admitted(north)
+    assert admission.is_admitted(public_key_to_bytes(south.public_key()))
+    assert set(keys) == {"south"}
+    assert link.get_node_id_by_public_key(north) is None

@@ -1,0 +1,69 @@
+"""Sums of weighted gradients: written where they begin, in blocks, in single or in double precision."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from wholegrain.gradients import parameter_sums
+from wholegrain.gradients.parameter_sums import AddBuffers, ParameterSums, SingleSums, WideSums, align
+from wholegrain.gradients.parameters import Slot
+
+SHAPES = {"table": (7, 5), "bias": (5,), "untouched": (3,)}
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def add_all(sums: ParameterSums) -> dict[str, Tensor]:
+    """Everything that can be added, twice, and what it comes to."""
+    left, right, rows, weights = draw(7, 4), draw(4, 5), draw(6, 5), draw(6)
+    places = torch.tensor([0, 2, 2, 1, 0, 1])
+    expected = {name: torch.zeros(shape).double() for name, shape in SHAPES.items()}
+    for _ in range(2):
+        sums.add_at(Slot("table", (2, 5)), places, rows)
+        expected["table"][2:5].index_add_(0, places, rows.double())
+        sums.add_product(Slot("table"), left, right)
+        expected["table"] += left.double() @ right.double()
+        sums.add_rows(Slot("bias"), rows, weights)
+        expected["bias"] += weights.double() @ rows.double()
+        sums.add(Slot("bias"), rows[0])
+        expected["bias"] += rows[0]
+    return expected
+
+
+def test_a_sum_begins_with_whatever_was_in_memory() -> None:
+    views = {name: torch.full(shape, torch.nan) for name, shape in SHAPES.items()}
+    sums = SingleSums(views)
+    expected = add_all(sums)
+    sums.finish()
+    for name, view in views.items():
+        torch.testing.assert_close(view.double(), expected[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("product", "block"), [(1 << 18, 1 << 16), (12, 4), (3, 1)])
+def test_a_wide_sum_is_the_same_in_blocks_of_any_size(
+    product: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameter_sums, "PRODUCT", product)
+    monkeypatch.setattr(parameter_sums, "BLOCK", block)
+    views = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
+    expected = add_all(WideSums(views, AddBuffers.like(torch.empty(40))))
+    for name, view in views.items():
+        torch.testing.assert_close(view, expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_small_values_survive_in_a_wide_sum() -> None:
+    views = {"w": torch.zeros(1, 1, dtype=torch.float64)}
+    sums = WideSums(views, AddBuffers.like(torch.empty(1)))
+    for value in (2.0**30, 1.0, -(2.0**30)):
+        sums.add_product(Slot("w"), torch.tensor([[value]]), torch.ones(1, 1))
+    assert views["w"].item() == 1.0
+
+
+def test_rows_are_moved_to_where_vectors_begin() -> None:
+    rows = draw(9, 5)
+    for start in range(9):
+        moved = align(rows[start:])
+        assert torch.equal(moved, rows[start:])
+        assert moved.data_ptr() % parameter_sums.VECTOR_BYTES == 0

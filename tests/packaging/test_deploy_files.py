@@ -1,0 +1,76 @@
+"""Units, container and compose file: they parse, they call commands that exist, and they harden what they start."""
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from command import Command
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+HARDENING = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes"}
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    found = configparser.ConfigParser(interpolation=None)
+    found.optionxform = str  # type: ignore[assignment,method-assign]
+    found.read_string(path.read_text())
+    return found
+
+
+def require_known(wholegrain: Command, arguments: list[str]) -> None:
+    """The command is there, and knows every option that it is given."""
+    command, *rest = arguments
+    shown = wholegrain(command, "--help")
+    assert shown.code == 0
+    for option in (each for each in rest if each.startswith("--")):
+        assert option in shown.out
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_units_are_hardened_and_call_commands_that_exist(path: Path, wholegrain: Command) -> None:
+    service = unit(path)["Service"]
+    assert {name: service.get(name) for name in HARDENING} == HARDENING
+    assert service["User"] != "root"
+    for key in ("ExecStart", "ExecStartPre"):
+        program, *arguments = shlex.split(service[key])
+        assert Path(program).name == "wholegrain"
+        require_known(wholegrain, arguments)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_finds_no_fault_in_the_units(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name.replace("@", "@north")
+    copy.write_text(path.read_text().replace("/opt/wholegrain/bin/wholegrain", "/bin/true"))
+    done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_compose_file_starts_a_server_and_three_silos_each_with_its_own_state(wholegrain: Command) -> None:
+    tree = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services = tree["services"]
+    assert [service["command"][0] for service in services.values()] == ["server", "silo", "silo", "silo"]
+    states = [mount.split(":")[0] for each in services.values() for mount in each["volumes"] if ":/state" in mount]
+    assert sorted(states) == sorted(tree["volumes"])
+    assert len(set(states)) == len(services)
+    for service in services.values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        require_known(wholegrain, service["command"])
+
+
+def test_the_container_does_not_run_as_root_and_copies_files_that_exist() -> None:
+    text = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ")
+    steps = [line.split(maxsplit=1) for line in text.splitlines() if re.match(r"[A-Z]+ ", line)]
+    assert steps[0][0] == "FROM"
+    assert ":latest" not in steps[0][1]
+    assert [value for name, value in steps if name == "USER"] == ["wholegrain"]
+    for value in (value for name, value in steps if name == "COPY"):
+        assert all((DEPLOY.parent / source).exists() for source in value.split()[:-1])

@@ -1,0 +1,47 @@
+"""Simulated federations with faults: the program keeps its promises, and mistakes in it are found."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+pytest.importorskip("greenlet")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from simulation.federation import play
+from simulation.oracle import most_information
+from simulation.planted import MISTAKES
+
+QUICK = 25
+"""Federations in one test; there are eight of them, so that they spread over the workers."""
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_nothing_is_released_that_was_not_paid_for(block: int) -> None:
+    outcomes = [play(seed) for seed in range(block * QUICK, (block + 1) * QUICK)]
+    assert [(each.seed, each.violation) for each in outcomes if each.violation] == []
+    happened = sum((each.happened for each in outcomes), start=outcomes[0].happened.__class__())
+    assert happened["releases"] > QUICK
+    assert min(happened["kills at a write"], happened["power cuts"], happened["messages doubled"]) > 0
+
+
+def test_a_seed_always_plays_the_same_history() -> None:
+    assert [play(seed) for seed in (3, 8)] == [play(seed) for seed in (3, 8)]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "most"),
+    [
+        (name, most) if most <= 30 else pytest.param(name, most, marks=pytest.mark.slow)
+        for name, most in {**dict.fromkeys(MISTAKES, 30), "price-before-lock": 1000, "older-ledger-taken": 1000}.items()
+    ],
+)
+def test_a_planted_mistake_is_found(mistake: str, most: int) -> None:
+    with MISTAKES[mistake]():
+        assert any(play(seed).violation for seed in range(most))
+
+
+def test_the_oracles_price_is_that_of_the_gaussian_mechanism() -> None:
+    """One Gaussian with σ = 1 is (4.377, 1e-5)-private [Balle & Wang 2018]."""
+    assert most_information(4.3772, 1e-5) == pytest.approx(1.0, rel=1e-3)
