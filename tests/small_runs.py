@@ -85,13 +85,17 @@ class Remembering:
 
 
 @functools.cache
-def _prepared(spec: str) -> PreparedRun:
+def _prepared(spec: str, state: str) -> PreparedRun:
     return prepare(RunSpec.of(json.loads(spec)), pricing=PRICING)
 
 
 def prepared(spec: RunSpec, pricing: object = None) -> PreparedRun:
-    """What `prepare` gives, made once for each spec; what it leaves out is still left out."""
-    return _prepared(spec.model_dump_json(exclude_unset=True))
+    """What `prepare` gives, made once for each spec; what it leaves out is still left out.
+
+    A release draws its subjects' coins with the machine's key, and every test has a machine (a state folder) of its own.
+    """
+    state = os.environ["WHOLEGRAIN_STATE"] if spec.privacy.noise == "secure" else ""
+    return _prepared(spec.model_dump_json(exclude_unset=True), state)
 
 
 def start(out: Path, spec: Path | None = None) -> None:
