@@ -20,7 +20,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import find
-from wholegrain.policies.search import POLICIES, Candidate, SearchQuery, best, candidates
+from wholegrain.policies.search import POLICIES, CandidatePlan, SearchQuery, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget
 from wholegrain.runs.datasets import load_dataset, split_dataset
@@ -43,8 +43,8 @@ from wholegrain.runs.trained_model import build_trained_model, federation_model
 class Choice:
     """What was weighed, what was chosen, and the spec that follows."""
 
-    weighed: tuple[Candidate, ...]
-    chosen: Candidate
+    weighed: tuple[CandidatePlan, ...]
+    chosen: CandidatePlan
     spec: RunSpec
     plan: Plan
     parameters: int
@@ -157,12 +157,12 @@ def _forecast(
 
 
 @dataclass(frozen=True)
-class _Weighed:
+class _Option:
     filled: FilledSpec
-    candidate: Candidate
+    candidate: CandidatePlan
 
 
-def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | None:
+def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Option | None:
     """The policy with its settings and forecast; None where it does not go with these silos."""
     reads = find(policy).reads
     update = {"name": policy, "group_cap": 1 if "group_cap" in reads else None}
@@ -177,7 +177,7 @@ def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | N
         return None
     if not noise or (filled.forecast is None and policy != spec.policy.name):
         return None
-    candidate = Candidate(
+    candidate = CandidatePlan(
         policy=policy,
         settings=policy_settings(filled.spec),
         steps=filled.spec.rounds.count,
@@ -187,7 +187,7 @@ def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | N
         ratio=ratio,
         left=filled.forecast.excess if filled.forecast else 0.0,
     )
-    return _Weighed(filled, candidate)
+    return _Option(filled, candidate)
 
 
 def _search(
@@ -212,7 +212,7 @@ def _search(
     return Choice(weighed, chosen, better, plan, parameters, counted=counted)
 
 
-def _changes(spec: RunSpec, chosen: Candidate) -> dict[str, Any]:
+def _changes(spec: RunSpec, chosen: CandidatePlan) -> dict[str, Any]:
     tree = spec.model_dump()
     tree["policy"] |= {
         "name": chosen.policy,
