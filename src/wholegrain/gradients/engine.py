@@ -138,9 +138,9 @@ class BookKeeping:
             terms = partial(self._chosen.terms, ONE_SUBJECT if subjects else ONE_ITEM)
             grouping = plan_groups(buckets, subjects, terms, self._most_items, vector.dtype)
             most = min(buckets.largest, MOST_TRIED + 1) if subjects else 1
-            steady = all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
+            unordered = grouping.single and all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
             self._chosen.attach(vector)  # sizes were tried at other parameters
-            self._chosen.groupings[key] = grouping, not (grouping.single and steady)
+            self._chosen.groupings[key] = grouping, not unordered
         grouping, ordered = self._chosen.groupings[key]
         return grouping, buckets.numbers if ordered else None
 
