@@ -12,7 +12,8 @@ from scipy import stats
 
 from wholegrain.errors import RefusalError, RunError, SpecError
 from wholegrain.federation import masks, shamir
-from wholegrain.federation.secure_sum import Member, OpenRequest, SessionKeys, SumOpening
+from wholegrain.federation.secure_sum import Member, OpenRequest, SessionKeys
+from wholegrain.federation.sum_opening import SumOpening
 from wholegrain.privacy.trust import SecureSum
 
 NAMES = tuple("abcdef")
