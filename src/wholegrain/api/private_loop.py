@@ -24,7 +24,7 @@ from wholegrain.policies.plan import Plan
 from wholegrain.privacy.definitions import Guarantee, Standing
 from wholegrain.runs.accounts import spent_guarantees
 from wholegrain.runs.runner import PreparedRun, open_guard
-from wholegrain.runs.spec import PolicySpec
+from wholegrain.runs.spec_sections import PolicySpec
 from wholegrain.silo.training import LocalSteps
 
 STANDS_STILL = 2

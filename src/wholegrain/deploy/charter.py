@@ -12,18 +12,9 @@ from pydantic import Field, ValidationError
 from wholegrain._places import state_folder
 from wholegrain.errors import SpecError
 from wholegrain.runs.ledger_registry import LEDGER
-from wholegrain.runs.spec import (
-    ComputeSpec,
-    DataSpec,
-    LedgerSpec,
-    ModelSpec,
-    RunSpec,
-    Section,
-    SizeSpec,
-    read_tree,
-    refuse_blanks,
-    sentence,
-)
+from wholegrain.runs.section_files import Section, explain_fault, read_tree, refuse_blanks
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import ComputeSpec, DataSpec, LedgerSpec, ModelSpec, SizeSpec
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -141,7 +132,7 @@ def load_charter(path: Path) -> Charter:
     try:
         charter = Charter.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(sentence(error, Charter, f"the charter '{path}'")) from error
+        raise SpecError(explain_fault(error, Charter, f"the charter '{path}'")) from error
     require_sizes(charter)
     if charter.ledger.data is None:
         raise SpecError(

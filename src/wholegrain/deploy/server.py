@@ -26,7 +26,8 @@ from wholegrain.runs.observers import SiloAnswer
 from wholegrain.runs.planning import plan_federation, policy_settings
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard
-from wholegrain.runs.spec import FederationSpec, RunSpec
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import FederationSpec
 from wholegrain.runs.trained_model import federation_model
 from wholegrain.silo.noise_sources import noise_source
 

@@ -20,7 +20,8 @@ from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.metrics import find_metrics
-from wholegrain.runs.spec import GIVEN, FederationSpec, RunSpec
+from wholegrain.runs.spec import GIVEN, RunSpec
+from wholegrain.runs.spec_sections import FederationSpec
 
 log = logging.getLogger("wholegrain.runs")
 

@@ -15,7 +15,7 @@ from wholegrain import _check
 from wholegrain.data.table_columns import Column, ColumnKind, columns
 from wholegrain.data.table_files import TextFormat
 from wholegrain.errors import SpecError
-from wholegrain.runs.spec import BLANK
+from wholegrain.runs.section_files import BLANK
 
 PEOPLE = (
     "subject", "patient", "person", "people", "participant", "respondent", "individual", "customer", "client", "user",
