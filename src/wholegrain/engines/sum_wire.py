@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -46,6 +46,9 @@ Shares = Annotated[dict[Name, Bytes], Field(max_length=MOST_SILOS)]
 
 class _Form(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Form = TypeVar("Form", bound=_Form)
 
 
 class _Keys(_Form):
@@ -162,7 +165,7 @@ def _encode(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no place in a message")
 
 
-def _read[Form: _Form](form: type[Form], text: str) -> Form:
+def _read(form: type[Form], text: str) -> Form:
     try:
         return TypeAdapter(form).validate_json(text)
     except ValidationError as error:

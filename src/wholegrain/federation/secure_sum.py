@@ -2,9 +2,9 @@
 
 A *session* begins with keys: each silo makes two fresh X25519 key pairs and signs the public halves with its long-term
 key, which every other silo knows beforehand. A server can therefore not put a key of its own between two silos. With
-its keys a silo signs the *terms* of the sum: what is added up, with how much noise, opened by how many. They must be the
-same for all. Every mask and every share is derived from a hash of all keys and terms of the session, so that silos which
-were shown different keys share no mask.
+its keys a silo signs the *terms* of the sum: what is added up, with how much noise, opened by how many. They must be
+the same for all. Every mask and every share is derived from a hash of all keys and terms of the session, so that silos
+which were shown different keys share no mask.
 
 A *round* takes three messages of each silo:
 
@@ -22,7 +22,8 @@ honest survivors. This rests on X25519, HKDF-SHA256, AES-256 and the silos' sign
 silo or a server that lies can spoil a sum.
 
 Without the second message there is an attack: a server that names survivors {all but a, b} to some silos, {all but b,
-c} to others and {all but a, c} to the rest gets enough shares to take all three out of the sum, where two were the most.
+c} to others and {all but a, c} to the rest gets enough shares to take all three out of the sum, where two would be the
+most.
 
 Never to be added here: a second answer to the same round, or a log of seeds or shares.
 """
