@@ -35,8 +35,6 @@ from wholegrain.privacy.events import group_by_poisson, group_without_replacemen
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.private_step import release
 
-pytestmark = pytest.mark.usefixtures("coarse_prices")
-
 BUDGET = Budget(4.0, 1e-5)
 ITEMS, BATCH, ROUNDS, STEPS, SILOS = 25375, 512, 100, 50, 16
 RATE, LOTS = BATCH / ITEMS, ROUNDS * STEPS

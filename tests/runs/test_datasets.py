@@ -132,8 +132,6 @@ def test_holding_everything_out_is_refused(by: str) -> None:
 MINE = """
 from wholegrain.policies import policy_catalog
 
-pytestmark = pytest.mark.usefixtures("coarse_prices")
-
 
 def item_row(settings, silo):
     return replace(policy_catalog.local_item_dp(settings, silo), name="mine")
