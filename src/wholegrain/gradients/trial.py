@@ -79,7 +79,11 @@ class Trial:
             made.workspace.watched = watched
             with made.program.mode():
                 uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                found = [*watched, *(rows for share in uses.shares for rows in share.rows()), *_measure(uses, units)]
+                found = [
+                    *watched,
+                    *(rows for share in uses.shares for rows in share.rows()),
+                    *measure_units(uses, units),
+                ]
             made.workspace.watched = None
             return [_by_item(each, size) for each in found]
 
@@ -121,7 +125,7 @@ class Trial:
             made.attach(self._vector)
             with made.program.mode():
                 uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                rows = [each[before:].clone() for each in _measure(uses, units)]
+                rows = [each[before:].clone() for each in measure_units(uses, units)]
             first = first or [each[:TRIAL].clone() for each in rows]
             same = torch.arange(subjects) % TRIAL
             if not all(torch.equal(each, one[same]) for each, one in zip(rows, first, strict=True)):
@@ -180,11 +184,12 @@ def _by_item(rows: Tensor, items: int) -> Tensor:
     return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
 
 
-def _measure(uses: Uses, units: Units) -> list[Tensor]:
+def measure_units(uses: Uses, units: Units) -> list[Tensor]:
     """Norms [unit], together and of each share by itself, and gradients that were formed for units of the last run."""
     found = [gradient_lengths(uses, units).squared]
     for share in uses.shares:
         own = share.lengths(units)
-        found += [each for each in own if each is not None]
+        # As many for every arrangement of units: what is one part in some of them is several in others.
+        found += [own.squared, own.squared if own.apart is None else own.apart]
         found += share.kept_gradients(units.runs[-1])
     return found
