@@ -1,4 +1,4 @@
-"""Five silos that take part in secure sums: tables with people in several of them, charters, keys, and a server's spec."""
+"""Five silos that take part in secure sums: tables with people in several of them, charters, keys, a server's spec."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

@@ -121,9 +121,8 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault", ["cap", *(pytest.param(name, marks=pytest.mark.slow) for name in FAULTS if name != "cap")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
 def test_coins_by_position_are_a_violation(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     way, where, name, wrong = FAULTS[fault]
     asked = spec(**WAYS[way])
@@ -159,6 +158,7 @@ def test_sizes_that_were_declared_stay() -> None:
     assert counted.passed
 
 
+@pytest.mark.slow
 def test_sizes_that_are_counted_although_they_were_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     right = datasets._silo
 

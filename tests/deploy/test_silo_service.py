@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 from dp_accounting import DpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+
+from effort import examples
 
 pytest.importorskip("flwr")
 
@@ -42,6 +44,8 @@ from wholegrain.privacy.trust import SecureSum
 from wholegrain.silo import training
 from wholegrain.silo.noise_sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
+
+pytestmark = pytest.mark.usefixtures("coarse_prices")
 
 Open = Callable[..., SiloService]
 
@@ -613,7 +617,7 @@ tasks = st.builds(
 starts = st.sampled_from([vector(), vector(1.0), vector(1e38), vector(NAN), torch.zeros(3)])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.tuples(tasks, starts, st.booleans()), min_size=5, max_size=25), st.sampled_from(["secure", "seeded"])
 )
