@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from wholegrain.errors import BudgetError, LedgerError
+from wholegrain.errors import BudgetError, LedgerError, RefusalError
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened, Released, Reserved, RunOpened
@@ -75,10 +75,15 @@ class Guard:
         """The account's budget."""
         return _budget(self.ledger.book, self.run)
 
-    def reserve(self, round: int, steps: Mapping[str, int], start: str) -> Reservation:
-        """Pay for the steps of a round from the parameters `start`, or refuse and leave the ledger as it was."""
+    def reserve(self, round: int, steps: Mapping[str, int], start: str, once_among: str | None = None) -> Reservation:
+        """Pay for the steps of a round from the parameters `start`, or refuse and leave the ledger as it was.
+
+        With `once_among`, a silo that was ever paid for this round, in any run whose name begins so, is refused.
+        """
         asked = self._asked(round, steps, start)
         with self.ledger.writing() as page:
+            if once_among is not None and any(page.book.was_played(once_among, round, silo) for silo in steps):
+                raise RefusalError("secure_sum", f"round {round} was answered before, and is answered once")
             fresh = tuple(release for release in asked if not page.book.holds(release))
             opened = _budget(page.book, self.run)
             before, after = page.book.runs_of(opened.account), page.book.runs_of(opened.account, fresh)
