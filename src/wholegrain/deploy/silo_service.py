@@ -38,7 +38,7 @@ from wholegrain.privacy.pricing import Price, Terms
 from wholegrain.privacy.statement import account_price, data_price
 from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
 from wholegrain.runs.evaluation import Scorer
-from wholegrain.runs.runner import require_fit
+from wholegrain.runs.runner import require_fit, require_tokens
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo, Trainer
 
@@ -102,6 +102,8 @@ class SiloService:
         parts = split_dataset(dataset, spec, make_coins(spec, f"{account} in the silo {charter.silo}"))
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
         agreed = agree(charter, dataset, silo, held_out)
+        for each in agreed:
+            require_tokens(each.learner.model, dataset)
         return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise)
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:

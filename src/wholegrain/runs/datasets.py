@@ -95,6 +95,7 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     kept, held_out = _hold_out(dataset, spec, coins)
     labels = _labels(dataset, spec, coins)
     if spec.privacy.noise == "secure":
+        _require_declared_classes(dataset)
         _require_known_silos(labels, sizes)
     by_name = partition.split(dataset.data, labels, kept, also=tuple(sizes.named))
     _require_span(by_name, spec.silos.span)
@@ -198,6 +199,15 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
     if size is None:
         facts = replace(facts, items=data.items, subjects=data.subject_count)
     return Silo(replace(facts, drops_surplus=drops), data)
+
+
+def _require_declared_classes(dataset: Dataset) -> None:
+    """Refuse classes that were counted: in a release, the shape of the model is public."""
+    if dataset.counted_classes:
+        raise SpecError(
+            'noise = "secure" makes a release, in which the number of classes is public and therefore not read off the'
+            " data; declare it with from_torch(…, classes=…)."
+        )
 
 
 def _require_known_silos(labels: partition.Labels, sizes: DeclaredSizes) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,6 +50,7 @@ from wholegrain.runs.accounts import (
 )
 from wholegrain.runs.constant_answer import warn
 from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.default_settings import facts_of, fill_rate, fill_settings
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.ledger_registry import ledger_path
@@ -171,6 +173,8 @@ def prepare(
 ) -> PreparedRun:
     """Load, split, check and price; every refusal comes from here. Data, a model or a loss may be given as values."""
     check_early(fill_rate(spec))
+    if spec.privacy.noise == "secure":  # whoever holds data declares its sizes, whatever else the spec describes
+        require_declared(spec)
     dataset = dataset or load_dataset(spec)
     dataset.require_targets()
     find_metrics(spec.evaluation.metrics, dataset.task)
@@ -192,6 +196,7 @@ def prepare(
         require_mean(loss, getattr(loss, "__name__", "given"), dataset.task)
     gradients = BookKeeping(learner.trained, loss, memory=_memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
+    require_tokens(learner.model, dataset)
     return PreparedRun(
         spec=spec,
         data=dataset.name,
@@ -223,9 +228,9 @@ def open_guard(prepared: PreparedRun, run: str, folder: Path | None = None, *, c
 
 
 def _ledger(prepared: PreparedRun, folder: Path | None, create: bool) -> contextlib.AbstractContextManager[Ledger]:
-    """A release is paid for where this machine keeps the data's account. A server has no data, and silos their own."""
+    """A release is paid for where this machine keeps the data's account. A server has no silos here; theirs pay."""
     spec, path = prepared.spec, ledger_path(prepared.spec, folder)
-    if spec.privacy.noise == "seeded" or spec.federation is not None or path is None:
+    if spec.privacy.noise == "seeded" or not prepared.silos or path is None:
         return open_ledger(path, create=create)
     return release_ledger(path, spec.ledger.data or prepared.data, create=create)
 
@@ -365,3 +370,22 @@ def require_fit(
         raise ModelError("The model's initial parameters are not all finite.")
     if any(not torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True)):
         raise ModelError("The model changes its buffers while it runs, which would keep private facts without noise.")
+
+
+def require_tokens(model: nn.Module, dataset: Dataset) -> None:
+    """Refuse tokens that the model does not know: it would fail in a step, where a failure tells whose they are.
+
+    Private: the refusal, which one person's items can decide; it is for whoever holds the data, before any release.
+    """
+    stored = dataset.data.inputs
+    if not len(stored) or stored.dtype.kind == "f" or stored.dtype == np.uint8:
+        return
+    least, most = stored.min(0), stored.max(0)  # of every position by itself: each may have a vocabulary of its own
+    try:
+        with torch.no_grad():
+            model(values(torch.from_numpy(np.stack([least, most]))))
+    except Exception as error:  # the model is the user's own code
+        raise ModelError(
+            f"The model cannot take all tokens of the data, which are from {least.min()} to {most.max()}:"
+            f" {_check.reason(error)}; give it a larger vocabulary, or mend the data."
+        ) from error
