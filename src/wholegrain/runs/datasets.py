@@ -32,6 +32,7 @@ from wholegrain.policies.policy_catalog import find
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
 from wholegrain.runs.planning import policy_settings
+from wholegrain.runs.score_groups import group_items
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.spec_sections import TableSpec
 from wholegrain.silo.training import Silo
@@ -43,10 +44,11 @@ TEST_SHARE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class DataParts:
-    """Silos to train in, and items that are held out to score on."""
+    """Silos to train in, and items that are held out to score on; the latter also by the groups of the spec."""
 
     silos: Mapping[str, Silo]
     held_out: Mapping[str, SubjectData]
+    groups: Mapping[str, SubjectData]
 
 
 def load_dataset(spec: RunSpec) -> Dataset:
@@ -105,7 +107,8 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
     if dataset.test is not None and spec.evaluation.test is None:
         parts["test"] = dataset.test
-    return DataParts(silos, parts)
+    places = {name: labels[index] for name, index in held_out.items() if len(index)}
+    return DataParts(silos, parts, group_items(dataset, parts, places, spec.evaluation.groups))
 
 
 def items_bound(dataset: Dataset, spec: RunSpec) -> int | None:

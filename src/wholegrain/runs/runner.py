@@ -79,6 +79,8 @@ class PreparedRun:
     plan: Plan
     silos: Mapping[str, Silo]
     scored: Mapping[str, SubjectData]
+    groups: Mapping[str, SubjectData]
+    """Parts of what is scored, of which only the final model's scores are told."""
     learner: TrainedModel
     """The model; silos and scored items are seen through its frozen beginning, where it has one."""
     first: Tensor
@@ -203,6 +205,7 @@ def prepare(
         plan=plan,
         silos=learner.silos(parts.silos),
         scored={name: learner.apply_frozen(data) for name, data in scored.items()},
+        groups={name: learner.apply_frozen(data) for name, data in parts.groups.items()},
         learner=learner,
         first=flatten(learner.model),
         task=dataset.task,
@@ -257,7 +260,11 @@ def execute(
         observe(done[-1])
     chosen = averaged.server.choose_parameters(state.vector, state.memory)
     load(prepared.model, chosen)
-    book, final = guard.ledger.book, _scorer(prepared, prepared.task.metrics)
+    book, final, parts = (
+        guard.ledger.book,
+        _scorer(prepared, prepared.task.metrics),
+        {**prepared.scored, **prepared.groups},
+    )
     return RunResult(
         spec=prepared.spec,
         plan=prepared.plan,
@@ -267,8 +274,8 @@ def execute(
         task=prepared.task,
         features=prepared.features,
         layout=prepared.layout,
-        scores=_scores(prepared, chosen, final),
-        constant={name: final.constant(data) for name, data in prepared.scored.items()},
+        scores={name: final.score(prepared.learner.trained, chosen, data) for name, data in parts.items()},
+        constant={name: final.constant(data) for name, data in parts.items()},
         vector=chosen,
         model=prepared.model,
         noise=prepared.noise.name,

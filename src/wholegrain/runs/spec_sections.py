@@ -215,6 +215,7 @@ class EvaluationSpec(Section):
     Whole subjects are held out, or with `by = "item"` items of every subject, whose other items are trained on. Without
     `test`, the data's own test part is scored, or where it has none a fifth is held out; 0 scores no test part at all.
     Loss and accuracy are always told; `metrics` names others of the catalogue, or your own as `module:function`.
+    `groups` scores the final model by group as well: by "silo", or by columns with categories.
     """
 
     test: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -222,6 +223,7 @@ class EvaluationSpec(Section):
     by: Literal["subject", "item"] = "subject"
     train: bool = False
     metrics: Annotated[tuple[str, ...], Field(exclude_if=lambda metrics: not metrics)] = ()
+    groups: Annotated[tuple[str, ...], Field(exclude_if=lambda groups: not groups)] = ()
 
 
 class ComputeSpec(Section):
