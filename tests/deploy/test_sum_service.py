@@ -78,9 +78,7 @@ def test_the_silos_pay_what_the_plan_says(five: Services, prepared: PreparedRun)
 
 
 @pytest.mark.parametrize("kinds", [{"train.survivors", "train.open"}, {"train.open"}], ids=["before", "after"])
-def test_a_silo_that_dies_after_masking_is_in_the_sum(
-    five: Services, prepared: PreparedRun, kinds: set[str]
-) -> None:
+def test_a_silo_that_dies_after_masking_is_in_the_sum(five: Services, prepared: PreparedRun, kinds: set[str]) -> None:
     whole = play(engine_on(five, prepared), prepared)
     five.dead_to["north"] = kinds
     (update,) = play(engine_on(five, prepared), prepared, round=1)
@@ -120,9 +118,7 @@ def open_part(five: Services, prepared: PreparedRun, name: str) -> torch.Tensor:
     return trainer.add_to_sum(host.agreed[0].silo, prepared.plan.policy_for(name), prepared.first, 0)
 
 
-def test_when_too_few_are_left_nothing_is_opened_and_everybody_has_paid(
-    five: Services, prepared: PreparedRun
-) -> None:
+def test_when_too_few_are_left_nothing_is_opened_and_everybody_has_paid(five: Services, prepared: PreparedRun) -> None:
     for name in ("north", "south"):
         five.dead_to[name] = {"train.survivors", "train.open"}
     faults = play(engine_on(five, prepared), prepared)
@@ -143,7 +139,9 @@ def test_masked_vectors_look_uniform_to_the_server(five: Services) -> None:
     for round in range(40):
         play(engine, ready, round)
     seen = [
-        np.frombuffer(wire.read_masked(message(reply)), np.uint8) for _, kind, reply in sent(five) if kind == "train.mask"
+        np.frombuffer(wire.read_masked(message(reply)), np.uint8)
+        for _, kind, reply in sent(five)
+        if kind == "train.mask"
     ]
     assert len(seen) == 40 * 5
     assert stats.chisquare(np.bincount(np.concatenate(seen), minlength=256)).pvalue > 1e-6
@@ -167,7 +165,7 @@ class Server:
     def refusal(self, name: str, request: SumRequest, **changes: object) -> str:
         return str(wire.read_answer(self.ask(name, request, **changes)).get("refused", ""))
 
-    def reply(self, name: str, request: SumRequest):  # noqa: ANN201
+    def reply(self, name: str, request: SumRequest):
         found = self.ask(name, request)
         facts = wire.read_answer(found)
         assert "refused" not in facts, facts
@@ -265,7 +263,7 @@ def test_a_silo_for_sums_alone_releases_nothing_by_itself(five: Services, prepar
     assert reserved(five, "north") == 0
 
 
-def server_spec_settings():  # noqa: ANN201
+def server_spec_settings():
     from wholegrain.policies.policy_catalog import PolicySettings
 
     return PolicySettings(rate=0.5)
