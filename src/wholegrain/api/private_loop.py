@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from wholegrain.api.arguments import LoopSettings, Settings
 from wholegrain.api.policy_values import PolicyMaker
-from wholegrain.api.training import prepare_call
+from wholegrain.api.train import prepare_call
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.rounds import digest
