@@ -99,11 +99,13 @@ class Policy:
     def norm_for(self, span: int) -> float:
         """What a subject in `span` silos contributes at most in each: C/√m, or of a secure sum C/m; C without spans.
 
-        Separate releases add up in squares, a sum adds up the moves themselves.
+        Separate releases add up in squares, a sum adds up the moves themselves. Nobody is in more silos than there are.
         """
         if not self.by_span:
             return self.clip.norm
-        return self.clip.norm / (math.sqrt(span) if self.trust is None else span)
+        if self.trust is None:
+            return self.clip.norm / math.sqrt(min(span, MOST_SPAN))
+        return self.clip.norm / min(span, self.trust.silos)
 
     @property
     def least_norm(self) -> float:

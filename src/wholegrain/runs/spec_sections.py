@@ -53,6 +53,8 @@ class TableSpec(Section):
     target: TargetSpec
     features: FeatureSpecs
     silo: str | None = None
+    span: Unset[str] = None
+    """The column that says in how many silos a row's subject is; a master patient index knows it."""
     silos: Labels = ()
     missing_values: Labels = ()
     recode: dict[str, dict[str, Label]] = Field(default_factory=dict, exclude_if=lambda recode: not recode)
@@ -65,6 +67,7 @@ class TableSpec(Section):
         return TableLayout(
             subject=self.subject,
             silo=self.silo,
+            span=self.span,
             silos=self.silos,
             target=self.target,
             features=self.features,
