@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from wholegrain.api.policy_values import local_group_dp as local_group_dp
     from wholegrain.api.policy_values import local_item_dp as local_item_dp
     from wholegrain.api.policy_values import subject_dp as subject_dp
+    from wholegrain.api.policy_values import uldp_avg as uldp_avg
     from wholegrain.api.policy_values import user_ldp as user_ldp
     from wholegrain.api.private_loop import PrivateSteps as PrivateSteps
     from wholegrain.api.private_loop import private_steps as private_steps
@@ -77,6 +78,7 @@ _MODULES = {
     "subject_codes": "wholegrain.data.subjects",
     "subject_dp": "wholegrain.api.policy_values",
     "train": "wholegrain.api.train",
+    "uldp_avg": "wholegrain.api.policy_values",
     "user_ldp": "wholegrain.api.policy_values",
 }
 

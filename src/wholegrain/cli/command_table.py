@@ -101,6 +101,7 @@ ROWS = (
     Row("data", "wholegrain.cli.data:app", "Data sets: what there is, and what one looks like."),
     Row("ledger", "wholegrain.cli.ledger_commands:app", "The account of everything that was released."),
     Row("federation", "wholegrain.cli.federation:app", "Federations of real silos."),
+    Row("link", "wholegrain.cli.link:app", "In how many silos each subject is, without showing anybody an id."),
 )
 
 

@@ -128,7 +128,8 @@ class LocalSteps:
 
     def __init__(self, clipped_sum: ClippedSum, noise: NoiseSource, silo: Silo, policy: Policy, round: int) -> None:
         """Coins and noise are those of the silo in this round."""
-        self._sum, self._repeats, self._silo, self._policy = clipped_sum, noise.repeats, silo, policy
+        self._sum, self._repeats = policy.clipped_sum(clipped_sum), noise.repeats
+        self._silo, self._policy = silo, policy
         self._draws = noise.coins(round, silo.facts.name)
         self._noise = noise.stream(round, silo.facts.name)
         self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
