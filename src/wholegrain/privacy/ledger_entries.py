@@ -171,22 +171,32 @@ class TermsRecord(Record):
 
     exposures: dict[Unit, ExposureRecord]
     through_subject: ExposureRecord | None = None
+    scores: Annotated[dict[Unit, ExposureRecord] | None, Field(exclude_if=lambda scores: scores is None)] = None
+    """Of private scores; earlier versions had none."""
 
     @staticmethod
     def of(terms: "Terms") -> "TermsRecord":
         """The terms, written down."""
-        through = terms.through_subject
-        exposures = {unit: ExposureRecord.of(exposure) for unit, exposure in terms.exposures.items()}
-        return TermsRecord(exposures=exposures, through_subject=ExposureRecord.of(through) if through else None)
+        through, scores = terms.through_subject, terms.scores
+        return TermsRecord(
+            exposures={unit: ExposureRecord.of(exposure) for unit, exposure in terms.exposures.items()},
+            through_subject=ExposureRecord.of(through) if through else None,
+            scores=None if scores is None else {unit: ExposureRecord.of(each) for unit, each in scores.items()},
+        )
 
     @cached_property
     def terms(self) -> "Terms":
         """The terms that were written down; made when they are first asked for."""
         from wholegrain.privacy.pricing import Terms
 
-        through = self.through_subject
+        through, scores = self.through_subject, self.scores
         exposures = {unit: record.exposure() for unit, record in self.exposures.items()}
-        return Terms(exposures, through.exposure() if through else None)
+        scored = None if scores is None else {unit: record.exposure() for unit, record in scores.items()}
+        return Terms(exposures, through.exposure() if through else None, scored)
+
+
+Purpose = Annotated[Literal["training", "scores"], Field(exclude_if=lambda purpose: purpose == "training")]
+"""What a release is for. Ledgers of earlier versions know training alone, and do not say it."""
 
 
 class Account(Record):
@@ -242,6 +252,8 @@ class RunOpened(Record):
 class Reserved(Record):
     """`steps` noisy releases by one silo in one round, paid for before they are made.
 
+    Of scores, one private score of the parameters `start` is one of `steps`.
+
     `stream` and `start` tell releases apart: the same stream of noise from the same parameters is the same release,
     however often it is computed.
     """
@@ -253,6 +265,7 @@ class Reserved(Record):
     steps: Annotated[int, Field(ge=1)]
     stream: str
     start: str
+    purpose: Purpose = "training"
 
 
 class Released(Record):
@@ -264,6 +277,7 @@ class Released(Record):
     silo: str
     stream: str
     start: str
+    purpose: Purpose = "training"
 
 
 Entry = Opened | BudgetOpened | RunOpened | Reserved | Released

@@ -77,7 +77,9 @@ def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, no
     )
     _say_what_is_gone(ledger, account, plan)
     stream = noise.identity if noise.repeats else None
-    return Guard.open(ledger, opening, budget, plan.horizon.releases(), stream, plan.accountant)
+    return Guard.open(
+        ledger, opening, budget, plan.horizon.releases(), stream, plan.accountant, scores=plan.score_releases
+    )
 
 
 def _say_what_is_gone(ledger: Ledger, account: Account, plan: Plan) -> None:

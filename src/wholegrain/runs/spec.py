@@ -25,6 +25,7 @@ from wholegrain import _check
 from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
 from wholegrain.errors import SpecError
 from wholegrain.federation.server_settings import ServerSettings
+from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.policies.silo_facts import SiloFacts
 from wholegrain.runs.roster import Roster, parse_roster
 
@@ -247,6 +248,7 @@ class EvaluationSpec(Section):
     Whole subjects are held out, or with `by = "item"` items of every subject, whose other items are trained on. Without
     `test`, the data's own test part is scored, or where it has none a fifth is held out; 0 scores no test part at all.
     Loss and accuracy are always told; `metrics` names others of the catalogue, or your own as `module:function`.
+    These scores are not private. Those of `private` are: they have noise, and are paid for.
     """
 
     test: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -254,6 +256,7 @@ class EvaluationSpec(Section):
     by: Literal["subject", "item"] = "subject"
     train: bool = False
     metrics: Annotated[tuple[str, ...], Field(exclude_if=lambda metrics: not metrics)] = ()
+    private: Unset[ScoreSettings] = None
 
 
 class ComputeSpec(Section):
