@@ -321,6 +321,15 @@ def _with_noise(plan: Plan, noise: float) -> Plan:
     return replace(plan, rows=tuple((policy.with_visible_noise(noise), silo) for policy, silo in plan.rows))
 
 
+def set_noise(plan: Plan, training: float, scores: float) -> Plan:
+    """The plan with other noise multipliers of training and of its private scores; it promises nothing yet."""
+    found = replace(_with_noise(plan, training), budget=None, guarantees=())
+    if plan.scores is None:
+        return found
+    form = plan.scores.form.model_copy(update={"noise_multiplier": scores})
+    return replace(found, scores=replace(plan.scores, form=form))
+
+
 def _require_met(plan: Plan, goal: Goal) -> None:
     if goal.budget is None:
         return

@@ -7,6 +7,7 @@ dp_accounting takes more than a second to import. Reading and verifying a ledger
 records into events, or events into records, imports it.
 """
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -103,7 +104,36 @@ class WorstOf(Record):
         return WorstOfDpEvent(tuple(case.event() for case in self.cases))
 
 
-Step = Nothing | Everything | Gaussian | Mixture | WorstOf
+class RepeatedStep(Record):
+    """A step, so many times over."""
+
+    step: Annotated[Gaussian | Mixture, Field(discriminator="kind")]
+    times: Annotated[int, Field(ge=1)]
+
+
+class BestTrial(Record):
+    """The best of a random number of trials, of which nothing else is released.
+
+    The number has a mean, and the law of a truncated negative binomial of this shape, or without one of Poisson. A
+    trial is one of several cases, each of them a sequence of steps.
+    """
+
+    kind: Literal["best trial"] = "best trial"
+    mean: Annotated[float, Field(ge=1)]
+    shape: Positive | None
+    cases: Annotated[tuple[tuple[RepeatedStep, ...], ...], Field(min_length=1)]
+
+    def event(self) -> "DpEvent":
+        """As the accountants know it."""
+        from dp_accounting.dp_event import RepeatAndSelectDpEvent
+
+        from wholegrain.privacy.events import compose, repeat, worst_of
+
+        cases = [compose(repeat(each.step.event(), each.times) for each in case) for case in self.cases]
+        return RepeatAndSelectDpEvent(worst_of(cases), self.mean, math.inf if self.shape is None else self.shape)
+
+
+Step = Nothing | Everything | Gaussian | Mixture | WorstOf | BestTrial
 StepRecord = Annotated[Step, Field(discriminator="kind")]
 
 
@@ -115,9 +145,9 @@ def step_record(event: "DpEvent") -> Step:
     Gaussian(kind='gaussian', noise=2.0, rate=0.1)
     """
     from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
-    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
 
-    from wholegrain.privacy.events import WorstOfDpEvent
+    from wholegrain.privacy.events import WorstOfDpEvent, iterate_cases
 
     match event:
         case NoOpDpEvent():
@@ -133,7 +163,21 @@ def step_record(event: "DpEvent") -> Step:
         case WorstOfDpEvent(cases=cases):
             records = tuple(step_record(case) for case in cases)
             return WorstOf(cases=tuple(each for each in records if isinstance(each, Gaussian | Mixture)))
+        case RepeatAndSelectDpEvent(event=trial, mean=mean, shape=shape):
+            return BestTrial(
+                mean=mean,
+                shape=None if math.isinf(shape) else shape,
+                cases=tuple(_repeated_steps(case) for case in iterate_cases(trial)),
+            )
     raise AccountingError(f"A step's event of the kind {type(event).__name__} cannot be written down.")
+
+
+def _repeated_steps(event: "DpEvent") -> tuple[RepeatedStep, ...]:
+    from wholegrain.privacy.renyi import iterate_steps
+
+    return tuple(
+        RepeatedStep.model_validate({"step": step_record(step), "times": times}) for step, times in iterate_steps(event)
+    )
 
 
 class ExposureRecord(Record):

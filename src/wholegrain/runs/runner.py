@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,8 @@ from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, ScoreEngine
 from wholegrain.federation.private_score import PrivateScore
 from wholegrain.federation.round_record import RoundRecord, Score
-from wholegrain.federation.rounds import Aggregation, RoundResult, State, rounds
-from wholegrain.federation.scoring import score_round
+from wholegrain.federation.rounds import Aggregation, Payer, RoundResult, State, rounds
+from wholegrain.federation.scoring import ScorePayer, score_round
 from wholegrain.federation.server_optimiser import Server
 from wholegrain.gradients.backend_selection import mixes_items
 from wholegrain.gradients.clipping import Clip
@@ -254,6 +255,36 @@ def execute(
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
     start = start or StartState(State(0, prepared.first))
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
+    played = play_rounds(
+        prepared, guard, engine=engine, start=start, record=record, observe=observe, score_engine=score_engine
+    )
+    return make_result(prepared, played, guard.ledger, guard.run)
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedRounds:
+    """What a run's rounds left: their records, and the parameters that its server shows."""
+
+    rounds: tuple[RoundRecord, ...]
+    vector: Tensor
+
+
+class RunPayer(Payer, ScorePayer, Protocol):
+    """Who answers for a run's releases, of training and of scores."""
+
+
+def play_rounds(
+    prepared: PreparedRun,
+    guard: RunPayer,
+    *,
+    engine: Engine | None = None,
+    start: StartState | None = None,
+    record: Recorder = forget,
+    observe: Observer = ignore,
+    score_engine: ScoreEngine | None = None,
+) -> PlayedRounds:
+    """The rounds alone, whoever pays for them."""
+    start = start or StartState(State(0, prepared.first))
     state, done = start.state, list(start.done)
     carrier, averaged = ObservedEngine(engine or in_process(prepared), observe), aggregation_for(prepared)
     size, each_round = state.vector.numel(), _scorer(prepared)
@@ -264,30 +295,34 @@ def execute(
         done.append(replace(played, scores=_scores(prepared, chosen, each_round)))
         record(done[-1], state)
         observe(done[-1])
-    chosen = averaged.server.choose_parameters(state.vector, state.memory)
-    load(prepared.model, chosen)
-    book, final = guard.ledger.book, _scorer(prepared, prepared.task.metrics)
+    return PlayedRounds(tuple(done), averaged.server.choose_parameters(state.vector, state.memory))
+
+
+def make_result(prepared: PreparedRun, played: PlayedRounds, ledger: Ledger, run: str) -> RunResult:
+    """The finished run, with what its ledger says of it."""
+    load(prepared.model, played.vector)
+    book, final = ledger.book, _scorer(prepared, prepared.task.metrics)
     return RunResult(
         spec=prepared.spec,
         plan=prepared.plan,
-        guarantees=spent_guarantees(prepared.plan, book.runs[guard.run]),
-        account=account_state(book, guard.run, prepared.plan.accountant),
-        rounds=tuple(done),
+        guarantees=spent_guarantees(prepared.plan, book.runs[run]),
+        account=account_state(book, run, prepared.plan.accountant),
+        rounds=played.rounds,
         task=prepared.task,
         features=prepared.features,
         layout=prepared.layout,
-        scores=_scores(prepared, chosen, final),
+        scores=_scores(prepared, played.vector, final),
         constant={name: final.constant(data) for name, data in prepared.scored.items()},
-        vector=chosen,
+        vector=played.vector,
         model=prepared.model,
         noise=prepared.noise.name,
-        seconds=sum(each.seconds for each in done),
-        private=done[-1].private if done else {},
+        seconds=sum(each.seconds for each in played.rounds),
+        private=played.rounds[-1].private if played.rounds else {},
     )
 
 
 def _score_privately(
-    prepared: PreparedRun, played: RoundRecord, vector: Tensor, guard: Guard, engine: ScoreEngine | None
+    prepared: PreparedRun, played: RoundRecord, vector: Tensor, guard: ScorePayer, engine: ScoreEngine | None
 ) -> RoundRecord:
     """The round with its private scores, where one is due."""
     plan = prepared.plan.scores
