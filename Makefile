@@ -51,9 +51,11 @@ docs: $(READY) ## Build the documentation into site/
 wheel-test: $(READY) ## Build the wheel, install it in a fresh environment and use it: minutes (TRY=python3.12: with another Python)
 	$(BIN)/python tools/wheel_test.py $(TRY)
 
-lock: $(READY) ## Resolve pyproject.toml into requirements.lock; UPGRADE=--upgrade takes newer versions
+lock: $(READY) ## Resolve pyproject.toml into requirements.lock and requirements-hashed.lock; UPGRADE=--upgrade takes newer versions
 	$(BIN)/uv pip compile pyproject.toml --extra data --extra flower --extra docs --extra dev --python-version 3.11 \
 	    --custom-compile-command "make lock" --no-annotate --quiet $(UPGRADE) --output-file requirements.lock
+	$(BIN)/uv pip compile requirements.lock --no-deps --generate-hashes --no-emit-package torch --python-version 3.11 \
+	    --custom-compile-command "make lock" --no-annotate --quiet --output-file requirements-hashed.lock
 
 $(TOOLS):
 	$(PYTHON) -m venv $(TOOLS)

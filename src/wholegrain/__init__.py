@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from wholegrain.api.policy_values import user_ldp as user_ldp
     from wholegrain.api.private_loop import PrivateSteps as PrivateSteps
     from wholegrain.api.private_loop import private_steps as private_steps
-    from wholegrain.api.training import plan as plan
-    from wholegrain.api.training import train as train
+    from wholegrain.api.train import plan as plan
+    from wholegrain.api.train import train as train
     from wholegrain.data.clinics import clinics as clinics
     from wholegrain.data.dataset import Dataset as Dataset
     from wholegrain.data.femnist import femnist as femnist
@@ -70,13 +70,13 @@ _MODULES = {
     "local_item_dp": "wholegrain.api.policy_values",
     "mnist_writers": "wholegrain.data.mnist",
     "nlswork": "wholegrain.data.nlswork",
-    "plan": "wholegrain.api.training",
+    "plan": "wholegrain.api.train",
     "plays": "wholegrain.data.plays",
     "private_steps": "wholegrain.api.private_loop",
     "shakespeare": "wholegrain.data.shakespeare",
     "subject_codes": "wholegrain.data.subjects",
     "subject_dp": "wholegrain.api.policy_values",
-    "train": "wholegrain.api.training",
+    "train": "wholegrain.api.train",
     "user_ldp": "wholegrain.api.policy_values",
 }
 

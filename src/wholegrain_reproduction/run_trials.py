@@ -28,7 +28,8 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import PreparedRun, execute, open_guard, prepare
-from wholegrain.runs.spec import DataSpec, RunSpec
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import DataSpec
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon, price_printed_run
 from wholegrain_reproduction.trials import PAPER_KINDS, Trial
 

@@ -104,7 +104,7 @@ def positions_held_out(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A coin for the n-th subject there is."""
     draws = generator(0, Purpose.SPLIT, name).random(data.subject_count)
-    held_out = (draws < fraction)[data.roster.subjects]
+    held_out = (draws < fraction)[data.index.subjects]
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 

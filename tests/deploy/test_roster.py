@@ -13,8 +13,8 @@ from wholegrain.deploy.admission_request import AdmissionRequest, read_request
 from wholegrain.deploy.certificates import fingerprint, hosts_of, load_private_key, public_line, silo_key
 from wholegrain.deploy.scaffold import FederationDraft, join_federation, read_invitation, write_federation
 from wholegrain.errors import RunError, SpecError
-from wholegrain.runs.roster import Roster, write_roster
-from wholegrain.runs.spec import load, read_roster
+from wholegrain.runs.roster import Roster, read_roster, write_roster
+from wholegrain.runs.spec import load
 
 SIZES = {"items": 4000, "subjects": 900, "items_per_subject": 4}
 

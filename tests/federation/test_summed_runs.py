@@ -10,7 +10,8 @@ from scipy import stats
 
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
-from wholegrain.engines.secure_sum_engine import SecureSumInProcess
+from wholegrain.engines.secure_sum_engine import SecureSums
+from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SumUpdate
 from wholegrain.federation.sum_scale import SumScale
@@ -52,7 +53,7 @@ def without(dataset: Dataset, subject: int) -> Dataset:
 
 def opened(prepared, task) -> SumUpdate:
     engine = in_process(prepared)
-    assert isinstance(engine, SecureSumInProcess)
+    assert isinstance(engine, SecureSums)
     (answer,) = engine.run(task)
     return answer
 
@@ -66,7 +67,7 @@ def task_for(prepared, round=0) -> RoundTask:
 def test_the_masked_sum_is_the_open_one_to_the_bit(policy, by_span, coarse_prices):
     prepared = prepare(spec(policy, by_span=by_span, rate=0.5), dataset=people())
     task = task_for(prepared)
-    trainer = in_process(prepared).trainer
+    trainer = in_process(prepared).post.trainer
     parts = [
         trainer.add_to_sum(silo, prepared.plan.policy_for(name), task.vector, 0)
         for name, silo in prepared.silos.items()
@@ -151,7 +152,8 @@ def test_a_silo_that_fails_does_not_stop_the_others_and_too_few_open_nothing():
     task = task_for(prepared)
     for count, name in enumerate(list(prepared.silos)[:2], 1):
         broken[name] = None
-        engine = SecureSumInProcess(broken, prepared.plan, in_process(prepared).trainer, prepared.plan.trust)
+        plan, trainer = prepared.plan, in_process(prepared).post.trainer
+        engine = SecureSums(SumSilos(broken, plan, trainer, plan.trust), plan, plan.trust, trainer.learning_rate)
         answers = list(engine.run(task))
         faults = [answer for answer in answers if isinstance(answer, SiloFault)]
         if count == 1:

@@ -9,7 +9,8 @@ from typing import Any
 from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.policies.policy_catalog import CATALOG
-from wholegrain.runs.spec import PolicySpec, RunSpec
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import PolicySpec
 
 SHARED = ("rate", "batch_size", "clip_norm", "as_printed", "composition")
 """Settings that every row reads."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from wholegrain.api.arguments import LoopSettings, Settings
 from wholegrain.api.policy_values import PolicyMaker
-from wholegrain.api.training import prepare_call
+from wholegrain.api.train import prepare_call
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.rounds import digest
@@ -24,7 +24,7 @@ from wholegrain.policies.plan import Plan
 from wholegrain.privacy.definitions import Guarantee, Standing
 from wholegrain.runs.accounts import spent_guarantees
 from wholegrain.runs.runner import PreparedRun, open_guard
-from wholegrain.runs.spec import PolicySpec
+from wholegrain.runs.spec_sections import PolicySpec
 from wholegrain.silo.training import LocalSteps
 
 STANDS_STILL = 2

@@ -78,6 +78,11 @@ ROWS = (
     ),
     Row("predict", "wholegrain.cli.predict:predict", "Predict the rows of a table with a trained model."),
     Row(
+        "export",
+        "wholegrain.cli.export:export",
+        "Write a trained model as ONNX, with its columns, bounds, classes and guarantees in the metadata.",
+    ),
+    Row(
         "audit",
         "wholegrain.cli.audit:command",
         "Attack the training that a spec asks for: lower bounds on ε, held against what was proved.",

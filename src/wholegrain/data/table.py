@@ -50,6 +50,23 @@ def feature_count(layout: TableLayout) -> int:
     return int(encode_features(nobody, layout).shape[1])
 
 
+def value_names(layout: TableLayout) -> list[str]:
+    """What each value of an encoded row stands for: a column, or a column and one of its categories.
+
+    >>> from wholegrain.data.schema import Number
+    >>> features = {"age": Number(0, 110), "sex": Category(["f", "m"])}
+    >>> value_names(TableLayout(subject="id", target=Target("ill", ["no", "yes"]), features=features))
+    ['age', 'sex = f', 'sex = m']
+    """
+    names = list[str]()
+    for name, feature in layout.features.items():
+        if isinstance(feature, Category):
+            names += [f"{name} = {each}" for each in feature.categories]
+        else:
+            names.append(name)
+    return names
+
+
 def encode_feature(feature: Feature, column: pl.Series) -> NDArray[np.float32]:
     """[row, value] one column as the model sees it: a number, or one value for each category."""
     if isinstance(feature, Category):

@@ -11,8 +11,8 @@ from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import Authority, hosts_of, load_private_key, private_text, silo_key
 from wholegrain.deploy.scaffold import require_name
 from wholegrain.errors import RunError, SpecError
-from wholegrain.runs.roster import SIZES, write_roster
-from wholegrain.runs.spec import BLANK, read_roster, read_tree
+from wholegrain.runs.roster import SIZES, read_roster, write_roster
+from wholegrain.runs.section_files import BLANK, read_tree
 
 ROSTER = "roster.toml"
 

@@ -22,7 +22,7 @@ from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import Authority, private_text, silo_key
 from wholegrain.errors import RunError, SpecError
 from wholegrain.runs.roster import SIZES, Roster
-from wholegrain.runs.spec import BLANK, read_tree
+from wholegrain.runs.section_files import BLANK, read_tree
 
 MOST_PORT = 65535
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -85,7 +85,7 @@ class SiloMonitor:
         return "".join(lines)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _HealthHandler(BaseHTTPRequestHandler):
     """Two pages: whether the silo is up, and its figures. A request under another host's name is refused."""
 
     def __init__(self, monitor: SiloMonitor, *arguments: Any) -> None:
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serve_figures(monitor: SiloMonitor, port: int) -> Iterator[int]:
     """Serve the figures on loopback meanwhile; the port, of which 0 takes any that is free."""
-    server = ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, monitor))
+    server = ThreadingHTTPServer((LOOPBACK, port), partial(_HealthHandler, monitor))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -19,7 +19,7 @@ from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
 
-MOST_TRIED = 8
+MOST_TRIED = 32
 """Subjects of more items than this have a place of their own."""
 COMPANY = ((6, 0), (1, 1), (3, 2), (2, 3), (6, 5), (1, 6), (5, 8), (4, 13))
 """Of fewer, so many are tried behind so many others."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from wholegrain.errors import BudgetError, LedgerError
+from wholegrain.errors import BudgetError, LedgerError, RefusalError
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened, Released, Reserved, RunOpened
@@ -77,17 +77,23 @@ class Guard:
         """The account's budget."""
         return _budget(self.ledger.book, self.run)
 
-    def reserve(self, round: int, steps: Mapping[str, int], start: str) -> Reservation:
-        """Pay for the steps of a round from the parameters `start`, or refuse and leave the ledger as it was."""
-        return self._pay(self._asked(round, steps, start, "training"), f"Round {round}")
+    def reserve(self, round: int, steps: Mapping[str, int], start: str, once_among: str | None = None) -> Reservation:
+        """Pay for the steps of a round from the parameters `start`, or refuse and leave the ledger as it was.
+
+        With `once_among`, a silo that was ever paid for this round, in any run whose name begins so, is refused.
+        """
+        return self._pay(self._asked(round, steps, start, "training"), f"Round {round}", once_among)
 
     def reserve_scores(self, round: int, silos: Iterable[str], start: str) -> Reservation:
         """Pay for one private score of the parameters `start` in each of these silos, before it is computed."""
         asked = self._asked(round, dict.fromkeys(silos, 1), start, "scores")
         return self._pay(asked, f"The private scores of round {round}")
 
-    def _pay(self, asked: tuple[Reserved, ...], who: str) -> Reservation:
+    def _pay(self, asked: tuple[Reserved, ...], who: str, once_among: str | None = None) -> Reservation:
         with self.ledger.writing() as page:
+            for each in asked if once_among is not None else ():
+                if page.book.was_played(once_among or "", each.round, each.silo):
+                    raise RefusalError("secure_sum", f"round {each.round} was answered before, and is answered once")
             fresh = tuple(release for release in asked if not page.book.holds(release))
             opened = _budget(page.book, self.run)
             before, after = page.book.runs_of(opened.account), page.book.runs_of(opened.account, fresh)

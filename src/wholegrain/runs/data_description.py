@@ -128,7 +128,7 @@ def _read_histogram(facts: Mapping[str, int]) -> Histogram:
 def count(spec: RunSpec, silos: Mapping[str, Silo], batches: int = BATCHES) -> DataCounts:
     """How the items of these silos lie over subjects, silos and batches."""
     members = np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()])
-    within = np.concatenate([silo.data.roster.counts for silo in silos.values()])
+    within = np.concatenate([silo.data.index.counts for silo in silos.values()])
     numbers, spans = np.unique(members, return_counts=True)
     totals = np.bincount(np.searchsorted(numbers, members), weights=within).astype(np.int64)
     return DataCounts(
@@ -180,7 +180,7 @@ def _batches(spec: RunSpec, silos: Mapping[str, Silo], count: int) -> BatchCount
         draws = generator(spec.seed, Purpose.SAMPLING, "describe", name)
         sampling = _sampling(spec, silo)
         for _ in range(count):
-            batch = sampling.draw(silo.data.roster, draws)
+            batch = sampling.draw(silo.data.index, draws)
             largest.append(batch.largest_group)
             sizes.append(len(batch.items))
     return BatchCounts(

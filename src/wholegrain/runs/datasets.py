@@ -33,7 +33,8 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
 from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.score_planning import TEST_SHARE, held_share
-from wholegrain.runs.spec import GIVEN, RunSpec, TableSpec
+from wholegrain.runs.spec import GIVEN, RunSpec
+from wholegrain.runs.spec_sections import TableSpec
 from wholegrain.silo.training import Silo
 
 log = logging.getLogger("wholegrain.runs")

@@ -12,6 +12,7 @@ from typing import Any
 
 from wholegrain._files import write_whole
 from wholegrain.errors import RunError, SpecError
+from wholegrain.runs.section_files import read_tree
 
 HEADER = """# Who may take part: a silo's name, public key, and the sizes that its charter declares, in one line each.
 # `wholegrain federation add-silo` adds lines, `revoke` takes them away.
@@ -52,6 +53,11 @@ class Roster:
         lines = [f"{name} = {{ {_pairs(line)} }}" for name, line in self.silos.items()]
         revoked = [f"{_quoted(key)} = {_quoted(note)}" for key, note in self.revoked.items()]
         return "\n".join([HEADER + "[silos]", *lines, "", "[revoked]", *revoked]) + "\n"
+
+
+def read_roster(path: Path) -> Roster:
+    """Read a roster.toml."""
+    return parse_roster(read_tree(path, "roster"), path)
 
 
 def parse_roster(tree: Mapping[str, Any], path: Path) -> Roster:

@@ -19,7 +19,8 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.score_engine import ScoresInProcess
-from wholegrain.engines.secure_sum_engine import SecureSumInProcess
+from wholegrain.engines.secure_sum_engine import SecureSums
+from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, ScoreEngine
@@ -357,15 +358,17 @@ def _affordable(played: Iterator[RoundResult], done: list[RoundRecord]) -> Itera
         log.warning("%s The run ends after the rounds that were played.", error)
 
 
-def in_process(prepared: PreparedRun) -> InProcess | SecureSumInProcess:
+def in_process(prepared: PreparedRun) -> InProcess | SecureSums:
     """The engine that trains all silos here, one after the other."""
     trainer = Trainer(
         clipped_sum=prepared.clipped_sum,
         noise=prepared.noise,
         learning_rate=prepared.spec.rounds.learning_rate,
     )
-    if prepared.plan.trust is not None:
-        return SecureSumInProcess(prepared.silos, prepared.plan, trainer, prepared.plan.trust)
+    trust = prepared.plan.trust
+    if trust is not None:
+        silos = SumSilos(prepared.silos, prepared.plan, trainer, trust)
+        return SecureSums(silos, prepared.plan, trust, trainer.learning_rate)
     return InProcess(prepared.silos, prepared.plan, trainer)
 
 

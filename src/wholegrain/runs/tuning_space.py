@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from wholegrain.errors import SpecError
-from wholegrain.runs.spec import RunSpec, read_tree
+from wholegrain.runs.section_files import read_tree
+from wholegrain.runs.spec import RunSpec
 
 SECTIONS = ("model", "policy", "rounds", "server")
 """Sections that a space may draw from."""

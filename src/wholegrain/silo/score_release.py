@@ -81,14 +81,14 @@ class ScoreMaker:
 
     def _centre(self, data: SubjectData, shares: Counts) -> Counts:
         """Σ 2k − 2²⁰ over people, k the mean of a person's shares [item], rounded down."""
-        means = _add_within(data, np.clip(shares, 0, STEPS)) // data.roster.counts
+        means = _add_within(data, np.clip(shares, 0, STEPS)) // data.index.counts
         return np.asarray((2 * means - STEPS).sum(), np.int64)
 
     def _spread(self, data: SubjectData, cells: Counts, width: int) -> Counts:
         """Σ over people of a mass of 2²⁰, spread over the cells of their items [cell]."""
-        people = data.roster.subjects.astype(np.int64)
+        people = data.index.subjects.astype(np.int64)
         places, counts = np.unique(people * width + cells, return_counts=True)
-        mass = counts * STEPS // data.roster.counts[places // width]
+        mass = counts * STEPS // data.index.counts[places // width]
         total = np.zeros(width, np.int64)
         np.add.at(total, places % width, mass)
         return total
@@ -152,4 +152,4 @@ def _in_steps(shares: NDArray[np.float64]) -> Counts:
 
 def _add_within(data: SubjectData, values: Counts) -> Counts:
     """Values [item] added up within each subject [subject], as whole numbers."""
-    return np.add.reduceat(values[data.roster.order], data.roster.starts)
+    return np.add.reduceat(values[data.index.order], data.index.starts)

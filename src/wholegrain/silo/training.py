@@ -135,7 +135,7 @@ class LocalSteps:
 
     def gradient(self, vector: Tensor) -> Tensor:
         """The noisy mean gradient of the next step, at these parameters."""
-        batch = self._policy.sampling.draw(self._silo.data.roster, self._draws)
+        batch = self._policy.sampling.draw(self._silo.data.index, self._draws)
         total = self._pooled(batch, vector)
         if not self._repeats:
             # One format, whichever way the sum came about: what is rounded later must not tell which it was.
@@ -147,7 +147,7 @@ class LocalSteps:
 
         Private: the result; masked, it may leave the silo.
         """
-        batch = self._policy.sampling.draw(self._silo.data.roster, self._draws)
+        batch = self._policy.sampling.draw(self._silo.data.index, self._draws)
         return release_to_sum(self._pooled(batch, vector).double(), batch, self._policy, self._noise)
 
     def _pooled(self, batch: Batch, vector: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ from wholegrain.policies.plan import Plan
 from wholegrain.runs.observers import Observer, both
 from wholegrain.runs.run_folder import RunFolder, require_free
 from wholegrain.runs.runner import PreparedRun, RunResult, execute, open_guard, prepare
-from wholegrain.runs.spec import PolicySpec, RunSpec
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import PolicySpec
 
 log = logging.getLogger("wholegrain.api")
 
