@@ -36,12 +36,14 @@ from wholegrain.runs.model_file import MODEL, write_model
 from wholegrain.runs.plan_record import PlanRecord
 from wholegrain.runs.run_summary import RunSummary
 from wholegrain.runs.runner import PreparedRun, RunResult, StartState, open_guard
+from wholegrain.runs.setting_origins import Origin, Origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec import load as load_spec
 from wholegrain.silo.training import Silo
 
 FORMAT = 1
 IDENTITY, PLAN, ROUNDS, SUMMARY = "run.json", "plan.json", "rounds.jsonl", "summary.json"
+ORIGINS = "origins.json"
 BATCHES = 20
 """Drawn in each silo of a simulation, to show how large a person's group gets in one."""
 
@@ -171,6 +173,13 @@ class RunFolder:
         return self._read("public.json", lambda facts: PublicStart(**facts)) if there else None
 
     @property
+    def origins(self) -> Origins:
+        """Where each setting comes from; runs of earlier versions do not say."""
+        if not (self.path / ORIGINS).exists():
+            return {}
+        return self._read(ORIGINS, lambda facts: {place: Origin(word) for place, word in facts.items()})
+
+    @property
     def counts(self) -> DataCounts | None:
         """Counts of the raw data, which only a simulation keeps."""
         return self._read("data.json", DataCounts.read) if (self.path / "data.json").exists() else None
@@ -258,6 +267,7 @@ class RunFolder:
         )
         self._write("spec.json", prepared.spec.model_dump(mode="json"))
         self._write(PLAN, PlanRecord.of(prepared.plan).facts())
+        self._write(ORIGINS, dict(prepared.origins))
         if prepared.public is not None:
             self._write("public.json", prepared.public.facts())
         self._write_text(ROUNDS, "")

@@ -62,6 +62,7 @@ from wholegrain.runs.noise_to_signal import noise_distance
 from wholegrain.runs.observers import ObservedEngine, Observer, ignore
 from wholegrain.runs.planning import check_early, plan_for
 from wholegrain.runs.score_planning import ScoredData
+from wholegrain.runs.setting_origins import Origins, find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.trained_model import TrainedModel, build_trained_model, own_model
 from wholegrain.silo.noise import NoiseSource
@@ -98,6 +99,8 @@ class PreparedRun:
     layout: TableLayout | None = None
     held_out: Mapping[str, SubjectData] = field(default_factory=dict)
     """Whom each silo holds out to be scored privately."""
+    origins: Origins = field(default_factory=dict)
+    """Where each setting comes from."""
 
     @property
     def model(self) -> nn.Module:
@@ -187,7 +190,8 @@ def prepare(
     find_metrics(spec.evaluation.metrics, dataset.task)
     parts = split_dataset(dataset, spec)
     facts = tuple(silo.facts for silo in parts.silos.values())
-    spec = fill_settings(spec, facts_of(dataset, facts, own_model=model is not None)).spec
+    filled = fill_settings(spec, facts_of(dataset, facts, own_model=model is not None))
+    origins, spec = find_origins(spec, filled.reasons), filled.spec
     largest = {name: silo.data.largest_subject for name, silo in parts.silos.items()}
     scored_data = ScoredData(dataset.task, own_test=dataset.test is not None)
     plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest, scored_data)
@@ -216,6 +220,7 @@ def prepare(
         task=dataset.task,
         features=dataset.features,
         layout=dataset.layout,
+        origins=origins,
         loss=loss,
         clipped_sum=gradients,
         noise=noise_source(spec.privacy.noise, spec.seed),

@@ -184,7 +184,7 @@ def _read_chosen(prepared: PreparedTuning, work: Path, best: Trial, ledger: Ledg
 def _keep(prepared: PreparedTuning, chosen: RunResult, best: Trial, out: Path, paid: PaidRun) -> None:
     """The chosen run in its folder, whole or not at all."""
     run = prepare(chosen.spec, dataset=prepared.dataset or loaded_data(prepared))
-    folder = RunFolder.create(out, replace(run, plan=chosen.plan), paid)
+    folder = RunFolder.create(out, replace(run, plan=chosen.plan, origins=prepared.origins), paid)
     with folder.lock():
         folder.add_played(chosen.rounds)
         folder.finish(chosen)

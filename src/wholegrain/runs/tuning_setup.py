@@ -9,6 +9,7 @@ from wholegrain.privacy.definitions import Budget, Guarantee
 from wholegrain.privacy.trial_count import TrialCount
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.setting_origins import Origin, Origins, find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning_plan import Noise, PlanMaker, SelectionPlan, plan_selection, require_proved
 from wholegrain.runs.tuning_space import Settings, Space, apply_settings
@@ -46,6 +47,11 @@ class PreparedTuning:
         return self.spec.privacy.noise == "secure"
 
     @property
+    def origins(self) -> Origins:
+        """Where the chosen run's settings come from: what was searched is paid for."""
+        return {**self.base.origins, **dict.fromkeys(self.space.settings, Origin.PAID)}
+
+    @property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """What is proved of the best trial."""
         return self.selection.guarantees()
@@ -64,7 +70,8 @@ def prepare_tuning(spec: RunSpec, space: Space, count: TrialCount, dataset: Data
     # The plan of a spec without noise would be calibrated for one run; here all trials share the budget.
     draft = _with_noise(spec, noise or Noise(DRAFT_NOISE, DRAFT_NOISE))
     asked = _without_budget(draft)
-    base = prepare(_planned(spec, dataset, asked), dataset=dataset)
+    planned = _planned(spec, dataset, asked)
+    base = replace(prepare(planned.spec, dataset=dataset), origins=find_origins(spec, planned.reasons))
     combinations = tuple(map(dict, space.priced_combinations()))
     plans = []
     for combination in combinations:
@@ -85,14 +92,23 @@ def prepare_tuning(spec: RunSpec, space: Space, count: TrialCount, dataset: Data
     return PreparedTuning(base, space, found, combinations, given, epsilon, budget)
 
 
-def _planned(spec: RunSpec, dataset: Dataset, asked: RunSpec) -> RunSpec:
+@dataclass(frozen=True)
+class _Planned:
+    spec: RunSpec
+    reasons: tuple[str, ...] = ()
+    """Places that were filled in."""
+
+
+def _planned(spec: RunSpec, dataset: Dataset, asked: RunSpec) -> _Planned:
     """The spec with the settings that a single run would be given that costs what a trial does, and draft noise."""
     epsilon = spec.privacy.epsilon
     if epsilon is None or "learning_rate" in spec.rounds.model_fields_set:
-        return asked
+        return _Planned(asked)
     alone = spec.privacy.model_copy(update={"epsilon": epsilon * ALONE})
-    filled = prepare(spec.model_copy(update={"privacy": alone}), dataset=dataset).spec
-    return filled.model_copy(update={"privacy": asked.privacy, "evaluation": asked.evaluation})
+    filled = prepare(spec.model_copy(update={"privacy": alone}), dataset=dataset)
+    places = tuple(place for place, origin in filled.origins.items() if origin is Origin.PLANNED)
+    changes = {"privacy": asked.privacy, "evaluation": asked.evaluation}
+    return _Planned(filled.spec.model_copy(update=changes), places)
 
 
 def _maker(plan: Plan) -> PlanMaker:

@@ -100,6 +100,11 @@ class Space:
         """What is chosen."""
         return (*self.choices, *self.ranges)
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings that are chosen, by section and key: of an option, all options."""
+        return tuple(dict.fromkeys(".".join(place.split(".")[:2]) for place in self.places))
+
     def draw(self, draws: np.random.Generator) -> Settings:
         """One trial's settings."""
         chosen = {place: values[int(draws.integers(len(values)))] for place, values in self.choices.items()}
