@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from wholegrain.api.private_loop import private_steps as private_steps
     from wholegrain.api.train import plan as plan
     from wholegrain.api.train import train as train
+    from wholegrain.api.tune import TunedRun as TunedRun
+    from wholegrain.api.tune import tune as tune
     from wholegrain.data.clinics import clinics as clinics
     from wholegrain.data.dataset import Dataset as Dataset
     from wholegrain.data.femnist import femnist as femnist
@@ -58,6 +60,7 @@ _MODULES = {
     "Standing": "wholegrain.privacy.definitions",
     "SubjectData": "wholegrain.data.subjects",
     "Target": "wholegrain.data.schema",
+    "TunedRun": "wholegrain.api.tune",
     "Unit": "wholegrain.privacy.definitions",
     "WholegrainError": "wholegrain.errors",
     "clinics": "wholegrain.data.clinics",
@@ -78,6 +81,7 @@ _MODULES = {
     "subject_codes": "wholegrain.data.subjects",
     "subject_dp": "wholegrain.api.policy_values",
     "train": "wholegrain.api.train",
+    "tune": "wholegrain.api.tune",
     "uldp_avg": "wholegrain.api.policy_values",
     "user_ldp": "wholegrain.api.policy_values",
 }

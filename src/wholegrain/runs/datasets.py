@@ -10,7 +10,7 @@ owner's eyes.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +34,12 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
 from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.score_groups import group_items
+from wholegrain.runs.score_planning import TEST_SHARE, held_share
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.spec_sections import TableSpec
 from wholegrain.silo.training import Silo
 
 log = logging.getLogger("wholegrain.runs")
-
-TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +49,8 @@ class DataParts:
     silos: Mapping[str, Silo]
     held_out: Mapping[str, SubjectData]
     groups: Mapping[str, SubjectData]
+    scored: Mapping[str, SubjectData] = field(default_factory=dict)
+    """Of the part that is scored privately, what each silo holds out."""
 
 
 def load_dataset(spec: RunSpec) -> Dataset:
@@ -109,7 +110,31 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     if dataset.test is not None and spec.evaluation.test is None:
         parts["test"] = dataset.test
     places = {name: labels[index] for name, index in held_out.items() if len(index)}
-    return DataParts(silos, parts, group_items(dataset, parts, places, spec.evaluation.groups))
+    groups = group_items(dataset, parts, places, spec.evaluation.groups)
+    return DataParts(silos, parts, groups, _scored_by_silo(dataset, spec, labels, held_out, tuple(silos)))
+
+
+def _scored_by_silo(
+    dataset: Dataset,
+    spec: RunSpec,
+    labels: partition.Labels,
+    held_out: Mapping[str, np.ndarray],
+    silos: tuple[str, ...],
+) -> Mapping[str, SubjectData]:
+    """What each silo holds out of the part that is scored privately; whoever is there is in no silo's training."""
+    private = spec.evaluation.private
+    if private is None:
+        return {}
+    if not held_share(spec, dataset.test is not None):
+        raise SpecError(
+            f"evaluation.private scores the part '{private.part}', and nobody is held out for it: set"
+            f" evaluation.{private.part} to a share of the people, such as 0.2."
+        )
+    by_silo = partition.split(dataset.data, labels, held_out[private.part], also=silos)
+    # A silo that nobody is trained in takes no part in the run, and so in no score.
+    found = {name: data for name, data in by_silo.items() if name in silos}
+    _require_span(found, spec.silos.span)
+    return found
 
 
 def items_bound(dataset: Dataset, spec: RunSpec) -> int | None:

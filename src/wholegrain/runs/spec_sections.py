@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
 from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
+from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.policies.silo_facts import SiloFacts
 from wholegrain.runs.section_files import Section
 
@@ -222,6 +223,7 @@ class EvaluationSpec(Section):
     `test`, the data's own test part is scored, or where it has none a fifth is held out; 0 scores no test part at all.
     Loss and accuracy are always told; `metrics` names others of the catalogue, or your own as `module:function`.
     `groups` scores the final model by group as well: by "silo", or by columns with categories.
+    These scores are not private. Those of `private` are: they have noise, and are paid for.
     """
 
     test: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -230,6 +232,7 @@ class EvaluationSpec(Section):
     train: bool = False
     metrics: Annotated[tuple[str, ...], Field(exclude_if=lambda metrics: not metrics)] = ()
     groups: Annotated[tuple[str, ...], Field(exclude_if=lambda groups: not groups)] = ()
+    private: Unset[ScoreSettings] = None
 
 
 class ComputeSpec(Section):
