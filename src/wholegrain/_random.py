@@ -21,6 +21,7 @@ class Purpose(StrEnum):
     INITIAL = "initial parameters"
     SYNTHETIC = "synthetic data"
     PRETRAINING = "pretraining"
+    DROPOUT = "dropout"
 
 
 def derive(seed: int, purpose: Purpose, *keys: int | str) -> int:

@@ -31,6 +31,7 @@ from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.models.backbone import PublicStart
+from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import Accountant, accountant
@@ -339,7 +340,8 @@ def require_fit(
     before = [buffer.clone() for buffer in model.buffers()]
     random = torch.random.get_rng_state()
     try:
-        outputs = model(inputs)
+        with without_dropout(model):
+            outputs = model(inputs)
         if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
             gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
     except Exception as error:  # the model is the user's own code
@@ -353,7 +355,9 @@ def require_fit(
         )
     if not torch.equal(random, torch.random.get_rng_state()):
         raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
-    if mixes_items(model, inputs):
+    with without_dropout(model):
+        mixes = mixes_items(model, inputs)
+    if mixes:
         raise ModelError(
             "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
             " be bounded."
