@@ -149,12 +149,12 @@ class Remembers(nn.Module):
     ("model", "words"),
     [
         (Remembers(), "buffers"),
-        (nn.Sequential(nn.Linear(10, 2), nn.Dropout(0.5)), "Dropout"),
+        (nn.Sequential(nn.Linear(10, 2), nn.RReLU()), "RReLU"),
         (nn.Linear(10, 1), "shape"),
         (nn.Linear(10, 5), "shape"),
         (nn.Sequential(nn.Linear(10, 2), nn.Flatten(0)), "fit"),
     ],
-    ids=["buffers", "dropout", "too few outputs", "too many outputs", "no items"],
+    ids=["buffers", "random slopes", "too few outputs", "too many outputs", "no items"],
 )
 def test_a_model_that_cannot_be_trained_privately_is_refused(model: nn.Module, words: str) -> None:
     with pytest.raises(ModelError, match=words):

@@ -37,6 +37,7 @@ from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.models.backbone import PublicStart
+from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.policies.score_plan import ScorePlan
@@ -205,7 +206,7 @@ def prepare(
         learner = build_trained_model(spec.model, dataset.features, dataset.task.outputs, spec.seed)
     else:
         learner = own_model(model)
-    scored = {} if _scores_privately_alone(spec) else dict(parts.held_out)
+    scored, groups = ({}, {}) if _scores_privately_alone(spec) else (dict(parts.held_out), parts.groups)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items() if silo.data.items}
     if loss is None:
@@ -221,7 +222,7 @@ def prepare(
         plan=plan,
         silos=learner.silos(parts.silos),
         scored={name: learner.apply_frozen(data) for name, data in scored.items()},
-        groups={name: learner.apply_frozen(data) for name, data in parts.groups.items()},
+        groups={name: learner.apply_frozen(data) for name, data in groups.items()},
         held_out={name: learner.apply_frozen(data) for name, data in parts.scored.items()},
         learner=learner,
         first=flatten(learner.model),
@@ -430,7 +431,8 @@ def require_fit(
     before = [buffer.clone() for buffer in model.buffers()]
     random = torch.random.get_rng_state()
     try:
-        outputs = model(inputs)
+        with without_dropout(model):
+            outputs = model(inputs)
         if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
             gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
     except Exception as error:  # the model is the user's own code
@@ -444,7 +446,9 @@ def require_fit(
         )
     if not torch.equal(random, torch.random.get_rng_state()):
         raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
-    if mixes_items(model, inputs):
+    with without_dropout(model):
+        mixes = mixes_items(model, inputs)
+    if mixes:
         raise ModelError(
             "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
             " be bounded."
