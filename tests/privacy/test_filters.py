@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from effort import examples
 from wholegrain.errors import AccountingError
-from wholegrain.privacy import filters
+from wholegrain.privacy import filters, renyi
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
 from wholegrain.privacy.events import compose, gaussian, group_by_poisson, repeat, sampled_gaussian
-from wholegrain.privacy.filters import GAUSSIAN, ORDERS, RENYI, Filter, curve, iterate_steps
+from wholegrain.privacy.filters import GAUSSIAN, ORDERS, RENYI, Filter
+from wholegrain.privacy.renyi import curve, iterate_steps
 
 PLD = PldAccountant()
 DELTA = 1e-5
@@ -131,7 +132,7 @@ def test_shares_of_delta_add_up_to_no_more_than_delta() -> None:
 def test_conversion_is_the_librarys_at_one_order() -> None:
     total, a = np.array([[0.3], [0.2]]), np.array([7.0])
     expected, _ = rdp.compute_epsilon([8.0], [0.3], DELTA)
-    assert filters._epsilons(total, a, np.array([DELTA]))[0, 0] == pytest.approx(expected)
+    assert renyi.epsilons(total, a, np.array([DELTA]))[0, 0] == pytest.approx(expected)
 
 
 def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:

@@ -196,6 +196,8 @@ def _free_folder(spec: Path) -> Path:
 def _report(finished: RunResult, folder: RunFolder) -> None:
     if finished.scores:
         display.out.print(display.scores(finished.scores, finished.constant, finished.spec.evaluation.metrics))
+    if finished.private:
+        display.out.print(display.private_scores(finished.private))
     for sentence in finished.warnings:
         display.out.print(sentence, style="bold red", markup=False, soft_wrap=True)
     display.out.print(display.spent_table(finished.guarantees, finished.plan.guarantees))

@@ -29,6 +29,7 @@ from wholegrain.runs.observers import SiloAnswer
 from wholegrain.runs.planning import plan_federation, policy_settings
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard
+from wholegrain.runs.setting_origins import find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import FederationSpec
 from wholegrain.runs.trained_model import federation_model
@@ -65,6 +66,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         plan=plan,
         silos={},
         scored={},
+        groups={},
         learner=learner,
         task=federation.task,
         features=math.prod(federation.shape),
@@ -73,6 +75,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         clipped_sum=BookKeeping(learner.trained, loss),
         noise=noise_source(spec.privacy.noise, spec.seed),
         server=Server.of(spec.server),
+        origins=find_origins(spec, ()),
     )
 
 

@@ -36,6 +36,7 @@ from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.rounding import SUM
 from wholegrain.gradients.sum_groups import SumGroups, plan_groups
 from wholegrain.gradients.trial import MOST_TRIED
+from wholegrain.models.dropout import DropoutByItem
 
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
@@ -76,6 +77,16 @@ class BookKeeping:
         self._most_items = 0
         self._small: Views | None = None
         self._buffers: AddBuffers | None = None
+
+    @property
+    def draws_coins(self) -> bool:
+        """Whether the model has dropout."""
+        return isinstance(self.model, DropoutByItem)
+
+    def renew_coins(self, key: int) -> None:
+        """Draw the coins of the next step with this key."""
+        if isinstance(self.model, DropoutByItem):
+            self.model.key.renew(key)
 
     def __call__(
         self,
