@@ -39,7 +39,7 @@ from wholegrain.privacy.pricing import Price, Terms
 from wholegrain.privacy.statement import account_price, data_price
 from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
 from wholegrain.runs.evaluation import Scorer
-from wholegrain.runs.runner import require_fit, require_tokens
+from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo, Trainer
 

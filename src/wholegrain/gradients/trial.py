@@ -33,7 +33,7 @@ Terms = Callable[[Units, int], int]
 """How many products a unit of so many items adds to one parameter, in the layer where they are most."""
 
 
-class Trial:
+class BackendTrial:
     """Items, targets and parameters to compare a program with the reference on."""
 
     def __init__(
