@@ -199,6 +199,7 @@ def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> N
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param("local_group_dp", marks=pytest.mark.slow), "higradavg_dp"])
+@pytest.mark.usefixtures("coarse_prices")
 def test_where_private_facts_set_the_noise_nothing_is_proved(algorithm: str) -> None:
     found = price_printed_run(prepare(trial(algorithm).spec), VISITS)
     assert math.isinf(found.subject)

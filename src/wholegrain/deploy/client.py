@@ -24,8 +24,10 @@ from wholegrain.deploy.peer_heads import SUFFIX, PeerHeads
 from wholegrain.deploy.public_reasons import FAILED, public_reason
 from wholegrain.deploy.silo_monitor import PEER_ALARM, REFUSED, SiloMonitor
 from wholegrain.deploy.silo_service import SiloService, public_facts, spent_by_silo
-from wholegrain.engines import wire
+from wholegrain.deploy.sum_service import answer_sum
+from wholegrain.engines import sum_wire, wire
 from wholegrain.engines.ledger_heads import put_head, read_heads, state_head
+from wholegrain.engines.secure_sum_engine import MaskRequest
 from wholegrain.engines.signatures import sign_answer
 from wholegrain.errors import LedgerError, RefusalError, SpecError, WholegrainError
 from wholegrain.privacy.accountants import accountant
@@ -78,10 +80,12 @@ def answer(message: Message, host: SiloService) -> Message:
 
 
 def _content(message: Message, host: SiloService) -> RecordDict:
-    kind = message.metadata.message_type.partition(".")[0]
+    kind, _, action = message.metadata.message_type.partition(".")
     if kind == "query":
         return wire.packed_answer(public_facts(host))
     _compare_heads(message, host)
+    if kind == "train" and action in sum_wire.KINDS.values():
+        return _answer_sum(message, host, action)
     task = wire.read_task(message)
     vector = wire.read_vector(message)
     if not host.asked.add(wire.read_nonce(message)):
@@ -91,6 +95,22 @@ def _content(message: Message, host: SiloService) -> RecordDict:
     if kind == "evaluate":
         return wire.packed_answer({"silo": host.charter.silo, "scores": dict(host.scores(task, vector))})
     raise RefusalError("message", f"a message of the type '{kind}' is not known")
+
+
+def _answer_sum(message: Message, host: SiloService, action: str) -> RecordDict:
+    """The answer to a message of a secure sum."""
+    asked = wire.read_sum_task(message)
+    vector = wire.read_vector(message) if wire.has_vector(message) else None
+    request = sum_wire.read_request(action, asked.task.round, asked.request, vector)
+    if not host.asked.add(wire.read_nonce(message)):
+        raise RefusalError("message", "this very message was answered before")
+    reply = answer_sum(host, asked.task, request)
+    bits = request.bits if isinstance(request, MaskRequest) else 64
+    text, content = sum_wire.write_reply(reply, bits)
+    answer = wire.packed_answer({"silo": host.charter.silo, "reply": text})
+    if content:
+        answer[wire.PARAMETERS] = wire.packed_masked(content)
+    return answer
 
 
 def _compare_heads(message: Message, host: SiloService) -> None:

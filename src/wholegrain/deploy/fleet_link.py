@@ -251,7 +251,14 @@ def _connected(link: LinkSpec, host: SiloService) -> Iterator[FleetLine]:
 
 def longest(host: SiloService) -> int:
     """Bytes of the longest message that an agreed model needs."""
-    return OBJECT_OVERHEAD + 4 * max((Layout.of(each.learner.model).size for each in host.agreed), default=0)
+    link = host.charter.link
+    silos = 1 + len(link.peers if link else ())
+    # Of a secure sum, a message may bring shares of all pairs of silos, in base64.
+    return (
+        OBJECT_OVERHEAD
+        + 128 * silos**2
+        + 4 * max((Layout.of(each.learner.model).size for each in host.agreed), default=0)
+    )
 
 
 def open_client(link: LinkSpec, key: ec.EllipticCurvePrivateKey, most: int) -> FleetClient:

@@ -82,14 +82,15 @@ def _find_steadiest(trial: Trial, make: MakeCandidate, model: nn.Module, layout:
 
 def _adopt(trial: Trial, make: MakeCandidate, candidate: Candidate, sizes: PassSizes) -> Backend:
     """A program for use, with a notice where it is slow."""
-    if candidate.notice:
-        warnings.warn(candidate.notice, SlowGradients, stacklevel=6)
     # Measured on another copy, whose buffers are still to be made.
     copy = trial.make(make)
+    bytes_per_item = trial.measure_bytes_per_item(copy)
+    notice = copy.notice()
+    if notice:
+        reason = f" ({trial.refusal})" if trial.refusal else ""
+        warnings.warn(notice + reason, SlowGradients, stacklevel=6)
     steady = trial.watch_subjects(candidate, sizes)
-    return Backend(
-        candidate.program, candidate.attach, trial.measure_bytes_per_item(copy), sizes, trial.count_terms(copy), steady
-    )
+    return Backend(candidate.program, candidate.attach, bytes_per_item, sizes, trial.count_terms(copy), steady)
 
 
 def mixes_items(model: nn.Module, inputs: Tensor) -> bool:

@@ -36,6 +36,7 @@ from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.rounding import SUM
 from wholegrain.gradients.sum_groups import SumGroups, plan_groups
 from wholegrain.gradients.trial import MOST_TRIED
+from wholegrain.models.dropout import DropoutByItem
 
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
@@ -76,6 +77,16 @@ class BookKeeping:
         self._most_items = 0
         self._small: Views | None = None
         self._buffers: AddBuffers | None = None
+
+    @property
+    def draws_coins(self) -> bool:
+        """Whether the model has dropout."""
+        return isinstance(self.model, DropoutByItem)
+
+    def renew_coins(self, key: int) -> None:
+        """Draw the coins of the next step with this key."""
+        if isinstance(self.model, DropoutByItem):
+            self.model.key.renew(key)
 
     def __call__(
         self,
@@ -138,9 +149,9 @@ class BookKeeping:
             terms = partial(self._chosen.terms, ONE_SUBJECT if subjects else ONE_ITEM)
             grouping = plan_groups(buckets, subjects, terms, self._most_items, vector.dtype)
             most = min(buckets.largest, MOST_TRIED + 1) if subjects else 1
-            steady = all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
+            unordered = grouping.single and all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
             self._chosen.attach(vector)  # sizes were tried at other parameters
-            self._chosen.groupings[key] = grouping, not (grouping.single and steady)
+            self._chosen.groupings[key] = grouping, not unordered
         grouping, ordered = self._chosen.groupings[key]
         return grouping, buckets.numbers if ordered else None
 

@@ -54,6 +54,15 @@ class Choice:
     """Whether sizes were counted in the data, because the spec declares none."""
 
     @property
+    def head(self) -> str:
+        """What stands above the better spec in its file."""
+        sizes = "counted in the data: declare [silos.sizes] for a release" if self.counted else "public: declared"
+        signal = (
+            f"Predicted signal to noise of the whole run: {self.chosen.ratio:.3g}, for {self.parameters:,} parameters."
+        )
+        return f"Settings chosen from public facts by `wholegrain plan --optimise`. Sizes are {sizes}.\n{signal}"
+
+    @property
     def changes(self) -> tuple[str, ...]:
         """What to put after --set to have the chosen settings."""
         policy, rounds = self.spec.policy, self.spec.rounds
@@ -153,7 +162,8 @@ def _forecast(
     plan = plan_for(better, known.silos, pricing)
     counted = not all(silo.declared for silo in known.silos)
     weighed = tuple(each.candidate for each in found)
-    return Choice(weighed, weighed[0], better, plan, parameters, found[0].filled.reasons, counted)
+    reasons = {"policy.name": f"the least predicted loss of {len(found)} policies", **found[0].filled.reasons}
+    return Choice(weighed, weighed[0], better, plan, parameters, reasons, counted)
 
 
 @dataclass(frozen=True)
@@ -209,11 +219,23 @@ def _search(
     check_early(better)
     plan = plan_for(better, facts, pricing)
     counted = not all(silo.declared for silo in facts)
-    return Choice(weighed, chosen, better, plan, parameters, counted=counted)
+    return Choice(weighed, chosen, better, plan, parameters, _search_reasons(chosen), counted)
+
+
+def _search_reasons(chosen: CandidatePlan) -> dict[str, str]:
+    signal = f"the best signal to noise for this budget, {chosen.ratio:.3g}"
+    return {
+        "policy.name": signal,
+        "policy.rate": signal,
+        "rounds.count": "more steps would need more noise than they are worth",
+        "rounds.learning_rate": f"{chosen.pace:.3g} of the spec's own: what this noise bears",
+        "rounds.averaging": "silos count by their public sizes",
+        "server.schedule": "the last steps average the noise of the others",
+    }
 
 
 def _changes(spec: RunSpec, chosen: CandidatePlan) -> dict[str, Any]:
-    tree = spec.model_dump()
+    tree = {"policy": {}, "rounds": {}, "server": {}} | spec.model_dump(exclude_unset=True)
     tree["policy"] |= {
         "name": chosen.policy,
         "rate": chosen.settings.rate,

@@ -56,7 +56,7 @@ class Roster:
     def as_toml(self) -> str:
         """The file's text."""
         lines = [f"{name} = {{ {_pairs(line)} }}" for name, line in self.silos.items()]
-        revoked = [f"{_quoted(key)} = {_quoted(note)}" for key, note in self.revoked.items()]
+        revoked = [f"{_quote(key)} = {_quote(note)}" for key, note in self.revoked.items()]
         return "\n".join([HEADER + "[silos]", *lines, "", "[revoked]", *revoked]) + "\n"
 
 
@@ -102,9 +102,9 @@ def write_roster(roster: Roster, path: Path) -> None:
 
 
 def _pairs(line: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {_quoted(value)}" for key, value in line.items())
+    return ", ".join(f"{key} = {_quote(value)}" for key, value in line.items())
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     """A value as TOML writes it, which for text, numbers and truths is how JSON does."""
     return json.dumps(value, ensure_ascii=False)
