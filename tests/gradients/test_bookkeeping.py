@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from effort import examples
 from wholegrain.gradients import bookkeeping, ghost_norms
 from wholegrain.gradients.bookkeeping import Rows, chunks
 from wholegrain.gradients.clip_units import Units
@@ -36,7 +37,7 @@ def formed(outward: Tensor, inward: Tensor, units: Units) -> tuple[Tensor, Tenso
     small=st.sampled_from((0, 1 << 19)),
     chunk=st.sampled_from((1, 1 << 22)),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_outer(
     sizes: list[int], positions: int, widths: tuple[int, int], first: bool, biases: int, small: int,
     chunk: int,

@@ -37,6 +37,7 @@ from wholegrain.gradients.rounding import SUM
 from wholegrain.gradients.sum_groups import SumGroups, plan_groups
 from wholegrain.gradients.trial import MOST_TRIED
 from wholegrain.gradients.workspace import Lease
+from wholegrain.models.dropout import DropoutByItem
 
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
@@ -78,6 +79,16 @@ class BookKeeping:
         self._small: Views | None = None
         self._single, self._wide = Lease(), Lease()
         self._buffers: AddBuffers | None = None
+
+    @property
+    def draws_coins(self) -> bool:
+        """Whether the model has dropout."""
+        return isinstance(self.model, DropoutByItem)
+
+    def renew_coins(self, key: int) -> None:
+        """Draw the coins of the next step with this key."""
+        if isinstance(self.model, DropoutByItem):
+            self.model.key.renew(key)
 
     def __call__(
         self,
@@ -140,9 +151,9 @@ class BookKeeping:
             terms = partial(self._chosen.terms, ONE_SUBJECT if subjects else ONE_ITEM)
             grouping = plan_groups(buckets, subjects, terms, self._most_items, vector.dtype)
             most = min(buckets.largest, MOST_TRIED + 1) if subjects else 1
-            steady = all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
+            unordered = grouping.single and all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
             self._chosen.attach(vector)  # sizes were tried at other parameters
-            self._chosen.groupings[key] = grouping, not (grouping.single and steady)
+            self._chosen.groupings[key] = grouping, not unordered
         grouping, ordered = self._chosen.groupings[key]
         return grouping, buckets.numbers if ordered else None
 
@@ -305,21 +316,20 @@ class BookKeeping:
         Pieces hold whole groups, so that nobody's absence changes where the group of others is cut. A group that is
         too large for memory is divided by itself.
         """
-        if batch.numbers is not None and self._needs_places(batch):
-            for run, group in grouping.groups(batch.units, batch.numbers):
-                block = take_part(batch, group.units.start, group.units.stop)
-                yield from (
-                    divide(block, self._most_items) if self._is_steady(run.size, batch) else pad_to_places(block, run)
-                )
-            return
+        placed = batch.numbers is not None and self._needs_places(batch)
         start = stop = items = 0
-        for _, group in [] if grouping.single else grouping.groups(batch.units, batch.numbers):
+        for run, group in [] if grouping.single and not placed else grouping.groups(batch.units, batch.numbers):
+            alone = placed and not self._is_steady(run.size, batch)
             more = group.items.stop - group.items.start
-            if items and items + more > self._most_items:
+            if items and (alone or items + more > self._most_items):
                 yield from divide(take_part(batch, start, stop), self._most_items)
                 start, items = stop, 0
             stop, items = group.units.stop, items + more
-        yield from divide(take_part(batch, start, batch.units.count), self._most_items)
+            if alone:
+                yield from pad_to_places(take_part(batch, start, stop), run)
+                start, items = stop, 0
+        if start < batch.units.count:
+            yield from divide(take_part(batch, start, batch.units.count), self._most_items)
 
 
 def _count(groups: Tensor, clip: Clip) -> int:

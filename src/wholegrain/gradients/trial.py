@@ -12,6 +12,7 @@ from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, 
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
+from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.operation_watch import MemoryWatch, RestWatch
 from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
 from wholegrain.gradients.parameters import Layout, Views
@@ -19,7 +20,7 @@ from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
 
-MOST_TRIED = 8
+MOST_TRIED = 32
 """Subjects of more items than this have a place of their own."""
 COMPANY = ((6, 0), (1, 1), (3, 2), (2, 3), (6, 5), (1, 6), (5, 8), (4, 13))
 """Of fewer, so many are tried behind so many others."""
@@ -32,7 +33,7 @@ Terms = Callable[[Units, int], int]
 """How many products a unit of so many items adds to one parameter, in the layer where they are most."""
 
 
-class Trial:
+class BackendTrial:
     """Items, targets and parameters to compare a program with the reference on."""
 
     def __init__(
@@ -46,6 +47,8 @@ class Trial:
 
         kinds = Units.of_items(TRIAL), Units.of_sizes(np.array([1, TRIAL - 1]))
         self._expected = [ReferenceResult.of(units, gradients) for units in kinds]
+        self.refusal: str | None = None
+        """Why a rule did not cover the model, where one said so."""
 
     @property
     def tells(self) -> bool:
@@ -59,6 +62,9 @@ class Trial:
             made = self.make(make)
             made.attach(self._vector)
             return all(self._agrees(made.program, expected) for expected in self._expected)
+        except RuleError as error:
+            self.refusal = str(error)
+            return False
         except Exception:  # the reference has run: whatever fails here is about this program and not the model
             return False
 
@@ -179,7 +185,7 @@ def _by_item(rows: Tensor, items: int) -> Tensor:
     """The same with items in the first dimension; recurrent layers have time there, and others flatten positions."""
     if rows.shape[0] == items or rows.dim() < 2:
         return rows
-    if rows.shape[1] == items:
+    if rows.dim() > 2 and rows.shape[1] == items:
         return rows.transpose(0, 1)
     return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
 
