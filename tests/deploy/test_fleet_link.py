@@ -99,7 +99,9 @@ def test_a_key_that_is_not_in_the_roster_ends_the_silo_and_a_signature_out_of_ti
     refused = line_to(client, lambda request: httpx.Response(403))
     with pytest.raises(RunError, match="does not know this silo's key"):
         trouble(refused)
-    assert "clocks of the two machines differ" in trouble(line_to(client, lambda request: httpx.Response(401)))
+    assert "this machine's clock is more than 5 seconds ahead" in trouble(
+        line_to(client, lambda request: httpx.Response(401))
+    )
 
 
 def test_every_request_is_signed_with_the_time(client: FleetClient) -> None:

@@ -69,8 +69,8 @@ UNKNOWN_KEY, NOT_SIGNED = 403, 401
 TAKEN = "the server still holds an earlier connection of this silo; it is given up after some seconds"
 
 NOT_NOW = (
-    "the server does not take this silo's signature: it was started anew, or the clocks of the two machines differ by"
-    " more than five seconds"
+    "the server does not take this silo's signature: it was started anew, or this machine's clock is more than 5"
+    " seconds ahead of the server's, or 5 minutes behind it"
 )
 
 
