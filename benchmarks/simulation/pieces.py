@@ -112,8 +112,9 @@ def _fit(host: SiloService, agreed: Any, policy: Any) -> None:
 def template(name: str, noise: str) -> SiloService:
     """A silo with data and model, and no ledger yet."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, WHOLEGRAIN_STATE=folder):
+        ledger = {"data": name, "path": f"{folder}/ledger.sqlite"}
         charter = Charter.model_validate(
-            CHARTER | {"silo": name, "limit": {**CHARTER["limit"], "noise": noise}, "ledger": {"data": name}}
+            CHARTER | {"silo": name, "limit": {**CHARTER["limit"], "noise": noise}, "ledger": ledger}
         )
         found = SiloService.open(charter, None, accountant("pld"), lambda: None)
         return PlayedSilo(**{field: getattr(found, field) for field in SiloService.__dataclass_fields__})
