@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from wholegrain.data.subjects import subject_codes as subject_codes
     from wholegrain.data.tensors import from_torch as from_torch
     from wholegrain.errors import WholegrainError as WholegrainError
+    from wholegrain.models.named_inputs import from_transformers as from_transformers
     from wholegrain.policies.plan import Plan as Plan
     from wholegrain.privacy.definitions import Budget as Budget
     from wholegrain.privacy.definitions import Guarantee as Guarantee
@@ -68,6 +69,7 @@ _MODULES = {
     "femnist": "wholegrain.data.femnist",
     "from_frame": "wholegrain.data.frames",
     "from_torch": "wholegrain.data.tensors",
+    "from_transformers": "wholegrain.models.named_inputs",
     "higradavg_dp": "wholegrain.api.policy_values",
     "load": "wholegrain.api.finished_run",
     "local_group_dp": "wholegrain.api.policy_values",

@@ -13,8 +13,8 @@ from wholegrain.gradients.bookkeeping import Rows, chunks
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.gradient_norms import gradient_lengths, merge_uses
-from wholegrain.gradients.parameter_sums import SingleSums
-from wholegrain.gradients.parameters import Slot
+from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
+from wholegrain.gradients.parameters import Slot, Views
 
 W, B, V = Slot("w"), Slot("b"), Slot("v")
 
@@ -56,7 +56,7 @@ def test_outer(
         patch.setattr(ghost_norms, "SMALL", small)
         patch.setattr(bookkeeping, "CHUNK", chunk)
         torch.testing.assert_close(share.lengths(units).squared, expected)
-        share.add(units, units.whole, weights, SingleSums(views))
+        share.add(units, units.whole, weights, SingleSums(LazyZeros(Views(torch.empty(0), views))))
     torch.testing.assert_close(views["w"], torch.einsum("u,upq->pq", weights, weight))
     for slot in slots:
         torch.testing.assert_close(views[slot.name], weights @ bias)

@@ -167,7 +167,6 @@ def test_a_weight_that_is_computed_from_others_goes_by_vmap() -> None:
     engine, (notice,) = compared(nn.Sequential(normed, nn.Tanh(), nn.Linear(4, 3)))
     assert vectorises(engine) is True
     assert "item by item with vmap" in notice
-    assert "'linear'" in notice
 
 
 def test_what_vmap_cannot_do_goes_one_by_one() -> None:

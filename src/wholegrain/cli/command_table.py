@@ -43,7 +43,7 @@ ROWS = (
     ),
     Row(
         "tune",
-        "wholegrain.cli.tune:tune",
+        "wholegrain.cli.tune_command:tune",
         "Choose settings by private scores of random trials, with one proved ε for the chosen model.",
     ),
     Row(

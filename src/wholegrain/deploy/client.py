@@ -22,6 +22,7 @@ from wholegrain.deploy.certificates import load_private_key, load_public_key, pu
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.peer_heads import SUFFIX, PeerHeads
 from wholegrain.deploy.public_reasons import FAILED, public_reason
+from wholegrain.deploy.score_service import release_score
 from wholegrain.deploy.silo_monitor import PEER_ALARM, REFUSED, SiloMonitor
 from wholegrain.deploy.silo_service import SiloService, public_facts, spent_by_silo
 from wholegrain.deploy.sum_service import answer_sum
@@ -92,6 +93,8 @@ def _content(message: Message, host: SiloService) -> RecordDict:
         raise RefusalError("message", "this very message was answered before")
     if kind == "train":
         return wire.packed_answer({"silo": host.charter.silo}, host.answer(task, vector))
+    if kind == "evaluate" and task.scores is not None:
+        return wire.packed_answer({"silo": host.charter.silo}, release_score(host, task, vector))
     if kind == "evaluate":
         return wire.packed_answer({"silo": host.charter.silo, "scores": dict(host.scores(task, vector))})
     raise RefusalError("message", f"a message of the type '{kind}' is not known")

@@ -19,6 +19,7 @@ from torch import Tensor
 from wholegrain.errors import RefusalError, SpecError
 from wholegrain.models.backbone import PublicStart
 from wholegrain.policies.policy_catalog import PolicySettings
+from wholegrain.policies.score_settings import ScoreForm
 
 TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
 RAW = "wholegrain.float32"
@@ -91,6 +92,8 @@ class SiloTask(ModelTask):
     settings: PolicySettings
     noise_multiplier: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0, le=1e6)]
+    scores: Annotated[ScoreForm | None, Field(exclude_if=lambda scores: scores is None)] = None
+    """The private scores of the run, if there are any: they are part of what it is priced for."""
 
 
 class SumTask(_Form):

@@ -73,7 +73,7 @@ def _squares(rows: Tensor) -> Tensor:
         return squares
     # Block after block, in one order for every row: a sum over a dimension is added up by where its column stands.
     first, *rest = torch.split(rows, BLOCK, -1)
-    total = torch.linalg.vecdot(first, first).double()
+    total: Tensor = torch.linalg.vecdot(first, first).double()
     for part in rest:
         total.add_(torch.linalg.vecdot(part, part))
     return total.to(rows.dtype)

@@ -14,8 +14,8 @@ from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.operation_watch import MemoryWatch, RestWatch
-from wholegrain.gradients.parameter_sums import SingleSums
-from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
+from wholegrain.gradients.parameters import Layout, Views
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
@@ -33,7 +33,7 @@ Terms = Callable[[Units, int], int]
 """How many products a unit of so many items adds to one parameter, in the layer where they are most."""
 
 
-class Trial:
+class BackendTrial:
     """Items, targets and parameters to compare a program with the reference on."""
 
     def __init__(
@@ -162,11 +162,11 @@ class Trial:
         squared = gradient_lengths(uses, expected.units).squared
         # A norm that a program does not vouch for is not wrong.
         found_lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())
-        total = torch.empty_like(self._vector)
-        sums = SingleSums(self._layout.views(total))
+        zeros = LazyZeros(Views.of(self._layout, torch.empty_like(self._vector)))
+        sums = SingleSums(zeros)
         for share in uses.shares:
             share.add(expected.units, expected.units.whole, expected.weights, sums)
-        sums.finish()
+        total = zeros.settle()
         if not _close(found_lengths, expected.lengths, float(expected.lengths.max())):
             return False
         # In each parameter by itself, however small its gradients are beside those of others.

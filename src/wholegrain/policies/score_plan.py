@@ -1,6 +1,6 @@
 """Which private scores a run releases, and what they reveal of the people who are held out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dp_accounting import DpEvent, NonPrivateDpEvent
@@ -42,14 +42,19 @@ class ScorePlan:
         return dict.fromkeys(self.sizes, self.count(rounds))
 
     def exposures(self, span: int) -> dict[Unit, Exposure]:
-        """What one score of each silo reveals: a person pays in up to `span` silos, an item in one.
+        """What one score of each silo reveals."""
+        return score_exposures(self.form, self.sizes, span)
 
-        Nothing bounds what a whole silo adds to its score.
-        """
-        alone = events.gaussian(self.form.noise_multiplier)
-        by_unit: dict[Unit, tuple[int, DpEvent]] = {
-            Unit.SUBJECT: (span, alone),
-            Unit.ITEM: (1, alone),
-            Unit.SILO: (1, NonPrivateDpEvent()),
-        }
-        return {unit: Exposure(reach, dict.fromkeys(self.sizes, step), step) for unit, (reach, step) in by_unit.items()}
+
+def score_exposures(form: ScoreForm, silos: Iterable[str], span: int) -> dict[Unit, Exposure]:
+    """What one score of each of these silos reveals: a person pays in up to `span` of them, an item in one.
+
+    Nothing bounds what a whole silo adds to its score.
+    """
+    silos, alone = tuple(silos), events.gaussian(form.noise_multiplier)
+    by_unit: dict[Unit, tuple[int, DpEvent]] = {
+        Unit.SUBJECT: (span, alone),
+        Unit.ITEM: (1, alone),
+        Unit.SILO: (1, NonPrivateDpEvent()),
+    }
+    return {unit: Exposure(reach, dict.fromkeys(silos, step), step) for unit, (reach, step) in by_unit.items()}

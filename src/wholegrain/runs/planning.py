@@ -32,6 +32,9 @@ MOST_LEARNING_RATE = 1e6
 def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
     """The plan of a server, which holds no data, from what its silos have published."""
     check_early(spec)
+    private = spec.evaluation.private
+    if private is not None and (private.part != "test" or spec.evaluation.validation):
+        raise SpecError("Silos of a federation hold out one part; leave out evaluation.validation, and private.part.")
     silos = tuple(replace(silo, knows_spans=spec.policy.by_span) for silo in federation.silos)
     plan = plan_for(spec, silos, pricing, scored=ScoredData(federation.task))
     if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):

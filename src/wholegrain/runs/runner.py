@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from wholegrain import _check
@@ -22,7 +20,7 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.score_engine import ScoresInProcess
 from wholegrain.engines.secure_sum_engine import SecureSums
 from wholegrain.engines.simulated_sum import SumSilos
-from wholegrain.errors import BudgetError, ModelError
+from wholegrain.errors import BudgetError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, ScoreEngine
 from wholegrain.federation.private_score import PrivateScore
@@ -30,15 +28,11 @@ from wholegrain.federation.round_record import RoundRecord, Score
 from wholegrain.federation.rounds import Aggregation, Payer, RoundResult, State, rounds
 from wholegrain.federation.scoring import ScorePayer, score_round
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.backend_selection import mixes_items
-from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.models.backbone import PublicStart
-from wholegrain.models.dropout import without_dropout
-from wholegrain.models.model_inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.accountants import Accountant, accountant
@@ -61,6 +55,7 @@ from wholegrain.runs.default_settings import facts_of, fill_rate, fill_settings
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.metrics import find_metrics
+from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.runs.noise_to_signal import noise_distance
 from wholegrain.runs.observers import ObservedEngine, Observer, ignore
 from wholegrain.runs.planning import check_early, plan_for
@@ -71,7 +66,7 @@ from wholegrain.runs.trained_model import TrainedModel, build_trained_model, own
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.noise_sources import noise_source
 from wholegrain.silo.score_release import ScoreMaker
-from wholegrain.silo.training import Silo, Trainer, apply_view
+from wholegrain.silo.training import Silo, Trainer
 
 log = logging.getLogger("wholegrain.runs")
 
@@ -414,65 +409,3 @@ def _scores(prepared: PreparedRun, vector: Tensor, scorer: Scorer) -> Mapping[st
 
 def _memory(spec: RunSpec) -> int:
     return int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
-
-
-def require_fit(
-    model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Dataset, frozen: nn.Module | None = None
-) -> None:
-    """Two items of zeros through the gradients of the plan, so that what cannot train is refused before it costs.
-
-    Gradients are those of what follows `frozen`, where it is given. A model that changes its buffers on the way would
-    carry facts about private rows out of the silo without noise.
-    """
-    vector = flatten(model)
-    inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
-    targets, groups = torch.from_numpy(dataset.task.made_up(2)), torch.arange(2)
-    shape = (2, dataset.task.outputs)
-    before = [buffer.clone() for buffer in model.buffers()]
-    random = torch.random.get_rng_state()
-    try:
-        with without_dropout(model):
-            outputs = model(inputs)
-        if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
-            gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
-    except Exception as error:  # the model is the user's own code
-        raise ModelError(
-            f"The model does not fit the data ({dataset.features} features, {dataset.task}): {_check.reason(error)}."
-        ) from error
-    if tuple(outputs.shape) != shape:
-        raise ModelError(
-            f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be {list(shape)}, for"
-            f" {dataset.task}."
-        )
-    if not torch.equal(random, torch.random.get_rng_state()):
-        raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
-    with without_dropout(model):
-        mixes = mixes_items(model, inputs)
-    if mixes:
-        raise ModelError(
-            "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
-            " be bounded."
-        )
-    if not bool(torch.isfinite(vector).all()):
-        raise ModelError("The model's initial parameters are not all finite.")
-    if any(not torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True)):
-        raise ModelError("The model changes its buffers while it runs, which would keep private facts without noise.")
-
-
-def require_tokens(model: nn.Module, dataset: Dataset) -> None:
-    """Refuse tokens that the model does not know: it would fail in a step, where a failure tells whose they are.
-
-    Private: the refusal, which one person's items can decide; it is for whoever holds the data, before any release.
-    """
-    stored = dataset.data.inputs
-    if not len(stored) or stored.dtype.kind == "f" or stored.dtype == np.uint8:
-        return
-    least, most = stored.min(0), stored.max(0)  # of every position by itself: each may have a vocabulary of its own
-    try:
-        with torch.no_grad():
-            model(values(torch.from_numpy(np.stack([least, most]))))
-    except Exception as error:  # the model is the user's own code
-        raise ModelError(
-            f"The model cannot take all tokens of the data, which are from {least.min()} to {most.max()}:"
-            f" {_check.reason(error)}; give it a larger vocabulary, or mend the data."
-        ) from error
