@@ -23,8 +23,8 @@ TRAINED = {"all": "all of it", "head": "its last layer", "low_rank": "low-rank u
 OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
 NOT_COVERED = (
     "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
-    " how settings that are given or unpaid were chosen; what is true of a person because it is true of people like them;"
-    " what other runs on the same data released, unless one account pays for all"
+    " how settings that are given or unpaid were chosen; what is true of a person because it is true of people like"
+    " them; what other runs on the same data released, unless one account pays for all"
 )
 
 
