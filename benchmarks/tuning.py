@@ -11,8 +11,8 @@ At a total ε of 4 for a person, on nlswork and diabetes130, for three seeds:
     unpaid    ten trials, each at ε = 4, ranked by raw scores of the same people
 
 All have the same people to train on, the same to choose by (validation) and the same to be judged by (test), whom
-nobody looks at before. Accuracy, loss and AUC are those of the test part, without noise. A line for each run is added to the
-file when it is done; what is there is not done again.
+nobody looks at before. Accuracy, loss and AUC are those of the test part, without noise. A line for each run is added
+to the file when it is done; what is there is not done again.
 """
 
 import argparse

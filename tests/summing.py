@@ -1,4 +1,4 @@
-"""Five silos that take part in secure sums: tables with people in several of them, charters, keys, and a server's spec."""
+"""Five silos that take part in secure sums: tables with people in several of them, charters, keys, a server's spec."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -49,7 +49,8 @@ def training(**changes: Any) -> dict[str, Any]:
         "trust": {"model": "secure_sum", "answers": 4},
         "rounds": {"count": 2, "learning_rate": 0.5, "averaging": "subjects"},
     }
-    return {**tree, **{name: {**tree.get(name, {}), **change} for name, change in changes.items()}}
+    tree = {**tree, **{name: {**tree.get(name, {}), **(change or {})} for name, change in changes.items()}}
+    return {name: section for name, section in tree.items() if name not in changes or changes[name] is not None}
 
 
 def server_spec(**changes: Any) -> RunSpec:
@@ -74,10 +75,9 @@ def simulated(folder: Path, **changes: Any) -> bytes:
 
 def charter(folder: Path, name: str, keys: Mapping[str, str], **changes: Any) -> dict[str, Any]:
     """A charter that agrees to secure sums with the owners of these keys."""
-    given = {key: value for key, value in changes.items() if key not in ("limit", "allow", "link")}
     return charter_tree(
         silo=name,
-        data={"source": "table", "table": {**table(str(folder / f"{name}.csv")), **changes.pop("table", {})}},
+        data={"source": "table", "table": {**table(str(folder / f"{name}.csv")), **changes.get("table", {})}},
         limit={"epsilon": 20.0, "smallest_noise": 0.5, "noise": "seeded", **changes.get("limit", {})},
         sizes={"items": ITEMS, "subjects": SUBJECTS},
         allow={"models": [{"name": "logistic"}], "trust": ["secure_sum"], **changes.get("allow", {})},
@@ -88,7 +88,6 @@ def charter(folder: Path, name: str, keys: Mapping[str, str], **changes: Any) ->
             **changes.get("link", {}),
         },
         ledger={"data": f"visits of {name}"},
-        **{key: value for key, value in given.items() if key != "table"},
     )
 
 

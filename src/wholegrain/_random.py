@@ -22,6 +22,7 @@ class Purpose(StrEnum):
     SYNTHETIC = "synthetic data"
     PRETRAINING = "pretraining"
     TUNING = "tuning"
+    DROPOUT = "dropout"
 
 
 def derive(seed: int, purpose: Purpose, *keys: int | str) -> int:

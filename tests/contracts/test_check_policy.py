@@ -229,7 +229,14 @@ def test_settings_name_a_rate_or_an_expected_batch(name: str) -> None:
     assert whole.sampling.rate == 1
 
 
-OTHERWISE = {"group_cap": CAP + 1, "items_per_step": CAP + 1, "by_span": True, "pool": "sum"}
+OTHERWISE = {
+    "group_cap": CAP + 1,
+    "items_per_step": CAP + 1,
+    "by_span": True,
+    "pool": "sum",
+    "local_steps": 5,
+    "local_rate": 0.3,
+}
 """Optional settings, each with another value."""
 
 

@@ -7,9 +7,10 @@ import pytest
 from dp_accounting import DpEvent, LaplaceDpEvent, NonPrivateDpEvent, NoOpDpEvent, get_epsilon_gaussian, rdp
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from wholegrain.errors import AccountingError
 from wholegrain.privacy import filters, renyi
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
@@ -74,7 +75,7 @@ steps = st.one_of(
 runs = st.builds(repeat, steps, st.integers(1, 60))
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(parts=st.lists(runs, min_size=1, max_size=2), limit=st.sampled_from([None, 0.5, 4.0]))
 def test_a_filter_never_charges_less_than_composition_does(parts: list[DpEvent], limit: float | None) -> None:
     """It covers every way to choose these steps, and so the way that is fixed beforehand."""
@@ -82,7 +83,7 @@ def test_a_filter_never_charges_less_than_composition_does(parts: list[DpEvent],
     assert Filter(PLD, limit).epsilon(event, DELTA) >= PLD.epsilon(event, DELTA) * (1 - 2e-3) - 1e-6
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(parts=st.lists(runs, min_size=2, max_size=4), limit=st.sampled_from([None, 2.0]))
 def test_more_steps_cost_no_less_and_their_order_plays_no_part(parts: list[DpEvent], limit: float | None) -> None:
     priced = Filter(PLD, limit)

@@ -66,6 +66,8 @@ class Settings(LoopSettings, total=False):
     test: float
     validation: float
     metrics: tuple[str, ...]
+    groups: tuple[str, ...]
+    """Score the final model by group as well: by "silo", or by columns with categories."""
     evaluation: Mapping[str, Any]
 
 

@@ -15,7 +15,7 @@ from wholegrain.privacy.trial_count import TrialCount
 from wholegrain.runs.spec_sections import PolicySpec
 from wholegrain.runs.tuning import tune as make_trials
 from wholegrain.runs.tuning_setup import prepare_tuning
-from wholegrain.runs.tuning_space import Space
+from wholegrain.runs.tuning_space import SearchSpace
 from wholegrain.runs.tuning_trials import Trial
 
 
@@ -69,7 +69,7 @@ def tune(
     spec = read_keywords("tune", keywords, dataset.layout)
     if spec.privacy.noise == "secure":
         spec = name_account(spec, dataset)
-    prepared = prepare_tuning(spec, Space.of(space), TrialCount.parse(trials), dataset)
+    prepared = prepare_tuning(spec, SearchSpace.of(space), TrialCount.parse(trials), dataset)
     found = make_trials(prepared, None if out is None else Path(out), processes)
     run = None if found.chosen is None else finished_run(prepared.base, found.chosen, data.layout, found.folder)
     return TunedRun(run, found.settings, found.guarantees, found.trials)

@@ -43,7 +43,7 @@ ROWS = (
     ),
     Row(
         "tune",
-        "wholegrain.cli.tune:tune",
+        "wholegrain.cli.tune_command:tune",
         "Choose settings by private scores of random trials, with one proved ε for the chosen model.",
     ),
     Row(
@@ -106,6 +106,7 @@ ROWS = (
     Row("data", "wholegrain.cli.data:app", "Data sets: what there is, and what one looks like."),
     Row("ledger", "wholegrain.cli.ledger_commands:app", "The account of everything that was released."),
     Row("federation", "wholegrain.cli.federation:app", "Federations of real silos."),
+    Row("link", "wholegrain.cli.link:app", "In how many silos each subject is, without showing anybody an id."),
 )
 
 

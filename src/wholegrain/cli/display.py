@@ -82,7 +82,7 @@ def guarantees(found: Iterable[Guarantee]) -> Table:
     return table(title, ("unit", "ε", "δ", "standing", "accountant", "because"), rows)
 
 
-def spent(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
+def spent_table(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
     """What was promised to whom by what was released, beside what was planned."""
     pairs = list(zip(found, planned, strict=True))
     title = "Guarantees" + max((g.mark for pair in pairs for g in pair), key=len, default="")

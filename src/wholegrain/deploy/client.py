@@ -37,6 +37,9 @@ from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.silo")
 
+MOST_SAID = 1000
+"""Characters of a server's own words that go on record: a message may be megabytes, and a disk is not."""
+
 
 @contextmanager
 def open_silo(charter: Charter) -> Iterator[SiloService]:
@@ -165,16 +168,16 @@ def _note(host: SiloService, message: Message, why: str) -> None:
     assert charter.ledger.path is not None
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "message": message.metadata.message_type,
+        "message": message.metadata.message_type[:MOST_SAID],
         "run": message.metadata.run_id,
-        "round": message.metadata.group_id,
-        "refused": why,
+        "round": message.metadata.group_id[:MOST_SAID],
+        "refused": why[:MOST_SAID],
     }
     host.note(REFUSED, {name: value for name, value in line.items() if name != "at"})
     path = Path(charter.ledger.path).with_name("refusals.jsonl")
     try:
         handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with open(handle, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json.dumps(line) + "\n")
     except OSError as error:
         log.warning("'%s' cannot be written: %s", path, error.strerror)

@@ -67,6 +67,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         plan=plan,
         silos={},
         scored={},
+        groups={},
         learner=learner,
         task=federation.task,
         features=math.prod(federation.shape),

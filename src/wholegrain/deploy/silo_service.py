@@ -21,6 +21,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.model_agreement import AgreedModel, agree, find_model
 from wholegrain.deploy.peer_heads import PeerHeads
+from wholegrain.deploy.span_link import link_spans
 from wholegrain.deploy.sum_session import SumSlot
 from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import BudgetError, RefusalError, WholegrainError
@@ -39,7 +40,7 @@ from wholegrain.privacy.pricing import Price, Terms
 from wholegrain.privacy.statement import account_price, data_price
 from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
 from wholegrain.runs.evaluation import Scorer
-from wholegrain.runs.runner import require_fit
+from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo, Trainer
 
@@ -78,6 +79,8 @@ class SiloService:
     accountant: Accountant
     fresh_noise: Callable[[], NoiseSource]
     """A source for every task: secure noise then has an identity for every release, and each of them is paid for."""
+    link: str = ""
+    """What tells the spans that this silo knows from others; empty where it knows none."""
     key: EllipticCurvePrivateKey | None = None
     """Signs what the silo says."""
     peers: PeerHeads | None = None
@@ -99,11 +102,14 @@ class SiloService:
         dataset = load_dataset(spec)
         dataset.require_targets()
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
+        dataset, link = link_spans(charter, dataset)
         account = charter.ledger.data or dataset.name
         parts = split_dataset(dataset, spec, make_coins(spec, f"{account} in the silo {charter.silo}"))
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
         agreed = agree(charter, dataset, silo, held_out)
-        return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise)
+        for each in agreed:
+            require_tokens(each.learner.model, dataset)
+        return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise, link=link)
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
         """The update that the task asks for, or a refusal.
@@ -235,6 +241,7 @@ def public_facts(host: SiloService) -> dict[str, Any]:
         "items": facts.items,
         "subjects": facts.subjects,
         "items_per_subject": facts.items_per_subject,
+        "knows_spans": facts.knows_spans,
         "features": host.dataset.features,
         **({"held_out": host.charter.held_out} if host.charter.allow.scores == "private" else {}),
         **host.dataset.task.stated(),

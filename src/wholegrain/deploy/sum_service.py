@@ -56,7 +56,7 @@ def begin_session(host: SiloService, task: SiloTask) -> SessionKeys:
     host.policy_for(task)
     member = Member(
         host.charter.silo,
-        _terms_of(task),
+        _terms_of(task, host.link if task.settings.by_span else ""),
         rules,
         _roster(host),
         FACTS.dump_json(host.silo.facts).decode(),
@@ -150,9 +150,9 @@ def _without_round(task: SiloTask) -> SiloTask:
     return task.model_copy(update={"round": 0})
 
 
-def _terms_of(task: SiloTask) -> str:
-    """What all silos must agree on: everything in the task but the round."""
-    return hashlib.sha256(_without_round(task).model_dump_json().encode()).hexdigest()
+def _terms_of(task: SiloTask, link: str) -> str:
+    """What all silos must agree on: everything in the task but the round, and by which link they know spans."""
+    return hashlib.sha256(f"{_without_round(task).model_dump_json()}\n{link}".encode()).hexdigest()
 
 
 def _keys(host: SiloService) -> Mapping[str, str]:

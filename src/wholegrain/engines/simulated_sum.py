@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.engines.secure_sum_engine import ConsentRequest, KeysRequest, MaskRequest, SumReply, SumRequest
@@ -62,9 +64,11 @@ class SumSilos:
         if not isinstance(request, MaskRequest):
             return member.help_open(request, self._verify)
         member.accept(request.keys, self._verify)
+        return member.mask(request.round, self._part(name, request))
+
+    def _part(self, name: str, request: MaskRequest) -> NDArray[np.int64]:
         policy = self.plan.policy_for(name)
-        part = self.trainer.add_to_sum(self.silos[name], policy, request.vector, request.round)
-        return member.mask(request.round, part.numpy())
+        return self.trainer.add_to_sum(self.silos[name], policy, request.vector, request.round).numpy()
 
     @property
     def _roster(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from wholegrain.errors import RefusalError, SpecError
@@ -34,7 +34,15 @@ NONCE, SIGNATURE = "nonce", "signature"
 NO_START = "no backbone"
 USUAL_LOSS = "cross_entropy"
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+def _printable(name: str) -> str:
+    """A name goes on record, and from there to terminals: nothing in it may steer one."""
+    if not name.isprintable():
+        raise ValueError("it has characters that cannot be printed")
+    return name
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 
 
 class _Form(BaseModel):

@@ -47,8 +47,8 @@ PACES = tuple(2.0 ** (half / 2) for half in range(-14, 5))
 """Learning rates that are weighed, as multiples of the spec's."""
 RATES = (1.0, 0.3, 0.1)
 STEPS = (20, 40, 60, 100, 200)
-POLICIES = tuple(CATALOG)[::-1]
-"""All of the catalogue; what cannot be priced is passed over. Of equals the first is taken."""
+POLICIES = tuple(name for name, entry in CATALOG.items() if "local_steps" not in entry.reads)[::-1]
+"""All of the catalogue that moves by gradients; what cannot be priced is passed over. Of equals the first is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)

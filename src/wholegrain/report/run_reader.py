@@ -137,10 +137,10 @@ def _account(
             return check, spent, account_state(book, run, pricing)
     except LedgerError as error:
         noted = () if summary is None else summary.spent
-        return LedgerCheck(False, str(error)), noted or tuple(map(_unknown, plan.guarantees)), None
+        return LedgerCheck(False, str(error)), noted or tuple(map(_without_ledger, plan.guarantees)), None
 
 
-def _unknown(planned: Guarantee) -> Guarantee:
+def _without_ledger(planned: Guarantee) -> Guarantee:
     """Nothing is proved of a run that goes on if nobody knows what it has spent."""
     if planned.standing is not Standing.PROVED:
         return planned

@@ -162,7 +162,8 @@ def _forecast(
     plan = plan_for(better, known.silos, pricing)
     counted = not all(silo.declared for silo in known.silos)
     weighed = tuple(each.candidate for each in found)
-    return Choice(weighed, weighed[0], better, plan, parameters, found[0].filled.reasons, counted)
+    reasons = {"policy.name": f"the least predicted loss of {len(found)} policies", **found[0].filled.reasons}
+    return Choice(weighed, weighed[0], better, plan, parameters, reasons, counted)
 
 
 @dataclass(frozen=True)

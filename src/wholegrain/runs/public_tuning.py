@@ -20,7 +20,7 @@ from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.metrics import LESS_IS_BETTER
 from wholegrain.runs.runner import RunResult, execute, prepare
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.tuning_space import Settings, Space, apply_settings
+from wholegrain.runs.tuning_space import SearchSpace, Settings, apply_settings
 from wholegrain.runs.tuning_trials import Trial
 
 
@@ -42,7 +42,7 @@ class PublicChoice:
 def tune_on_public(
     spec: RunSpec,
     public: RunSpec,
-    space: Space,
+    space: SearchSpace,
     trials: int,
     dataset: Dataset | None = None,
     tell: Callable[[Trial], None] | None = None,

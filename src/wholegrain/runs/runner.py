@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from wholegrain import _check
@@ -21,7 +20,7 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.score_engine import ScoresInProcess
 from wholegrain.engines.secure_sum_engine import SecureSums
 from wholegrain.engines.simulated_sum import SumSilos
-from wholegrain.errors import BudgetError, ModelError
+from wholegrain.errors import BudgetError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, ScoreEngine
 from wholegrain.federation.private_score import PrivateScore
@@ -29,14 +28,11 @@ from wholegrain.federation.round_record import RoundRecord, Score
 from wholegrain.federation.rounds import Aggregation, Payer, RoundResult, State, rounds
 from wholegrain.federation.scoring import ScorePayer, score_round
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.backend_selection import mixes_items
-from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.models.backbone import PublicStart
-from wholegrain.models.model_inputs import values
 from wholegrain.policies.plan import Plan
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.accountants import Accountant, accountant
@@ -54,10 +50,12 @@ from wholegrain.runs.accounts import (
 )
 from wholegrain.runs.constant_answer import warn
 from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.default_settings import facts_of, fill_rate, fill_settings
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.metrics import find_metrics
+from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.runs.noise_to_signal import noise_distance
 from wholegrain.runs.observers import ObservedEngine, Observer, ignore
 from wholegrain.runs.planning import check_early, plan_for
@@ -68,7 +66,7 @@ from wholegrain.runs.trained_model import TrainedModel, build_trained_model, own
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.noise_sources import noise_source
 from wholegrain.silo.score_release import ScoreMaker
-from wholegrain.silo.training import Silo, Trainer, apply_view
+from wholegrain.silo.training import Silo, Trainer
 
 log = logging.getLogger("wholegrain.runs")
 
@@ -85,6 +83,8 @@ class PreparedRun:
     plan: Plan
     silos: Mapping[str, Silo]
     scored: Mapping[str, SubjectData]
+    groups: Mapping[str, SubjectData]
+    """Parts of what is scored, of which only the final model's scores are told."""
     learner: TrainedModel
     """The model; silos and scored items are seen through its frozen beginning, where it has one."""
     first: Tensor
@@ -185,6 +185,8 @@ def prepare(
 ) -> PreparedRun:
     """Load, split, check and price; every refusal comes from here. Data, a model or a loss may be given as values."""
     check_early(fill_rate(spec))
+    if spec.privacy.noise == "secure":  # whoever holds data declares its sizes, whatever else the spec describes
+        require_declared(spec)
     dataset = dataset or load_dataset(spec)
     dataset.require_targets()
     find_metrics(spec.evaluation.metrics, dataset.task)
@@ -199,7 +201,7 @@ def prepare(
         learner = build_trained_model(spec.model, dataset.features, dataset.task.outputs, spec.seed)
     else:
         learner = own_model(model)
-    scored = {} if _scores_privately_alone(spec) else dict(parts.held_out)
+    scored, groups = ({}, {}) if _scores_privately_alone(spec) else (dict(parts.held_out), parts.groups)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items() if silo.data.items}
     if loss is None:
@@ -208,12 +210,14 @@ def prepare(
         require_mean(loss, getattr(loss, "__name__", "given"), dataset.task)
     gradients = BookKeeping(learner.trained, loss, memory=_memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
+    require_tokens(learner.model, dataset)
     return PreparedRun(
         spec=spec,
         data=dataset.name,
         plan=plan,
         silos=learner.silos(parts.silos),
         scored={name: learner.apply_frozen(data) for name, data in scored.items()},
+        groups={name: learner.apply_frozen(data) for name, data in groups.items()},
         held_out={name: learner.apply_frozen(data) for name, data in parts.scored.items()},
         learner=learner,
         first=flatten(learner.model),
@@ -241,9 +245,9 @@ def open_guard(prepared: PreparedRun, run: str, folder: Path | None = None, *, c
 
 
 def _ledger(prepared: PreparedRun, folder: Path | None, create: bool) -> contextlib.AbstractContextManager[Ledger]:
-    """A release is paid for where this machine keeps the data's account. A server has no data, and silos their own."""
+    """A release is paid for where this machine keeps the data's account. A server has no silos here; theirs pay."""
     spec, path = prepared.spec, ledger_path(prepared.spec, folder)
-    if spec.privacy.noise == "seeded" or spec.federation is not None or path is None:
+    if spec.privacy.noise == "seeded" or not prepared.silos or path is None:
         return open_ledger(path, create=create)
     return release_ledger(path, spec.ledger.data or prepared.data, create=create)
 
@@ -308,6 +312,7 @@ def make_result(prepared: PreparedRun, played: PlayedRounds, ledger: Ledger, run
     """The finished run, with what its ledger says of it."""
     load(prepared.model, played.vector)
     book, final = ledger.book, _scorer(prepared, prepared.task.metrics)
+    parts = {**prepared.scored, **prepared.groups}
     return RunResult(
         spec=prepared.spec,
         plan=prepared.plan,
@@ -317,8 +322,8 @@ def make_result(prepared: PreparedRun, played: PlayedRounds, ledger: Ledger, run
         task=prepared.task,
         features=prepared.features,
         layout=prepared.layout,
-        scores=_scores(prepared, played.vector, final),
-        constant={name: final.constant(data) for name, data in prepared.scored.items()},
+        scores={name: final.score(prepared.learner.trained, played.vector, data) for name, data in parts.items()},
+        constant={name: final.constant(data) for name, data in parts.items()},
         vector=played.vector,
         model=prepared.model,
         noise=prepared.noise.name,
@@ -404,43 +409,3 @@ def _scores(prepared: PreparedRun, vector: Tensor, scorer: Scorer) -> Mapping[st
 
 def _memory(spec: RunSpec) -> int:
     return int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
-
-
-def require_fit(
-    model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Dataset, frozen: nn.Module | None = None
-) -> None:
-    """Two items of zeros through the gradients of the plan, so that what cannot train is refused before it costs.
-
-    Gradients are those of what follows `frozen`, where it is given. A model that changes its buffers on the way would
-    carry facts about private rows out of the silo without noise.
-    """
-    vector = flatten(model)
-    inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
-    targets, groups = torch.from_numpy(dataset.task.made_up(2)), torch.arange(2)
-    shape = (2, dataset.task.outputs)
-    before = [buffer.clone() for buffer in model.buffers()]
-    random = torch.random.get_rng_state()
-    try:
-        outputs = model(inputs)
-        if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
-            gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
-    except Exception as error:  # the model is the user's own code
-        raise ModelError(
-            f"The model does not fit the data ({dataset.features} features, {dataset.task}): {_check.reason(error)}."
-        ) from error
-    if tuple(outputs.shape) != shape:
-        raise ModelError(
-            f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be {list(shape)}, for"
-            f" {dataset.task}."
-        )
-    if not torch.equal(random, torch.random.get_rng_state()):
-        raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
-    if mixes_items(model, inputs):
-        raise ModelError(
-            "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
-            " be bounded."
-        )
-    if not bool(torch.isfinite(vector).all()):
-        raise ModelError("The model's initial parameters are not all finite.")
-    if any(not torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True)):
-        raise ModelError("The model changes its buffers while it runs, which would keep private facts without noise.")

@@ -12,7 +12,7 @@ from wholegrain.runs.runner import PreparedRun, prepare
 from wholegrain.runs.setting_origins import Origin, Origins, find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning_plan import Noise, PlanMaker, SelectionPlan, plan_selection, require_proved
-from wholegrain.runs.tuning_space import Settings, Space, apply_settings
+from wholegrain.runs.tuning_space import SearchSpace, Settings, apply_settings
 
 ALONE = 0.5
 """About what a trial alone costs, of the best of ten: for settings that are planned, not for any price."""
@@ -26,7 +26,7 @@ class PreparedTuning:
 
     base: PreparedRun
     """The run whose settings are changed; it is never played itself."""
-    space: Space
+    space: SearchSpace
     selection: SelectionPlan
     combinations: tuple[Settings, ...]
     dataset: Dataset | None
@@ -62,7 +62,9 @@ class PreparedTuning:
         return _with_noise(apply_settings(self.spec, settings), self.selection.noise[place])
 
 
-def prepare_tuning(spec: RunSpec, space: Space, count: TrialCount, dataset: Dataset | None = None) -> PreparedTuning:
+def prepare_tuning(
+    spec: RunSpec, space: SearchSpace, count: TrialCount, dataset: Dataset | None = None
+) -> PreparedTuning:
     """Check every combination of settings, and price the best of the trials; every refusal comes from here."""
     given = dataset
     dataset = dataset or load_dataset(spec)

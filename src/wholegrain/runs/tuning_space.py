@@ -61,19 +61,19 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """Choices and ranges by place."""
 
     choices: Mapping[str, tuple[Any, ...]]
     ranges: Mapping[str, Range]
 
     @staticmethod
-    def load(path: Path) -> "Space":
+    def load(path: Path) -> "SearchSpace":
         """Read a space.toml."""
-        return Space.of(read_tree(path, "space"), f"the space '{path}'")
+        return SearchSpace.of(read_tree(path, "space"), f"the space '{path}'")
 
     @staticmethod
-    def of(tree: Mapping[str, Any], what: str = "the space") -> "Space":
+    def of(tree: Mapping[str, Any], what: str = "the space") -> "SearchSpace":
         """A space from nested mappings, or from values by place."""
         choices: dict[str, tuple[Any, ...]] = {}
         ranges: dict[str, Range] = {}
@@ -87,7 +87,7 @@ class Space:
                 ranges[place] = _read_range(place, value, what)
         if not choices and not ranges:
             raise SpecError(f"In {what} there is nothing to choose from; write rounds.learning_rate = [0.1, 1.0].")
-        space = Space(choices, ranges)
+        space = SearchSpace(choices, ranges)
         if len(list(space.priced_combinations())) > MOST_COMBINATIONS:
             raise SpecError(
                 f"{what} has more than {MOST_COMBINATIONS} combinations of settings that change the price; leave out"

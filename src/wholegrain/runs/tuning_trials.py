@@ -28,7 +28,7 @@ from wholegrain.runs.runner import PlayedRounds, PreparedRun, play_rounds, prepa
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning_plan import Noise, SelectionPlan
 from wholegrain.runs.tuning_setup import PreparedTuning
-from wholegrain.runs.tuning_space import Settings, Space
+from wholegrain.runs.tuning_space import SearchSpace, Settings
 from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.runs")
@@ -111,7 +111,7 @@ _PREPARED: list[PreparedTuning] = []
 """In a process that makes trials: what they are made from."""
 
 
-Parts = tuple[RunSpec, Space, TrialCount, tuple[Noise, ...], Dataset | None, float]
+Parts = tuple[RunSpec, SearchSpace, TrialCount, tuple[Noise, ...], Dataset | None, float]
 """What another process makes trials from."""
 
 

@@ -17,7 +17,7 @@ from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.tuning import TuningResult
 from wholegrain.runs.tuning import tune as make_trials
 from wholegrain.runs.tuning_setup import PreparedTuning, prepare_tuning
-from wholegrain.runs.tuning_space import Space
+from wholegrain.runs.tuning_space import SearchSpace
 from wholegrain.runs.tuning_trials import Trial
 
 NOTHING = "The draw gave no trial that came to its end: there is nothing to release. What was paid stays paid."
@@ -40,7 +40,7 @@ def tune(
     json: Json = False,
 ) -> None:
     """Choose settings by private scores of random trials, with one proved ε for the chosen model."""
-    asked, choices, count = load(spec, tuple(changes)), Space.load(space), TrialCount.parse(trials)
+    asked, choices, count = load(spec, tuple(changes)), SearchSpace.load(space), TrialCount.parse(trials)
     tell = None if quiet or json else _tell
     if on is not None:
         _report_public(tune_on_public(asked, load(on), choices, round(count.mean), tell=tell), picture, json)
