@@ -27,6 +27,7 @@ from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.sum_groups import SumGroups
 from wholegrain.gradients.trial import Terms, Trial
 from wholegrain.gradients.trial_items import TRIAL, make_items, perturb, zero_items
+from wholegrain.gradients.value_decisions import find_decision
 
 TRIALS = 2
 # Sizes of batches in which a model is watched for items that depend on each other.
@@ -63,7 +64,9 @@ def select_backend(
     trials = list(islice(_trials(model, loss, layout, elsewhere, inputs, targets), TRIALS))
     if not trials:
         trials = [Trial(model, loss, layout, elsewhere, zero_items(inputs), zero_items(targets))]
-    for make in (use_rules, use_vmap):
+    trials[0].refusal = find_decision(model, layout, elsewhere, trials[0].inputs)
+    ways = () if trials[0].refusal else (use_rules, use_vmap)
+    for make in ways:
         if all(trial.passes(make) for trial in trials):
             return _find_steadiest(trials[0], make, model, layout)
     return _adopt(trials[0], play_one_by_one, play_one_by_one(model, layout), AnySize())
