@@ -23,10 +23,10 @@ from safetensors.torch import load_file
 from backbones import public_model, write_backbone
 from deployment import as_toml, charter_tree, table
 from wholegrain.deploy.scaffold import FederationDraft, write_federation
-from wholegrain.runs.roster import write_roster
+from wholegrain.runs.roster import read_roster, write_roster
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import execute, open_guard, prepare
-from wholegrain.runs.spec import RunSpec, read_roster
+from wholegrain.runs.spec import RunSpec
 
 SOURCE = Path(sys.modules["wholegrain"].__file__ or "").parents[1]
 PROGRAMS = Path(sys.executable).parent

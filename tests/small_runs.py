@@ -92,7 +92,7 @@ def _prepared(spec: str, state: str) -> PreparedRun:
 def prepared(spec: RunSpec, pricing: object = None) -> PreparedRun:
     """What `prepare` gives, made once for each spec; what it leaves out is still left out.
 
-    A release draws its subjects' coins with the machine's key, and every test has a machine (a state folder) of its own.
+    A release draws its subjects' coins with the machine's key, and every test has its own machine (a state folder).
     """
     state = os.environ["WHOLEGRAIN_STATE"] if spec.privacy.noise == "secure" else ""
     return _prepared(spec.model_dump_json(exclude_unset=True), state)

@@ -21,6 +21,7 @@ class Purpose(StrEnum):
     INITIAL = "initial parameters"
     SYNTHETIC = "synthetic data"
     PRETRAINING = "pretraining"
+    TUNING = "tuning"
     DROPOUT = "dropout"
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from wholegrain import _check
 from wholegrain.errors import SpecError
-from wholegrain.runs.spec import Section, sentence
+from wholegrain.runs.section_files import Section, explain_fault
 from wholegrain_reproduction.scales import Scale
 
 INSTALLED = Path(__file__).parent / "recipes"
@@ -214,4 +214,4 @@ def _read(name: str, where: Path, kind: type[SpecType]) -> SpecType:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(sentence(error, kind, f"the recipe '{path}'")) from error
+        raise SpecError(explain_fault(error, kind, f"the recipe '{path}'")) from error

@@ -21,7 +21,9 @@ from wholegrain.policies.policy import FixedNoise
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.planning import plan_federation
-from wholegrain.runs.spec import ModelSpec, load, read_roster
+from wholegrain.runs.roster import read_roster
+from wholegrain.runs.spec import load
+from wholegrain.runs.spec_sections import ModelSpec
 
 SILOS = ("north", "south", "West_2")
 

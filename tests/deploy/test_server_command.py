@@ -11,8 +11,7 @@ pytest.importorskip("flwr")
 from command import Command
 from wholegrain.deploy.certificates import Authority
 from wholegrain.deploy.scaffold import FederationDraft, write_federation
-from wholegrain.runs.roster import write_roster
-from wholegrain.runs.spec import read_roster
+from wholegrain.runs.roster import read_roster, write_roster
 
 SIZES = {"items": 4000, "subjects": 900, "items_per_subject": 4}
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from agreement import Around, Batch, World, assert_agrees, slow, vectorises, wavy
+from effort import amount
 from wholegrain.gradients import reference
 from wholegrain.gradients.backend_selection import SlowGradients, select_backend
 from wholegrain.gradients.backends import Chain
@@ -326,9 +327,10 @@ def test_a_vector_with_strides_and_then_another_at_its_place() -> None:
         assert_agrees(engine, model, wavy, vector, batch)
 
 
+@pytest.mark.thorough
 def test_a_trial_does_not_fail_by_the_chance_of_its_sketch() -> None:
     """A sketch of long gradients may come out near zero, where its rounding is no sign of a wrong rule."""
-    for seed in range(60):
+    for seed in range(amount(60, quick=15)):
         torch.manual_seed(seed)
         model = nn.Linear(5, 2)
         vector, inputs, targets = flatten(model), torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)

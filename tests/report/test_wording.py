@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wholegrain.report.run_reader import RunRecord, read_run
 from wholegrain.report.wording import conditions, promise
-from wholegrain.runs.spec import FederationSpec
+from wholegrain.runs.spec_sections import FederationSpec
 
 
 def secure(run: RunRecord) -> RunRecord:

@@ -12,7 +12,8 @@ from wholegrain.data.table_columns import Column, ColumnKind
 from wholegrain.data.table_files import TextFormat
 from wholegrain.errors import SpecError
 from wholegrain.runs.runner import execute, open_guard, prepare
-from wholegrain.runs.spec import BLANK, load
+from wholegrain.runs.section_files import BLANK
+from wholegrain.runs.spec import load
 from wholegrain.runs.spec_template import Roles, assign, skeleton, write_skeleton
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)

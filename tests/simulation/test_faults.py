@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from effort import amount
+
 pytest.importorskip("flwr")
 pytest.importorskip("greenlet")
 
@@ -14,10 +16,11 @@ from simulation.oracle import most_information
 from simulation.planted import MISTAKES
 
 QUICK = 25
-"""Federations in one test; there are eight of them, so that they spread over the workers."""
+"""Federations in one test; there are several of them, so that they spread over the workers."""
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.thorough
+@pytest.mark.parametrize("block", range(amount(8, quick=2)))
 def test_nothing_is_released_that_was_not_paid_for(block: int) -> None:
     outcomes = [play(seed) for seed in range(block * QUICK, (block + 1) * QUICK)]
     assert [(each.seed, each.violation) for each in outcomes if each.violation] == []

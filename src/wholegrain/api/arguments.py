@@ -16,7 +16,9 @@ from wholegrain.data.schema import TableLayout
 from wholegrain.errors import SpecError
 from wholegrain.federation.server_optimiser import Server, ServerOptimiser
 from wholegrain.gradients.reference import Loss
-from wholegrain.runs.spec import GIVEN, PolicySpec, RunSpec, Section
+from wholegrain.runs.section_files import Section
+from wholegrain.runs.spec import GIVEN, RunSpec
+from wholegrain.runs.spec_sections import PolicySpec
 
 FLAT_SECTIONS = ("privacy", "rounds", "silos", "evaluation", "compute")
 NOT_FLAT = {"count", "alpha", "train", "by"}
@@ -64,6 +66,8 @@ class Settings(LoopSettings, total=False):
     test: float
     validation: float
     metrics: tuple[str, ...]
+    groups: tuple[str, ...]
+    """Score the final model by group as well: by "silo", or by columns with categories."""
     evaluation: Mapping[str, Any]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.policies.policy_catalog import CATALOG
-from wholegrain.runs.spec import PolicySpec, RunSpec
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import PolicySpec
 
 SHARED = ("rate", "batch_size", "clip_norm", "as_printed", "composition")
 """Settings that every row reads."""
@@ -59,3 +60,4 @@ local_group_dp = PolicyMaker("local_group_dp")
 higradavg_dp = PolicyMaker("higradavg_dp")
 user_ldp = PolicyMaker("user_ldp")
 subject_dp = PolicyMaker("subject_dp")
+uldp_avg = PolicyMaker("uldp_avg")

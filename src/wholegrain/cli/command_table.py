@@ -42,6 +42,11 @@ ROWS = (
         "What a run would cost, before any training: noise, sampling, ε per unit, standing, rounds allowed.",
     ),
     Row(
+        "tune",
+        "wholegrain.cli.tune_command:tune",
+        "Choose settings by private scores of random trials, with one proved ε for the chosen model.",
+    ),
+    Row(
         "pretrain",
         "wholegrain.cli.pretrain:pretrain",
         "Train a model on public data, without any privacy, as a start for private runs.",
@@ -78,6 +83,11 @@ ROWS = (
     ),
     Row("predict", "wholegrain.cli.predict:predict", "Predict the rows of a table with a trained model."),
     Row(
+        "export",
+        "wholegrain.cli.export:export",
+        "Write a trained model as ONNX, with its columns, bounds, classes and guarantees in the metadata.",
+    ),
+    Row(
         "audit",
         "wholegrain.cli.audit:command",
         "Attack the training that a spec asks for: lower bounds on ε, held against what was proved.",
@@ -96,6 +106,7 @@ ROWS = (
     Row("data", "wholegrain.cli.data:app", "Data sets: what there is, and what one looks like."),
     Row("ledger", "wholegrain.cli.ledger_commands:app", "The account of everything that was released."),
     Row("federation", "wholegrain.cli.federation:app", "Federations of real silos."),
+    Row("link", "wholegrain.cli.link:app", "In how many silos each subject is, without showing anybody an id."),
 )
 
 

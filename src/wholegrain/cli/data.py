@@ -15,7 +15,8 @@ from wholegrain.data.table_remarks import remarks
 from wholegrain.errors import DataError, SpecError
 from wholegrain.runs import spec_template
 from wholegrain.runs.data_description import describe as facts_of
-from wholegrain.runs.spec import BLANK, RunSpec, apply_changes, load
+from wholegrain.runs.section_files import BLANK
+from wholegrain.runs.spec import RunSpec, apply_changes, load
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and what one looks like.")
 BAR = 40

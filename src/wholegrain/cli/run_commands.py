@@ -9,7 +9,7 @@ import typer
 from wholegrain.cli import display, plan_display
 from wholegrain.cli.interrupt import stoppable
 from wholegrain.cli.options import Changes, Json
-from wholegrain.cli.progress import watching
+from wholegrain.cli.progress import show_rounds
 from wholegrain.errors import SpecError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
@@ -25,6 +25,7 @@ from wholegrain.runs.run_folder import RunFolder, require_free
 from wholegrain.runs.run_summary import RunSummary
 from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
+from wholegrain.runs.spec_text import require_new_spec, write_spec
 from wholegrain.runs.tensorboard import event_files
 from wholegrain.runs.trained_model import federation_model
 
@@ -92,16 +93,17 @@ def plan(
     optimise: Annotated[
         bool, typer.Option("--optimise", help="Choose settings from public facts; read no data.")
     ] = False,
+    write: Annotated[Path | None, typer.Option(help="With --optimise: the better spec, in this file.")] = None,
     picture: Annotated[Path | None, typer.Option(help="With --optimise: the trade-off as SVG, in this file.")] = None,
     json: Json = False,
 ) -> None:
     """What a run would cost, before any training: noise, sampling, ε per unit, standing, rounds allowed."""
     asked = load(spec, tuple(changes))
     if optimise:
-        _optimise(asked, picture, json)
+        _optimise(asked, write, picture, json)
         return
-    if picture is not None:
-        raise SpecError("--picture shows what --optimise weighs; add it.")
+    if picture is not None or write is not None:
+        raise SpecError(f"--{'write' if write else 'picture'} keeps what --optimise finds; add it.")
     if asked.federation:
         found = plan_federation(asked, asked.federation, accountant(asked.privacy.accountant))
         public = federation_model(asked, asked.federation).public
@@ -115,9 +117,13 @@ def plan(
         plan_display.start(public)
 
 
-def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
+def _optimise(spec: RunSpec, write: Path | None, picture: Path | None, json: bool) -> None:
     """Weigh what can be priced, and show the choice with its exact plan."""
+    if write is not None:
+        require_new_spec(write)
     choice = find_best(spec)
+    if write is not None:
+        write_spec(write, choice.spec, choice.head, choice.reasons)
     if picture is not None:
         draw_tradeoff(choice.weighed, picture)
     if json:
@@ -131,7 +137,15 @@ def _optimise(spec: RunSpec, picture: Path | None, json: bool) -> None:
     title = f"Predicted from public facts, for {choice.parameters:,} parameters"
     display.out.print(display.table(title, ("policy", "rate", "steps", "noise multiplier", "signal to noise"), rows))
     plan_display.plan(choice.plan)
-    display.out.print("To have it:", " ".join(f"--set {change}" for change in choice.changes), markup=False)
+    for place, why in choice.reasons.items():
+        section, name = place.split(".")
+        value = getattr(getattr(choice.spec, section), name)
+        display.out.print(f"  {place} = {display.plain(value)}: {why}", markup=False, soft_wrap=True)
+    if write is not None:
+        display.out.print(f"Written: {write}", markup=False, soft_wrap=True)
+    else:
+        display.out.print("To have it: --write better.toml, or", end=" ")
+        display.out.print(" ".join(f"--set {change}" for change in choice.changes), markup=False, soft_wrap=True)
 
 
 def _prepare(path: Path, changes: list[str]) -> PreparedRun:
@@ -164,7 +178,7 @@ def _execute(
         open_guard(prepared, folder.run, folder.path, create=False) as guard,
         open_engine(prepared, choice) as engine,
         event_files(output.events) as write,
-        watching(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
+        show_rounds(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
         stoppable(both(write, watch)) as observe,
     ):
         return execute(prepared, guard, engine=engine, start=start, record=record, observe=observe)
@@ -182,9 +196,11 @@ def _free_folder(spec: Path) -> Path:
 def _report(finished: RunResult, folder: RunFolder) -> None:
     if finished.scores:
         display.out.print(display.scores(finished.scores, finished.constant, finished.spec.evaluation.metrics))
+    if finished.private:
+        display.out.print(display.private_scores(finished.private))
     for sentence in finished.warnings:
         display.out.print(sentence, style="bold red", markup=False, soft_wrap=True)
-    display.out.print(display.spent(finished.guarantees, finished.plan.guarantees))
+    display.out.print(display.spent_table(finished.guarantees, finished.plan.guarantees))
     if finished.account.shared:
         display.out.print(display.account(finished.account), soft_wrap=True)
     played, planned = len(finished.rounds), finished.plan.horizon.rounds

@@ -91,11 +91,15 @@ def _are_named(inputs: Sequence[Any]) -> bool:
 
 
 def _stack(values: Sequence[Any]) -> NDArray[Any]:
+    """Items side by side, of one shape and one kind: a kind that all of them fit in would depend on each."""
     arrays = [_array(value) for value in values]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         first, other = sorted(shapes)[:2]
         raise DataError(f"The items have different shapes, {list(first)} and {list(other)}; give all of them one.")
+    kinds = sorted({str(array.dtype) for array in arrays})
+    if len(kinds) > 1:
+        raise DataError(f"The items hold different kinds of numbers, {kinds[0]} and {kinds[1]}; give all of them one.")
     return np.stack(arrays)
 
 
@@ -109,7 +113,10 @@ def _array(values: Any) -> NDArray[Any]:
 
 def as_inputs(inputs: Any) -> NDArray[Any]:
     """Inputs [item, …] as data sets store them."""
-    stored = _pack(inputs) if isinstance(inputs, Mapping) else _array(inputs)
+    if isinstance(inputs, Mapping):
+        stored = _pack(inputs)
+    else:
+        stored = _stack(inputs) if isinstance(inputs, list | tuple) and inputs else _array(inputs)
     if stored.ndim < 1 or stored.dtype.kind not in "biuf":
         raise DataError(
             f"Inputs must be numbers [item, …], and these are {stored.dtype} of shape {list(stored.shape)}."
@@ -165,6 +172,8 @@ def _written(what: str, ids: Any, items: int) -> list[str]:
         texts = {id: _text(what, number, id) for number, id in enumerate(dict.fromkeys(given))}
     except TypeError as error:
         raise DataError(f"The {what} must be hashable ids, such as text, numbers or tuples.") from error
+    if len(set(texts.values())) < len(texts):
+        raise DataError(f"Two of the {what} differ and are written alike, as 7 and '7' are; give ids of one kind.")
     return [texts[id] for id in given]
 
 

@@ -27,7 +27,7 @@ from wholegrain.deploy.fleet_app import fleet_app
 from wholegrain.deploy.fleet_grid import FleetGrid
 from wholegrain.deploy.server import Keys
 from wholegrain.errors import RunError, WholegrainError
-from wholegrain.runs.spec import read_roster
+from wholegrain.runs.roster import read_roster
 
 log = logging.getLogger("wholegrain.server")
 

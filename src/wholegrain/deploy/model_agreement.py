@@ -17,7 +17,7 @@ from wholegrain.errors import RefusalError, SpecError, WholegrainError
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.reference import Loss
-from wholegrain.runs.spec import ModelSpec
+from wholegrain.runs.spec_sections import ModelSpec
 from wholegrain.runs.trained_model import TrainedModel, build_trained_model
 from wholegrain.silo.training import Silo
 

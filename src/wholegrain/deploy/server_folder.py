@@ -15,7 +15,8 @@ from wholegrain.deploy.fleet_server import ServerDoor, check_certificate, open_d
 from wholegrain.deploy.server import prepare_server, serve
 from wholegrain.errors import RunError, SpecError
 from wholegrain.runs.runner import RunResult
-from wholegrain.runs.spec import RunSpec, Section, load, read_tree, sentence
+from wholegrain.runs.section_files import Section, explain_fault, read_tree
+from wholegrain.runs.spec import RunSpec, load
 
 CONFIG, SPEC, ROSTER, RUN = "server.toml", "spec.toml", "roster.toml", "run"
 CERTIFICATE, KEY = "server.crt", "server.key"
@@ -48,7 +49,7 @@ def open_folder(path: Path) -> ServerFolder:
     try:
         listen = ListenSpec.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(sentence(error, ListenSpec, f"'{path / CONFIG}'")) from error
+        raise SpecError(explain_fault(error, ListenSpec, f"'{path / CONFIG}'")) from error
     door = ServerDoor(listen.host, listen.port, path / CERTIFICATE, path / KEY, path / ROSTER)
     return ServerFolder(path, load(path / SPEC), door)
 

@@ -7,6 +7,7 @@ that is read past its layer, items that change places, an output that depends on
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import torch
@@ -22,10 +23,10 @@ from wholegrain.gradients.candidates import (
     use_rules,
     use_vmap,
 )
-from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.parameters import Layout, call, flatten
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.sum_groups import SumGroups
-from wholegrain.gradients.trial import Terms, Trial
+from wholegrain.gradients.trial import BackendTrial, Terms
 from wholegrain.gradients.trial_items import TRIAL, make_items, perturb, zero_items
 from wholegrain.gradients.value_decisions import find_decision
 
@@ -63,8 +64,8 @@ def select_backend(
     elsewhere = perturb(flatten(model).to(vector))
     trials = list(islice(_trials(model, loss, layout, elsewhere, inputs, targets), TRIALS))
     if not trials:
-        trials = [Trial(model, loss, layout, elsewhere, zero_items(inputs), zero_items(targets))]
-    trials[0].refusal = find_decision(model, layout, elsewhere, trials[0].inputs)
+        trials = [BackendTrial(model, loss, layout, elsewhere, zero_items(inputs), zero_items(targets))]
+    trials[0].refusal = find_decision(partial(call, model, layout, elsewhere), trials[0].inputs)
     ways = () if trials[0].refusal else (use_rules, use_vmap)
     for make in ways:
         if all(trial.passes(make) for trial in trials):
@@ -72,7 +73,7 @@ def select_backend(
     return _adopt(trials[0], play_one_by_one, play_one_by_one(model, layout), AnySize())
 
 
-def _find_steadiest(trial: Trial, make: MakeCandidate, model: nn.Module, layout: Layout) -> Backend:
+def _find_steadiest(trial: BackendTrial, make: MakeCandidate, model: nn.Module, layout: Layout) -> Backend:
     """A program that is right, in the first way in which its rows do not depend on their company."""
     # Of what vmap makes inside nothing is seen, so that it is trusted in fixed places alone.
     for way in (make, use_aligned_rules) if make is use_rules else ():
@@ -83,7 +84,7 @@ def _find_steadiest(trial: Trial, make: MakeCandidate, model: nn.Module, layout:
     return _adopt(trial, make, make(model, layout), FixedPlaces())
 
 
-def _adopt(trial: Trial, make: MakeCandidate, candidate: Candidate, sizes: PassSizes) -> Backend:
+def _adopt(trial: BackendTrial, make: MakeCandidate, candidate: Candidate, sizes: PassSizes) -> Backend:
     """A program for use, with a notice where it is slow."""
     # Measured on another copy, whose buffers are still to be made.
     copy = trial.make(make)
@@ -112,12 +113,12 @@ def _mixes(model: nn.Module, batch: Tensor, size: int) -> bool:
 
 def _trials(
     model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
-) -> Iterator[Trial]:
+) -> Iterator[BackendTrial]:
     """Made-up batches whose gradients are finite: some models cannot take every number."""
     for values in make_items(inputs):
         for classes in make_items(targets):
             try:
-                trial = Trial(model, loss, layout, vector, values, classes)
+                trial = BackendTrial(model, loss, layout, vector, values, classes)
             except (IndexError, RuntimeError):
                 continue
             if trial.tells:

@@ -45,7 +45,7 @@ class Tap:
             given = tree_flatten((args, kwargs))[0]
             axes = iter(self._recording.axes([leaf for leaf in given if isinstance(leaf, Tensor)]))
             batched = [isinstance(leaf, Tensor) and next(axes) == 0 for leaf in given]
-            use = _Use(self, args, kwargs, where, batched)
+            use = _TapUse(self, args, kwargs, where, batched)
             through = self._recording.apply(use, *(leaves[k] for k in where))
             for k, leaf in zip(where, through if isinstance(through, tuple) else (through,), strict=True):
                 leaves[k] = leaf
@@ -53,7 +53,7 @@ class Tap:
 
         return run_tapped
 
-    def gradients(self, use: "_Use", outward: tuple[Tensor | None, ...], items: int) -> dict[str, Tensor]:
+    def gradients(self, use: "_TapUse", outward: tuple[Tensor | None, ...], items: int) -> dict[str, Tensor]:
         """Each item's gradient [item, ...] of the own parameters."""
         leaves, shape = tree_flatten((use.args, use.kwargs))
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -82,7 +82,7 @@ class Tap:
         return formed
 
 
-class _Use:
+class _TapUse:
     """One call of a tapped module, as a layer that changes nothing."""
 
     def __init__(self, tap: Tap, args: Any, kwargs: Any, where: list[int], batched: list[bool]) -> None:

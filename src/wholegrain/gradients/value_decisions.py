@@ -4,16 +4,15 @@ Then an item's company would decide on how it is computed, if only by a last bit
 batches. Values are followed from the inputs through every operation of torch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from wholegrain.gradients.layers.base import RuleError
-from wholegrain.gradients.parameters import Layout, call
 
 DECIDES = frozenset({
     "__bool__", "__int__", "__float__", "__index__", "__complex__", "item", "tolist", "equal", "allclose", "nonzero",
@@ -25,14 +24,16 @@ SHAPES = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "rand_
 """What depends on a tensor's shape and kind, not on its values."""
 
 
-def find_decision(model: nn.Module, layout: Layout, vector: Tensor, inputs: Tensor) -> str | None:
-    """By what a model decides on values of these inputs; None where it does not."""
+def find_decision(compute: Callable[[Tensor], Any], inputs: Tensor) -> str | None:
+    """By what a function decides on values of these inputs; None where it does not."""
     given = inputs.clone()
     try:
         with torch.no_grad(), ValueWatch(given):
-            call(model, layout, vector, given)
+            compute(given)
     except RuleError as error:
         return str(error)
+    except Exception as error:  # what is not seen is not trusted; where the function itself fails, it will say so
+        return f"what it does with the values of its inputs cannot be followed ({type(error).__name__})"
     return None
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from wholegrain.data.partition import silo_names
 from wholegrain.errors import SpecError
-from wholegrain.runs.spec import RunSpec, SilosSpec, SizeSpec
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import SilosSpec, SizeSpec
 
 EVERY = "*"
 """Stands in `silos.sizes` for all silos that have no line of their own."""

@@ -20,7 +20,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import find
-from wholegrain.policies.search import POLICIES, Candidate, SearchQuery, best, candidates
+from wholegrain.policies.search import POLICIES, CandidatePlan, SearchQuery, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget
 from wholegrain.runs.datasets import load_dataset, split_dataset
@@ -43,8 +43,8 @@ from wholegrain.runs.trained_model import build_trained_model, federation_model
 class Choice:
     """What was weighed, what was chosen, and the spec that follows."""
 
-    weighed: tuple[Candidate, ...]
-    chosen: Candidate
+    weighed: tuple[CandidatePlan, ...]
+    chosen: CandidatePlan
     spec: RunSpec
     plan: Plan
     parameters: int
@@ -52,6 +52,15 @@ class Choice:
     """Why a setting was chosen, by its place in the spec."""
     counted: bool = False
     """Whether sizes were counted in the data, because the spec declares none."""
+
+    @property
+    def head(self) -> str:
+        """What stands above the better spec in its file."""
+        sizes = "counted in the data: declare [silos.sizes] for a release" if self.counted else "public: declared"
+        signal = (
+            f"Predicted signal to noise of the whole run: {self.chosen.ratio:.3g}, for {self.parameters:,} parameters."
+        )
+        return f"Settings chosen from public facts by `wholegrain plan --optimise`. Sizes are {sizes}.\n{signal}"
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -153,16 +162,17 @@ def _forecast(
     plan = plan_for(better, known.silos, pricing)
     counted = not all(silo.declared for silo in known.silos)
     weighed = tuple(each.candidate for each in found)
-    return Choice(weighed, weighed[0], better, plan, parameters, found[0].filled.reasons, counted)
+    reasons = {"policy.name": f"the least predicted loss of {len(found)} policies", **found[0].filled.reasons}
+    return Choice(weighed, weighed[0], better, plan, parameters, reasons, counted)
 
 
 @dataclass(frozen=True)
-class _Weighed:
+class _Option:
     filled: FilledSpec
-    candidate: Candidate
+    candidate: CandidatePlan
 
 
-def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | None:
+def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Option | None:
     """The policy with its settings and forecast; None where it does not go with these silos."""
     reads = find(policy).reads
     update = {"name": policy, "group_cap": 1 if "group_cap" in reads else None}
@@ -177,7 +187,7 @@ def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | N
         return None
     if not noise or (filled.forecast is None and policy != spec.policy.name):
         return None
-    candidate = Candidate(
+    candidate = CandidatePlan(
         policy=policy,
         settings=policy_settings(filled.spec),
         steps=filled.spec.rounds.count,
@@ -187,7 +197,7 @@ def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | N
         ratio=ratio,
         left=filled.forecast.excess if filled.forecast else 0.0,
     )
-    return _Weighed(filled, candidate)
+    return _Option(filled, candidate)
 
 
 def _search(
@@ -209,11 +219,23 @@ def _search(
     check_early(better)
     plan = plan_for(better, facts, pricing)
     counted = not all(silo.declared for silo in facts)
-    return Choice(weighed, chosen, better, plan, parameters, counted=counted)
+    return Choice(weighed, chosen, better, plan, parameters, _search_reasons(chosen), counted)
 
 
-def _changes(spec: RunSpec, chosen: Candidate) -> dict[str, Any]:
-    tree = spec.model_dump()
+def _search_reasons(chosen: CandidatePlan) -> dict[str, str]:
+    signal = f"the best signal to noise for this budget, {chosen.ratio:.3g}"
+    return {
+        "policy.name": signal,
+        "policy.rate": signal,
+        "rounds.count": "more steps would need more noise than they are worth",
+        "rounds.learning_rate": f"{chosen.pace:.3g} of the spec's own: what this noise bears",
+        "rounds.averaging": "silos count by their public sizes",
+        "server.schedule": "the last steps average the noise of the others",
+    }
+
+
+def _changes(spec: RunSpec, chosen: CandidatePlan) -> dict[str, Any]:
+    tree = {"policy": {}, "rounds": {}, "server": {}} | spec.model_dump(exclude_unset=True)
     tree["policy"] |= {
         "name": chosen.policy,
         "rate": chosen.settings.rate,

@@ -32,17 +32,9 @@ from wholegrain.models.fixed_layers import Whiten
 from wholegrain.models.model_inputs import values
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import Scorer
-from wholegrain.runs.spec import (
-    DataSpec,
-    ModelSpec,
-    RunSpec,
-    Section,
-    apply,
-    read_tree,
-    refuse_blanks,
-    resolve,
-    sentence,
-)
+from wholegrain.runs.section_files import Section, apply_change, explain_fault, read_tree, refuse_blanks, resolve
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import DataSpec, ModelSpec
 from wholegrain.silo.training import apply_view
 
 WARM_UP = 100
@@ -79,7 +71,7 @@ def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
     """Read the spec of a pretraining; relative paths in it are taken from its folder."""
     tree = read_tree(path)
     for change in changes:
-        apply(tree, change)
+        apply_change(tree, change)
     refuse_blanks(tree, path)
     data = tree.get("data")
     for section in (data.get("table"), data.get("options")) if isinstance(data, dict) else ():
@@ -87,7 +79,7 @@ def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
     try:
         spec = PretrainSpec.model_validate(tree)
     except ValidationError as error:
-        raise SpecError(sentence(error, PretrainSpec)) from error
+        raise SpecError(explain_fault(error, PretrainSpec)) from error
     if spec.model.start is not None or spec.model.train != "all":
         raise SpecError("A backbone is trained whole and from the beginning: leave out model.start and model.train.")
     return spec

@@ -15,7 +15,7 @@ from wholegrain import _check
 from wholegrain.data.table_columns import Column, ColumnKind, columns
 from wholegrain.data.table_files import TextFormat
 from wholegrain.errors import SpecError
-from wholegrain.runs.spec import BLANK
+from wholegrain.runs.section_files import BLANK
 
 PEOPLE = (
     "subject", "patient", "person", "people", "participant", "respondent", "individual", "customer", "client", "user",
@@ -91,10 +91,10 @@ def skeleton(path: str, found: Sequence[Column], roles: Roles, format: TextForma
     """The text of the spec; `path` is the table as the spec's folder sees it."""
     target = next((column for column in found if column.name == roles.target), None)
     features = [_feature(column) for column in found if column.name not in roles.named]
-    return HEAD.format(blank=_text(BLANK)) + "\n".join(
+    return HEAD.format(blank=quote(BLANK)) + "\n".join(
         [
             "[data.table]",
-            f"path = {_text(path)}  # from this file's folder",
+            f"path = {quote(path)}  # from this file's folder",
             *_text_format(format),
             _role("subject", roles.subject, roles, "whom a row is about: the one who is protected"),
             *_silo_line(roles),
@@ -110,8 +110,8 @@ def skeleton(path: str, found: Sequence[Column], roles: Roles, format: TextForma
 
 
 def _text_format(format: TextFormat) -> list[str]:
-    encoding = [] if format.encoding == TextFormat.encoding else [f"encoding = {_text(format.encoding)}"]
-    return encoding + ([] if format.decimal is None else [f"decimal = {_text(format.decimal)}"])
+    encoding = [] if format.encoding == TextFormat.encoding else [f"encoding = {quote(format.encoding)}"]
+    return encoding + ([] if format.decimal is None else [f"decimal = {quote(format.decimal)}"])
 
 
 def _guess_subject(names: Sequence[str]) -> str | None:
@@ -139,8 +139,8 @@ def _words(name: str) -> set[str]:
 
 def _role(key: str, name: str | None, roles: Roles, meaning: str) -> str:
     if name is None:
-        return f"{key} = {_text(BLANK)}  # {meaning}; remove that column from the features below"
-    return f"{key} = {_text(name)}  # {_guess_role(name, roles)}{meaning}"
+        return f"{key} = {quote(BLANK)}  # {meaning}; remove that column from the features below"
+    return f"{key} = {quote(name)}  # {_guess_role(name, roles)}{meaning}"
 
 
 def _silo_line(roles: Roles) -> list[str]:
@@ -154,19 +154,19 @@ def _silo_line(roles: Roles) -> list[str]:
 
 def _target(column: Column | None, roles: Roles) -> str:
     if column is None:
-        declared = f"column = {_text(BLANK)}, classes = [{_text(BLANK)}]"
+        declared = f"column = {quote(BLANK)}, classes = [{quote(BLANK)}]"
         return f"target = {{ {declared} }}  # what to predict; remove that column from the features below"
     if column.kind is ColumnKind.NUMBER:
         declared, meaning = (
-            f"above = {_text(BLANK)}",
+            f"above = {quote(BLANK)}",
             "predict whether it is above (or at_least) a threshold; or low = …, high = … for itself",
         )
     else:
         declared, meaning = (
-            f"classes = [{_text(BLANK)}]",
+            f"classes = [{quote(BLANK)}]",
             "all classes there can be; for a number, at_least or above = …, or low and high",
         )
-    return f"target = {{ column = {_text(column.name)}, {declared} }}  # {_guess_role(column.name, roles)}{meaning}"
+    return f"target = {{ column = {quote(column.name)}, {declared} }}  # {_guess_role(column.name, roles)}{meaning}"
 
 
 def _feature(column: Column) -> str:
@@ -177,22 +177,22 @@ def _feature(column: Column) -> str:
     if words & set(IDS) and words <= {*IDS, *RECORDS}:
         return f"# {name} is an id by its name, and no feature"
     if column.kind is ColumnKind.DATE:
-        return f"{name} = {{ low = {_text(BLANK)}, high = {_text(BLANK)}{_date_format(column)} }}  # dates: 2020-12-31"
+        return f"{name} = {{ low = {quote(BLANK)}, high = {quote(BLANK)}{_date_format(column)} }}  # dates: 2020-12-31"
     if column.kind is ColumnKind.NAME:
-        return f"{name} = {{ categories = [{_text(BLANK)}] }}"
+        return f"{name} = {{ categories = [{quote(BLANK)}] }}"
     if column.kind is ColumnKind.WHOLE and words & set(CODES):
-        return f"{name} = {{ categories = [{_text(BLANK)}] }}  # codes, by its name; for a quantity, low and high"
-    return f"{name} = {{ low = {_text(BLANK)}, high = {_text(BLANK)} }}"
+        return f"{name} = {{ categories = [{quote(BLANK)}] }}  # codes, by its name; for a quantity, low and high"
+    return f"{name} = {{ low = {quote(BLANK)}, high = {quote(BLANK)} }}"
 
 
 def _date_format(column: Column) -> str:
-    return "" if column.format is None else f", format = {_text(column.format or BLANK)}"
+    return "" if column.format is None else f", format = {quote(column.format or BLANK)}"
 
 
 def _silos(roles: Roles) -> list[str]:
     lines = ["", "[silos]"]
     if roles.silo is None:
-        lines += ['partition = "uniform"  # rows are spread over silos at random', f"count = {_text(BLANK)}"]
+        lines += ['partition = "uniform"  # rows are spread over silos at random', f"count = {quote(BLANK)}"]
     silo = '"*"  ' if roles.silo is None else "north"
     return [*lines, *SILOS, f"# {silo} = {{ items = 4000, subjects = 900 }}{'' if roles.silo is None else EACH}"]
 
@@ -203,10 +203,10 @@ def _guess_role(name: str, roles: Roles) -> str:
 
 def key(name: str) -> str:
     """A TOML key, quoted where it must be."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quote(name)
 
 
-def _text(value: str) -> str:
+def quote(value: str) -> str:
     """A TOML string: JSON's escapes are all known to TOML, which forbids one more character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -241,22 +241,13 @@ SILOS = (
 )
 EACH = "  # a line for each silo"
 REST = """
-[model]
-name = "logistic"
-
-[policy]
-name = "subject_dp"
-rate = 1.0  # every subject in every step
-
 [privacy]
 epsilon = 4.0  # yours to choose; for all silos and rounds together
 delta = 1e-5   # well below one in the number of subjects
 
-[rounds]
-count = 15
-learning_rate = 1.0
-averaging = "subjects"
-
 [evaluation]
 test = 0.2  # share of subjects that are only scored
+
+# Model, policy, rounds and learning rate are chosen from the sizes and bounds above. To see them with their reasons, or
+# to have them in a file: wholegrain plan THIS_FILE --optimise --write better.toml
 """

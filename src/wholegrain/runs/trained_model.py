@@ -16,7 +16,8 @@ from wholegrain.models import model_catalog
 from wholegrain.models.backbone import PublicStart, read_backbone
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.trainable_part import split_model, train_biases, train_head, train_low_rank
-from wholegrain.runs.spec import FederationSpec, ModelSpec, RunSpec
+from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.spec_sections import FederationSpec, ModelSpec
 from wholegrain.silo.training import Silo, apply_view
 
 MOST_FEATURES = 10**7
