@@ -238,8 +238,16 @@ class Shortcut(nn.Module):
         return self.last(x if present.all() else x * present)
 
 
-def test_a_model_that_decides_by_values_is_not_run_in_batches() -> None:
-    model, batch = Shortcut(), batch_of((4,), 7)
+class Masked(nn.Module):
+    """The same without parameters, so that it can be part of a sequence."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if (x > 0).all() else x * (x > 0)
+
+
+@pytest.mark.parametrize("make", [Shortcut, lambda: nn.Sequential(Masked(), nn.Linear(4, CLASSES))])
+def test_a_model_that_decides_by_values_is_not_run_in_batches(make: Callable[[], nn.Module]) -> None:
+    model, batch = make(), batch_of((4,), 7)
     engine = BookKeeping(model, cross_entropy)
     (notice,) = slow(lambda: assert_agrees(engine, model, cross_entropy, flatten(model), batch))
     assert vectorises(engine) is False
