@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TOOLS := .tools
+# Tests start hundreds of processes: they share what one of them has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-slow check format bench docs lock wheel-test sbom audit-deps clean
 
@@ -26,10 +28,10 @@ demo: $(READY) ## Train every policy at ε = 4 on a real table and print what ea
 	$(BIN)/wholegrain demo
 
 test: $(READY) ## Run the quick tests, which cover every privacy property: minutes
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n 2
 
 test-slow: $(READY) ## Run the rest: long statistics, kills, real federations, reproduction, planted faults
-	$(BIN)/pytest -m slow --dist loadfile
+	WHOLEGRAIN_TESTS=thorough $(BIN)/pytest -m "slow or thorough" --dist loadfile
 
 check: $(READY) ## Style, types and layers
 	$(BIN)/ruff check .
@@ -51,9 +53,11 @@ docs: $(READY) ## Build the documentation into site/
 wheel-test: $(READY) ## Build the wheel, install it in a fresh environment and use it: minutes (TRY=python3.12: with another Python)
 	$(BIN)/python tools/wheel_test.py $(TRY)
 
-lock: $(READY) ## Resolve pyproject.toml into requirements.lock; UPGRADE=--upgrade takes newer versions
+lock: $(READY) ## Resolve pyproject.toml into requirements.lock and requirements-hashed.lock; UPGRADE=--upgrade takes newer versions
 	$(BIN)/uv pip compile pyproject.toml --extra data --extra flower --extra docs --extra dev --python-version 3.11 \
 	    --custom-compile-command "make lock" --no-annotate --quiet $(UPGRADE) --output-file requirements.lock
+	$(BIN)/uv pip compile requirements.lock --no-deps --generate-hashes --no-emit-package torch --python-version 3.11 \
+	    --custom-compile-command "make lock" --no-annotate --quiet --output-file requirements-hashed.lock
 
 $(TOOLS):
 	$(PYTHON) -m venv $(TOOLS)

@@ -96,7 +96,7 @@ def ready(silo: Silo, policy: Policy, round: int, steps: int) -> Iterator[Ready]
     """A silo's batches of one round."""
     draws = SeededNoise(SEED).coins(round, silo.facts.name)
     for _ in range(steps):
-        batch = policy.sampling.draw(silo.data.roster, draws)
+        batch = policy.sampling.draw(silo.data.index, draws)
         inputs, targets = values(silo.inputs[batch.items]), silo.targets[batch.items]
         yield Ready(batch, policy, inputs, targets, silo.targets.new_tensor(batch.groups))
 

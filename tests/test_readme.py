@@ -111,3 +111,27 @@ def test_every_package_is_on_the_map() -> None:
     beside = (path for path in (ROOT / "src").glob("*/__init__.py") if path.parent.name != "wholegrain")
     packages = {path.parent.relative_to(ROOT).as_posix() for path in (*inside, *beside)}
     assert {name for name in packages if f"`{name}/`" not in README} == set()
+
+
+def test_the_landing_page_shows_what_the_demo_prints() -> None:
+    """Each row of its table is a row of the demo's, which another test compares with what the demo prints."""
+    (output,) = re.findall(r"```text\n(nlswork: .*?)```", README, re.S)
+    shown = {tuple(line.split()[-5:-2]) for line in output.splitlines() if re.search(r"\d%", line)}
+    home = (ROOT / "docs" / "index.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in home.splitlines() if "% |" in line]
+    assert len(rows) == 5
+    assert {tuple(row[1:]) for row in rows} <= shown
+
+
+def test_the_landing_page_begins_as_the_readme_does() -> None:
+    home = (ROOT / "docs" / "index.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", home, re.S)
+    assert code == (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
+
+
+def test_the_loop_for_those_who_know_opacus_trains() -> None:
+    page = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(import torch.*?)```", page, re.S)
+    found: dict[str, Any] = {}
+    exec(compile(code, "coming-from.md", "exec"), found)
+    assert any(parameter.grad is not None for parameter in found["net"].parameters())

@@ -165,6 +165,7 @@ class Federation:
         for machine in (self.server, *(silo.machine for silo in self.silos.values())):
             for process in list(machine.processes):
                 self.world.kill(process)
+        self.oracle.close()
 
     def _require_end(self, ended: bool) -> None:
         """Faults are over: the run is done, or a budget is."""
@@ -205,7 +206,7 @@ class Federation:
             silo.kept = {file: file.read_bytes() for file in files}
             for file, content in older.items():
                 file.write_bytes(content)
-            self.oracle.silos[silo.name].ledger.away = True
+            self.oracle.silos[silo.name].ledger.exchange(away=True)
             self.world.happened["ledgers rolled back"] += 1
 
         self.world.later(self.draws.uniform(1, 15), put_in_place)
@@ -217,7 +218,7 @@ class Federation:
         for file, content in (silo.kept or {}).items():
             file.write_bytes(content)
         silo.kept = None
-        self.oracle.silos[silo.name].ledger.away = False
+        self.oracle.silos[silo.name].ledger.exchange(away=False)
 
     def _arm(self, process: Process) -> None:
         if self.crashes and not self.calm and self.draws.random() < 0.7:

@@ -8,6 +8,7 @@ accountant.
 import hashlib
 import json
 import math
+import sqlite3
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -55,25 +56,36 @@ class LedgerView:
     noise: dict[str, float] = field(default_factory=dict)
     away: bool = False
     """Whether an older copy is in its place, on purpose."""
+    database: sqlite3.Connection | None = None
+
+    def exchange(self, away: bool) -> None:
+        """Another file is in the ledger's place: an older copy (`away`), or the newest one again."""
+        self.close()
+        self.away = away
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.database is not None:
+            self.database.close()
+        self.database = None
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read what is new, and find the last entry that was seen as it was."""
         if self.away:
             return
         if not self.path.exists():
             require(self.number == 0, f"{self.path} is gone")
             return
-        database = connect(self.path, timeout=1.0)
-        try:
-            last = "SELECT number, hash FROM entries WHERE number = ?"
-            if self.number and database.execute(last, [self.number]).fetchone() != (self.number, self.head):
-                raise Violation(f"{self.path} has lost entry {self.number}, or it was changed")
-            new = "SELECT number, written, body, hash FROM entries WHERE number > ? ORDER BY number"
-            tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            for row in database.execute(new, [self.number]) if tables else ():
-                self._add(*row)
-        finally:
-            database.close()
+        self.database = self.database or connect(self.path, timeout=1.0)
+        if not self.number and not self.database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return
+        rows = "SELECT number, written, body, hash FROM entries WHERE number >= ? ORDER BY number"
+        found = self.database.execute(rows, [self.number]).fetchall()
+        if self.number:
+            seen = (found[0][0], found[0][3]) if found else None
+            require(seen == (self.number, self.head), f"{self.path} has lost entry {self.number}, or it was changed")
+        for row in found[1:] if self.number else found:
+            self._add(*row)
 
     def _add(self, number: int, written: str, body: str, digest: str) -> None:
         expected = hashlib.sha256(f"{self.head}\n{written}\n{body}".encode()).hexdigest()
@@ -139,6 +151,7 @@ class Oracle:
         """
         watch = self.silos[silo]
         if watch.ledger.away:
+            watch.ledger.close()
             watch.ledger = LedgerView(watch.ledger.path)
             watch.ledger.look()
             require(watch.ledger.number >= watch.needed, f"{silo} works with a ledger that has forgotten a release")
@@ -176,8 +189,16 @@ class Oracle:
 
     def look(self) -> None:
         """No ledger loses or changes anything."""
-        for view in (*(watch.ledger for watch in self.silos.values()), *self.servers.values()):
+        for view in self._views():
             view.look()
+
+    def close(self) -> None:
+        """Let go of all ledgers."""
+        for view in self._views():
+            view.close()
+
+    def _views(self) -> list[LedgerView]:
+        return [*(watch.ledger for watch in self.silos.values()), *self.servers.values()]
 
 
 def require(true: bool, otherwise: str) -> None:

@@ -11,7 +11,7 @@ from wholegrain._random import Purpose, generator
 from wholegrain.data import partition
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subject_coins import Coins
-from wholegrain.data.subjects import Roster, SubjectData
+from wholegrain.data.subjects import SubjectData, SubjectIndex
 from wholegrain.policies.as_printed import make_printed_plan
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation
@@ -76,10 +76,10 @@ def _count(
 ) -> GroupSizes:
     sampling, counts, largest = FixedItems(settings.batch_size), Counter[int](), 0
     for name in np.unique(labels):
-        roster = Roster.of(data.subjects[labels == name])
-        largest = max(largest, int(roster.counts.max()))
+        index = SubjectIndex.of(data.subjects[labels == name])
+        largest = max(largest, int(index.counts.max()))
         draws = generator(0, Purpose.SAMPLING, "group sizes", str(name))
-        counts.update(sampling.draw(roster, draws).largest_group for _ in range(settings.batches))
+        counts.update(sampling.draw(index, draws).largest_group for _ in range(settings.batches))
     return GroupSizes(placement, alpha, dict(sorted(counts.items())), largest)
 
 

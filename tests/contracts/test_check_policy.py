@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import vmap_sum
 from policy_rows import cap_of
 from wholegrain.data.sampling import Batch, PoissonSubjects
-from wholegrain.data.subjects import Roster, SubjectData
+from wholegrain.data.subjects import SubjectData, SubjectIndex
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.gradients.parameters import flatten
@@ -58,7 +58,7 @@ def noise_of(name: str) -> float:
 
 def batches(policy: Policy, count: int = 200) -> Iterator[Batch]:
     for seed in range(count):
-        yield policy.sampling.draw(data().roster, np.random.default_rng(seed))
+        yield policy.sampling.draw(data().index, np.random.default_rng(seed))
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ def test_a_row_is_made_from_public_facts(name: str) -> None:
 @every_row
 def test_batches_respect_the_caps_of_the_row(name: str) -> None:
     policy = row(name)
-    roster = data().roster
+    index = data().index
     cap = cap_of(policy)
     largest = 0
     for batch in batches(policy):
         assert len(np.unique(batch.items)) == len(batch.items) == len(batch.groups)
-        together = roster.subjects[batch.items][:, None] == roster.subjects[batch.items]
+        together = index.subjects[batch.items][:, None] == index.subjects[batch.items]
         assert (together == (batch.groups[:, None] == batch.groups)).all()
         assert sorted(set(batch.groups)) == list(range(batch.subjects))
         largest = max(largest, batch.largest_group)
@@ -134,7 +134,7 @@ def test_noise_and_divisor_are_the_same_for_every_batch(name: str) -> None:
 class Nobody:
     """A sampler whose batches are empty."""
 
-    def draw(self, roster: Roster, generator: np.random.Generator) -> Batch:
+    def draw(self, index: SubjectIndex, generator: np.random.Generator) -> Batch:
         return EMPTY
 
 
@@ -229,7 +229,14 @@ def test_settings_name_a_rate_or_an_expected_batch(name: str) -> None:
     assert whole.sampling.rate == 1
 
 
-OTHERWISE = {"group_cap": CAP + 1, "items_per_step": CAP + 1, "by_span": True, "pool": "sum"}
+OTHERWISE = {
+    "group_cap": CAP + 1,
+    "items_per_step": CAP + 1,
+    "by_span": True,
+    "pool": "sum",
+    "local_steps": 5,
+    "local_rate": 0.3,
+}
 """Optional settings, each with another value."""
 
 

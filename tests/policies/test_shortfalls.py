@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from wholegrain.data.sampling import Batch, FixedItems
-from wholegrain.data.subjects import Roster
+from wholegrain.data.subjects import SubjectIndex
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.policies import as_printed
 from wholegrain.policies.as_printed import (
@@ -247,8 +247,8 @@ class TestBatchesOfFixedSize:
         assert true_delta(PLD.epsilon(sampled_gaussian(rate, sigma / 2), delta)) <= delta
 
     def test_sampler_of_the_printed_rows_draws_such_batches(self):
-        roster, generator = Roster.of(np.arange(5)), np.random.default_rng(0)
-        assert {len(FixedItems(2).draw(roster, generator).items) for _ in range(50)} == {2}
+        index, generator = SubjectIndex.of(np.arange(5)), np.random.default_rng(0)
+        assert {len(FixedItems(2).draw(index, generator).items) for _ in range(50)} == {2}
 
     def test_item_pays_more_than_claimed(self):
         silo = SiloFacts(name="silo", items=ITEMS, subjects=ITEMS // 7, items_per_subject=7, drops_surplus=False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from wholegrain.data.sampling import FixedItems, PoissonItems
-from wholegrain.data.subjects import Roster
+from wholegrain.data.subjects import SubjectIndex
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.events import (
@@ -111,10 +111,10 @@ def test_batches_of_fixed_size_follow_the_count(batch, size, items):
     ],
 )
 def test_samplers_draw_a_subject_as_the_event_says(sampling, event):
-    roster = Roster.of(np.array([7] * 4 + list(range(100, 116))))  # one subject of 4 items among 16 of one each
+    index = SubjectIndex.of(np.array([7] * 4 + list(range(100, 116))))  # one subject of 4 items among 16 of one each
     draws, generator = 4000, np.random.default_rng(0)
     found = np.bincount(
-        [int((sampling.draw(roster, generator).items < 4).sum()) for _ in range(draws)], minlength=len(law(event))
+        [int((sampling.draw(index, generator).items < 4).sum()) for _ in range(draws)], minlength=len(law(event))
     )
     expected = np.array(list(law(event).values())) * draws
     assert stats.chisquare(found, expected).pvalue > 1e-4

@@ -120,7 +120,7 @@ def test_training_is_the_step_repeated(gradients: Callable[[nn.Module], ClippedS
     place, expected = silo(), VECTOR.clone()
     draws, noise = generator(4, Purpose.SAMPLING, 2, "north"), SeededNoise(4).stream(2, "north")
     for _ in range(6):
-        batch = ROW.sampling.draw(place.data.roster, draws)
+        batch = ROW.sampling.draw(place.data.index, draws)
         items = torch.from_numpy(batch.items)
         groups = torch.from_numpy(batch.groups)
         inputs, targets = place.inputs[items], place.targets[items]

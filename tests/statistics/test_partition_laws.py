@@ -7,7 +7,7 @@ from scipy.stats import chisquare
 from wholegrain.data import partition
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subject_coins import Coins
-from wholegrain.data.subjects import Roster, SubjectData
+from wholegrain.data.subjects import SubjectData, SubjectIndex
 
 WRITERS, ITEMS, SILOS, BATCH = 3500, 145, 16, 512  # FEMNIST in the paper
 
@@ -41,8 +41,8 @@ def femnist() -> SubjectData:
 def largest_groups(data: SubjectData, labels: partition.Labels) -> np.ndarray:
     """Of 40 batches in each of four silos."""
     draws = np.random.default_rng(0)
-    rosters = [Roster.of(data.subjects[labels == name]) for name in np.unique(labels)[:4]]
-    return np.array([FixedItems(BATCH).draw(roster, draws).largest_group for roster in rosters for _ in range(40)])
+    indexes = [SubjectIndex.of(data.subjects[labels == name]) for name in np.unique(labels)[:4]]
+    return np.array([FixedItems(BATCH).draw(index, draws).largest_group for index in indexes for _ in range(40)])
 
 
 def test_uniformly_placed_subjects_mostly_have_three_items_in_the_largest_group(femnist: SubjectData) -> None:

@@ -17,10 +17,11 @@ from wholegrain.audit.canary_inputs import attack_input
 from wholegrain.audit.estimators import AttackEvidence, Method
 from wholegrain.audit.likelihoods import canary_law
 from wholegrain.audit.neighbours import File, Neighbours, build_file, neighbours
-from wholegrain.audit.removal import Move, from_the_file, most_telling, moves
+from wholegrain.audit.removal import Move, from_the_file, moves, widest_pair
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import largest_move, move_among_many
 from wholegrain.audit.simulate import NoiseOf, noise_like
+from wholegrain.audit.summed import attack_sums
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clipping import ClipPer
@@ -146,6 +147,8 @@ def audit(
     Private: what is found is about canaries, but the training reads the real rows; it is not for publication.
     """
     noise, plan, unit = noise or noise_like(prepared, settings.seed), prepared.plan, settings.unit
+    if plan.trust is not None:
+        return _audit_sums(prepared, settings, noise, tick)
     against = AttackPlan(plan.guarantee(unit), law=_has_law(plan, unit))
     asked: list[WeightedMethod] = []
     looked, canaries = NoiseLaw(), 0
@@ -179,7 +182,32 @@ def audit(
     )
 
 
-SERVER, FINAL = "updates", "model"
+def _audit_sums(prepared: PreparedRun, settings: AuditSettings, noise: NoiseOf, tick: Tick) -> Audit:
+    """Attack what a server sees of secure sums, with the help of as many silos as may collude."""
+    if settings.unit is not Unit.SUBJECT:
+        raise SpecError("An audit of secure sums plants subjects: leave out --unit.")
+    plan = prepared.plan
+    asked: list[WeightedMethod] = []
+    for name, evidence in attack_sums(prepared, noise, settings.canaries, settings.seed):
+        asked.append(WeightedMethod(name, SUMS, TRIALS, evidence))
+        if evidence.event is not None:
+            asked.append(WeightedMethod(name, SUMS, CURVE, evidence, MOST_WEIGHT))
+        tick()
+    share = (1 - settings.confidence) / sum(question.weight for question in asked)
+    return Audit(
+        policy=plan.policy,
+        unit=settings.unit,
+        proved=plan.guarantee(settings.unit),
+        claimed=None,
+        confidence=settings.confidence,
+        canaries=settings.canaries,
+        runs=len({question.attack for question in asked}),
+        findings=tuple(question.answer(share * question.weight) for question in asked),
+        checks=(),
+    )
+
+
+SERVER, FINAL, SUMS = "updates", "model", "sums"
 ONE_RUN, TRIALS, CURVE = "one run", "trials", "curve"
 METHODS: Mapping[str, Method] = {
     ONE_RUN: estimators.one_run_bound,
@@ -323,7 +351,7 @@ class FileExperiment:
     @property
     def telling(self) -> Neighbours | None:
         """The pair to attack."""
-        return most_telling(self.moves)
+        return widest_pair(self.moves)
 
     def checks(self) -> Iterator[Check]:
         """Whether anything else leaves the file with a subject."""

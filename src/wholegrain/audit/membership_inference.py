@@ -25,6 +25,7 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.errors import DataError
 from wholegrain.gradients.parameters import Layout, call
+from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Guarantee, Unit
@@ -84,7 +85,7 @@ def membership(
     kept = dataset.data.take(cast.kept)
     fell = _fall(prepared, kept)
     people, first = np.unique(kept.subjects, return_index=True)
-    scores = np.bincount(np.searchsorted(people, kept.subjects), weights=fell) / kept.roster.counts
+    scores = np.bincount(np.searchsorted(people, kept.subjects), weights=fell) / kept.index.counts
     member = cast.of_member[first]
     return measure_attack(scores[member], scores[~member], prepared.plan.guarantee(Unit.SUBJECT), confidence, seed)
 
@@ -95,11 +96,11 @@ def split_members(data: SubjectData, seed: int) -> MembershipSplit:
     Guarantee: whether a person is a member depends on nothing but the coin.
     """
     draws = generator(seed, Purpose.SYNTHETIC, "audit: members")
-    member = draws.integers(2, size=data.subject_count).astype(np.bool_)[data.roster.subjects]
+    member = draws.integers(2, size=data.subject_count).astype(np.bool_)[data.index.subjects]
     order = draws.permutation(data.items)
     ranks = np.empty(data.items, np.int64)
     ranks[order] = rank_within(data.subjects[order])
-    counts = data.roster.counts[data.roster.subjects]
+    counts = data.index.counts[data.index.subjects]
     kept = (counts >= 2) & (ranks < counts // 2)
     if min(np.unique(data.subjects[kept & of]).size for of in (member, ~member)) < FEWEST:
         raise DataError(
@@ -183,7 +184,7 @@ def item_losses(prepared: PreparedRun, vector: Tensor, data: SubjectData) -> Val
 def _losses(prepared: PreparedRun, vector: Tensor, data: SubjectData) -> Iterator[Values]:
     layout, inputs = Layout.of(prepared.model), torch.from_numpy(data.inputs)
     targets = torch.from_numpy(data.targets)
-    with torch.no_grad():
+    with torch.no_grad(), without_dropout(prepared.model):
         for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
             losses = _each(prepared, call(prepared.model, layout, vector, values(x)), y)
             yield losses.nan_to_num(1e6, 1e6).to(torch.float64).numpy()

@@ -5,7 +5,6 @@ each time, and guesses which; its attacker knows the file, the seed and the para
 in it.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -84,7 +83,7 @@ def _allowed_move(pair: Neighbours, name: str, policy: Policy, facts: SiloFacts)
     allowed = allowed_move(policy, facts)
     if allowed is None or not policy.by_span or silo.spans is None:
         return allowed
-    return allowed / math.sqrt(int(silo.spans[own][0]))
+    return allowed * policy.norm_for(int(silo.spans[own][0])) / policy.clip.norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +219,7 @@ def _rate(policy: Policy, silo: Silo) -> float:
     return min(1.0, sampling.size / max(1, silo.data.items)) if isinstance(sampling, FixedItems) else sampling.rate
 
 
-def most_telling(found: list[Move]) -> Neighbours | None:
+def widest_pair(found: list[Move]) -> Neighbours | None:
     """The pair whose worlds lie furthest apart, of those that have the same silos; None where none differ."""
     apart: dict[Neighbours, float] = {}
     for move in found:

@@ -61,7 +61,7 @@ def command(
     with _progress(3 * runs + can_hold_crowd(prepared), quiet=json) as tick:
         found = audit(prepared, dataset, settings, tick=tick)
     seen = None
-    if not no_membership and unit is Unit.SUBJECT:
+    if not no_membership and unit is Unit.SUBJECT and prepared.plan.trust is None:
         seen = membership(spec, dataset, pricing=pricing, seed=seed, confidence=confidence)
     if figure is not None and seen is not None:
         write_figure(seen, figure)

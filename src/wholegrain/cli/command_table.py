@@ -42,6 +42,11 @@ ROWS = (
         "What a run would cost, before any training: noise, sampling, ε per unit, standing, rounds allowed.",
     ),
     Row(
+        "tune",
+        "wholegrain.cli.tune_command:tune",
+        "Choose settings by private scores of random trials, with one proved ε for the chosen model.",
+    ),
+    Row(
         "pretrain",
         "wholegrain.cli.pretrain:pretrain",
         "Train a model on public data, without any privacy, as a start for private runs.",
@@ -101,6 +106,7 @@ ROWS = (
     Row("data", "wholegrain.cli.data:app", "Data sets: what there is, and what one looks like."),
     Row("ledger", "wholegrain.cli.ledger_commands:app", "The account of everything that was released."),
     Row("federation", "wholegrain.cli.federation:app", "Federations of real silos."),
+    Row("link", "wholegrain.cli.link:app", "In how many silos each subject is, without showing anybody an id."),
 )
 
 

@@ -76,6 +76,23 @@ def add_silo(
     _say(f"Silo '{name}' is admitted with the key {fingerprint(found.key)} (compare it with its operator's).")
 
 
+@app.command("add-peer")
+def add_peer(
+    request: Annotated[Path, typer.Argument(help="The request of another silo.")],
+    silo: Annotated[Path, typer.Option("--silo", help="The folder of the silo whose charter takes the key.")] = Path(
+        "."
+    ),
+) -> None:
+    """Put another silo's key into a silo's charter, for secure sums and to watch over its ledger."""
+    from wholegrain.deploy import scaffold
+    from wholegrain.deploy.admission_request import read_request
+    from wholegrain.deploy.certificates import fingerprint
+
+    found = read_request(request)
+    scaffold.add_peer(silo, found)
+    _say(f"Silo '{found.silo}' is a peer with the key {fingerprint(found.key)} (compare it with its operator's).")
+
+
 @app.command()
 def revoke(name: Annotated[str, typer.Argument(help="The silo's name.")], server: Server = Path("server")) -> None:
     """Turn a silo away from now on, also from a server that is running."""

@@ -36,6 +36,8 @@ class Dataset:
     notes: tuple[str, ...] = ()
     task: Task = None  # type: ignore[assignment]
     layout: TableLayout | None = None
+    spans: NDArray[np.int64] | None = None
+    """[item] in how many silos the item's subject is, where the source says so."""
     counted_classes: bool = False
     """Whether the number of classes was read off the data, which only a simulation may do."""
 
@@ -90,7 +92,8 @@ class Dataset:
             raise DataError(f"The data '{self.name}' names no silos; there is none to choose.")
         _check.one_of("silo", str(name), self.silo_names)
         index = np.flatnonzero(self.silos == str(name))
-        return replace(self, data=self.data.take(index), silos=self.silos[index])
+        spans = None if self.spans is None else self.spans[index]
+        return replace(self, data=self.data.take(index), silos=self.silos[index], spans=spans)
 
     @property
     def features(self) -> int:

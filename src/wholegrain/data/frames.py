@@ -93,7 +93,7 @@ def _from_pandas(frame: Any, columns: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _pandas_column(column: Any, name: str) -> pl.Series:
-    """A pandas column by the kind of its values; absent ones are null, however pandas spells them."""
+    """A pandas column by its declared kind; absent values are null, however pandas spells them."""
     kind = getattr(column.dtype, "kind", "O")
     if kind == "M":
         zone = getattr(column.dtype, "tz", None)
@@ -104,20 +104,9 @@ def _pandas_column(column: Any, name: str) -> pl.Series:
     ):  # numpy's own; those of pandas can be absent, and are capitalised
         return pl.Series(name, column.to_numpy())
     absent = column.isna().to_numpy(dtype=bool)
-    values = [None if gone else value for value, gone in zip(column.astype(object), absent, strict=True)]
-    return _series(name, values)
-
-
-def _series(name: str, values: list[Any]) -> pl.Series:
-    """Python values as a column: of numbers where all are, else of text."""
-    present = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in present):
-        return pl.Series(name, values, dtype=pl.Boolean)
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in present):
-        return pl.Series(name, values, dtype=pl.Int64)
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in present):
-        return pl.Series(name, [None if value is None else float(value) for value in values], dtype=pl.Float64)
-    return pl.Series(name, [None if value is None else write_label(value) for value in values], dtype=pl.String)
+    # Each as text, by itself: a kind for the whole column would depend on every row.
+    values = [None if gone else write_label(value) for value, gone in zip(column.astype(object), absent, strict=True)]
+    return pl.Series(name, values, dtype=pl.String)
 
 
 def _select(frame: pl.DataFrame, columns: tuple[str, ...], names: list[str]) -> pl.DataFrame:

@@ -39,10 +39,10 @@ def power(data: SubjectData, silos: int, alpha: float, coins: Coins) -> Labels:
     """
     names = silo_names(silos)
     _check.positive("alpha", alpha)
-    people = data.subjects[data.roster.order[data.roster.starts]]
+    people = data.subjects[data.index.order[data.index.starts]]
     orders = coins.of(Purpose.PARTITION, "power", "orders").orders(people, silos)
     drawn = coins.of(Purpose.PARTITION, "power", "slots").uniforms(data.subjects, data.ranks)
-    chosen: NDArray[np.int64] = orders[data.roster.subjects, _slots(drawn ** (1 / alpha), silos)]
+    chosen: NDArray[np.int64] = orders[data.index.subjects, _slots(drawn ** (1 / alpha), silos)]
     return names[chosen]
 
 

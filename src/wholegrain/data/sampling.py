@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.draws import Draws, as_draws
-from wholegrain.data.subjects import Roster, rank_within
+from wholegrain.data.subjects import SubjectIndex, rank_within
 
 Source = Draws | np.random.Generator
 
@@ -55,15 +55,15 @@ class PoissonItems:
         if self.most_per_subject is not None:
             _check.count("group_cap", self.most_per_subject)
 
-    def draw(self, roster: Roster, draws: Source) -> Batch:
+    def draw(self, index: SubjectIndex, draws: Source) -> Batch:
         """A batch; it may be empty.
 
         Guarantee: which items of one subject are drawn depends on no other subject.
         """
-        items = as_draws(draws).subset(roster.items, self.rate, shuffled=True)
+        items = as_draws(draws).subset(index.items, self.rate, shuffled=True)
         if self.most_per_subject is not None:
-            items = items[rank_within(roster.subjects[items]) < self.most_per_subject]
-        return _batch(items, roster)
+            items = items[rank_within(index.subjects[items]) < self.most_per_subject]
+        return _batch(items, index)
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,17 @@ class PoissonSubjects:
         if self.items is not None:
             _check.count("items_per_step", self.items)
 
-    def draw(self, roster: Roster, draws: Source) -> Batch:
+    def draw(self, index: SubjectIndex, draws: Source) -> Batch:
         """A batch; it may be empty.
 
         Guarantee: whether a subject is drawn, and with which items, depends on no other subject.
         """
         draws = as_draws(draws)
-        items = _select_items(draws.subset(len(roster.counts), self.rate, shuffled=False), roster)
+        items = _select_items(draws.subset(len(index.counts), self.rate, shuffled=False), index)
         if self.items is not None and len(items):
             items = draws.shuffle(items)
-            items = items[rank_within(roster.subjects[items]) < self.items]
-        return _batch(items, roster)
+            items = items[rank_within(index.subjects[items]) < self.items]
+        return _batch(items, index)
 
 
 @dataclass(frozen=True)
@@ -103,26 +103,26 @@ class FixedItems:
     def __post_init__(self) -> None:
         _check.count("batch_size", self.size)
 
-    def draw(self, roster: Roster, draws: Source) -> Batch:
+    def draw(self, index: SubjectIndex, draws: Source) -> Batch:
         """A batch of `size` items, or of all where there are fewer: who is missing must not show by a failure."""
-        return _batch(as_draws(draws).choose(roster.items, min(self.size, roster.items)), roster)
+        return _batch(as_draws(draws).choose(index.items, min(self.size, index.items)), index)
 
 
 Sampling = PoissonItems | PoissonSubjects | FixedItems
 
 
-def _select_items(chosen: NDArray[np.int64], roster: Roster) -> NDArray[np.int64]:
+def _select_items(chosen: NDArray[np.int64], index: SubjectIndex) -> NDArray[np.int64]:
     """All items of the chosen subjects."""
-    counts = roster.counts[chosen]
+    counts = index.counts[chosen]
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    positions: NDArray[np.int64] = np.repeat(roster.starts[chosen], counts) + within
-    return roster.order[positions]
+    positions: NDArray[np.int64] = np.repeat(index.starts[chosen], counts) + within
+    return index.order[positions]
 
 
-def _batch(items: NDArray[np.int64], roster: Roster) -> Batch:
+def _batch(items: NDArray[np.int64], index: SubjectIndex) -> Batch:
     # By size of the group, then subject, then item: the same set of items always sums in the same order, and groups of
     # one size lie side by side, which is how gradients of subjects are fastest.
     items = np.sort(items)
-    _, numbers, counts = np.unique(roster.subjects[items], return_inverse=True, return_counts=True)
+    _, numbers, counts = np.unique(index.subjects[items], return_inverse=True, return_counts=True)
     order = np.argsort(counts[numbers] * len(counts) + numbers, kind="stable")
     return Batch(items[order], np.repeat(np.arange(len(counts)), np.sort(counts)))

@@ -204,6 +204,7 @@ class TableLayout:
 
     `silos` are the only ones whose rows are taken, where it names any. `missing_values` are what the table writes where
     it knows nothing ("?"). `recode` says, by column, which values stand for others: {"readmitted": {"<30": "yes"}}.
+    `span` is the column that says in how many silos a row's subject is.
     """
 
     subject: str
@@ -213,6 +214,7 @@ class TableLayout:
     silos: tuple[str, ...] = ()
     missing_values: tuple[str, ...] = ()
     recode: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    span: str | None = None
 
     def __post_init__(self) -> None:
         known = {self.subject, self.target.column, *self.features} | ({self.silo} if self.silo else set())
@@ -222,9 +224,11 @@ class TableLayout:
             raise SpecError("The table names the silos to take and no column `silo` that says who holds a row.")
         if not self.features:
             raise SpecError("The table declares no features; name at least one with its bounds.")
-        columns = [self.subject, *self.target.names] + ([self.silo] if self.silo else [])
+        columns = [self.subject, *self.target.names, *(name for name in (self.silo, self.span) if name)]
         if len(set(columns)) < len(columns):
-            raise SpecError("Subject, silo and target are three different columns of a table.")
+            raise SpecError("Subject, silo, span and target are different columns of a table.")
+        if self.span in self.features:
+            raise SpecError(f"'{self.span}' cannot be a feature and the span.")
         for name in self.features:
             if name in (self.subject, *self.target.names):
                 raise SpecError(f"'{name}' cannot be a feature and the subject or target.")
@@ -232,7 +236,8 @@ class TableLayout:
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read."""
-        return (self.subject, *([self.silo] if self.silo else []), *self.target.names, *self.features)
+        given = [name for name in (self.silo, self.span) if name]
+        return (self.subject, *given, *self.target.names, *self.features)
 
     @property
     def names(self) -> frozenset[str]:

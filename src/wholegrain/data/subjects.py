@@ -52,19 +52,19 @@ class SubjectData:
         return len(self.targets)
 
     @cached_property
-    def roster(self) -> "Roster":
+    def index(self) -> "SubjectIndex":
         """The items of each subject, indexed once."""
-        return Roster.of(self.subjects)
+        return SubjectIndex.of(self.subjects)
 
     @property
     def subject_count(self) -> int:
         """Number of distinct subjects. Private, as the number of items is."""
-        return len(self.roster.counts)
+        return len(self.index.counts)
 
     @property
     def largest_subject(self) -> int:
         """Most items that any one subject has. Private: a policy may use only the declared bound."""
-        return int(self.roster.counts.max(initial=0))
+        return int(self.index.counts.max(initial=0))
 
     def take(self, index: NDArray[np.int64]) -> "SubjectData":
         """The items at these positions."""
@@ -87,7 +87,7 @@ class SubjectData:
 
 
 @dataclass(frozen=True, eq=False)
-class Roster:
+class SubjectIndex:
     """Which items belong to which subject: `order[starts[a] : starts[a] + counts[a]]` are those of the a-th subject."""
 
     subjects: NDArray[np.int64]  # [item] subject's number, from 0
@@ -96,11 +96,11 @@ class Roster:
     counts: NDArray[np.int64]  # [subject]
 
     @staticmethod
-    def of(subjects: NDArray[np.int64]) -> "Roster":
+    def of(subjects: NDArray[np.int64]) -> "SubjectIndex":
         """Index these subject codes."""
         _, numbers, counts = np.unique(subjects, return_inverse=True, return_counts=True)
         order = np.argsort(numbers, kind="stable")
-        return Roster(numbers, order, np.cumsum(counts) - counts, counts)
+        return SubjectIndex(numbers, order, np.cumsum(counts) - counts, counts)
 
     @property
     def items(self) -> int:

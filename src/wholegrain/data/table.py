@@ -23,6 +23,8 @@ from wholegrain.errors import DataError
 NOBODY = ("nan", "null", "none", "na", "n/a", "<na>")
 # Where rows were left out, the numbers that the others have in the file stand in a column of this name.
 ROW = "\0row"
+LARGEST_SPAN = 10**6
+"""Larger spans count as this: more silos than there can be."""
 
 
 class RowError(DataError):
@@ -145,9 +147,7 @@ def take_silos(frame: pl.DataFrame, layout: TableLayout) -> pl.DataFrame:
 
 
 def _encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
-    ids = as_text(_known(frame, layout.subject, layout))
-    ids = ids.set(ids.str.to_lowercase().is_in(NOBODY).fill_null(False), None)
-    _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
+    ids = subject_ids(frame, layout)
     labels = None
     if layout.silo is not None:
         silos = as_text(_known(frame, layout.silo, layout))
@@ -155,7 +155,27 @@ def _encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
         labels = silos.to_numpy().astype(np.str_)
     targets = encode_target(layout.target, [_known(frame, column, layout) for column in layout.target.names])
     data = SubjectData(encode_features(frame, layout), targets, subject_codes(ids.to_list()))
-    return Dataset(name=name, data=data, silos=labels, task=layout.target.task, layout=layout)
+    spans = None if layout.span is None else _spans(_known(frame, layout.span, layout))
+    return Dataset(name=name, data=data, silos=labels, task=layout.target.task, layout=layout, spans=spans)
+
+
+def subject_ids(frame: pl.DataFrame, layout: TableLayout) -> pl.Series:
+    """Whose each row is, as text; a row that is nobody's is refused."""
+    ids = as_text(_known(frame, layout.subject, layout))
+    ids = ids.set(ids.str.to_lowercase().is_in(NOBODY).fill_null(False), None)
+    _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
+    return ids
+
+
+def _spans(column: pl.Series) -> NDArray[np.int64]:
+    """Whole numbers from 1 on."""
+    values = _numbers(column)
+    _refuse_missing(values, "say in how many silos the row's subject is, or leave out `span`")
+    wrong = (values < 1) | (values != values.round())
+    if wrong.any():
+        row = int(wrong.arg_max() or 0)
+        raise RowError(f"Column '{column.name}' holds {values[row]:g} in row {{row}}; a span is 1, 2, 3 or more.", row)
+    return values.clip(1, LARGEST_SPAN).cast(pl.Int64).to_numpy()
 
 
 def as_text(column: pl.Series) -> pl.Series:

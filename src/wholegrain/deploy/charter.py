@@ -30,6 +30,10 @@ class LimitSpec(Section):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     unit: Literal["subject", "item", "silo"] = "subject"
     items_per_subject: Count
+    span: Count | None = None
+    """Under secure sums: the most silos that hold one of this silo's subjects; without it, all of them may."""
+    most_colluding: Annotated[int, Field(ge=0)] = 1
+    """Under secure sums: so many other silos, at least, may work with the server without harm to this one's people."""
     surplus: Literal["drop", "refuse"] = "drop"
     smallest_noise: Positive
     largest_clip: Positive
@@ -39,18 +43,24 @@ class LimitSpec(Section):
 
 
 class AllowSpec(Section):
-    """What the server may ask for: policies and models by name, and scores that may leave the silo."""
+    """What the server may ask for: policies and models by name, and scores that may leave the silo.
+
+    `trust` says what may be seen: this silo's releases (`local`), or sums over silos alone (`secure_sum`). Scores that
+    are named leave as they are, and nothing pays for them. With "private" they have noise, and are paid for as every
+    release is; no other score leaves the silo then.
+    """
 
     policies: tuple[str, ...] = ("subject_dp",)
+    trust: Annotated[tuple[Literal["local", "secure_sum"], ...], Field(min_length=1)] = ("local",)
     models: tuple[ModelSpec, ...]
-    scores: tuple[Literal["accuracy", "loss", "mae"], ...] = ()
+    scores: tuple[Literal["accuracy", "loss", "mae"], ...] | Literal["private"] = ()
 
 
 class LinkSpec(Section):
     """How the silo reaches the server: paths are taken from the charter's folder.
 
     `peers` are public keys of other silos by name, as their operators gave them: what those silos say of their ledgers
-    is held to these keys, and not to those that the server names.
+    is held to these keys, and not to those that the server names. A secure sum is over this silo and all of its peers.
     """
 
     address: str

@@ -22,10 +22,13 @@ from wholegrain.deploy.certificates import load_private_key, load_public_key, pu
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.peer_heads import SUFFIX, PeerHeads
 from wholegrain.deploy.public_reasons import FAILED, public_reason
+from wholegrain.deploy.score_service import release_score
 from wholegrain.deploy.silo_monitor import PEER_ALARM, REFUSED, SiloMonitor
 from wholegrain.deploy.silo_service import SiloService, public_facts, spent_by_silo
-from wholegrain.engines import wire
+from wholegrain.deploy.sum_service import answer_sum
+from wholegrain.engines import sum_wire, wire
 from wholegrain.engines.ledger_heads import put_head, read_heads, state_head
+from wholegrain.engines.secure_sum_engine import MaskRequest
 from wholegrain.engines.signatures import sign_answer
 from wholegrain.errors import LedgerError, RefusalError, SpecError, WholegrainError
 from wholegrain.privacy.accountants import accountant
@@ -33,6 +36,9 @@ from wholegrain.runs.accounts import release_ledger
 from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.silo")
+
+MOST_SAID = 1000
+"""Characters of a server's own words that go on record: a message may be megabytes, and a disk is not."""
 
 
 @contextmanager
@@ -75,19 +81,39 @@ def answer(message: Message, host: SiloService) -> Message:
 
 
 def _content(message: Message, host: SiloService) -> RecordDict:
-    kind = message.metadata.message_type.partition(".")[0]
+    kind, _, action = message.metadata.message_type.partition(".")
     if kind == "query":
         return wire.packed_answer(public_facts(host))
     _compare_heads(message, host)
+    if kind == "train" and action in sum_wire.KINDS.values():
+        return _answer_sum(message, host, action)
     task = wire.read_task(message)
     vector = wire.read_vector(message)
     if not host.asked.add(wire.read_nonce(message)):
         raise RefusalError("message", "this very message was answered before")
     if kind == "train":
         return wire.packed_answer({"silo": host.charter.silo}, host.answer(task, vector))
+    if kind == "evaluate" and task.scores is not None:
+        return wire.packed_answer({"silo": host.charter.silo}, release_score(host, task, vector))
     if kind == "evaluate":
         return wire.packed_answer({"silo": host.charter.silo, "scores": dict(host.scores(task, vector))})
     raise RefusalError("message", f"a message of the type '{kind}' is not known")
+
+
+def _answer_sum(message: Message, host: SiloService, action: str) -> RecordDict:
+    """The answer to a message of a secure sum."""
+    asked = wire.read_sum_task(message)
+    vector = wire.read_vector(message) if wire.has_vector(message) else None
+    request = sum_wire.read_request(action, asked.task.round, asked.request, vector)
+    if not host.asked.add(wire.read_nonce(message)):
+        raise RefusalError("message", "this very message was answered before")
+    reply = answer_sum(host, asked.task, request)
+    bits = request.bits if isinstance(request, MaskRequest) else 64
+    text, content = sum_wire.write_reply(reply, bits)
+    answer = wire.packed_answer({"silo": host.charter.silo, "reply": text})
+    if content:
+        answer[wire.PARAMETERS] = wire.packed_masked(content)
+    return answer
 
 
 def _compare_heads(message: Message, host: SiloService) -> None:
@@ -142,16 +168,16 @@ def _note(host: SiloService, message: Message, why: str) -> None:
     assert charter.ledger.path is not None
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "message": message.metadata.message_type,
+        "message": message.metadata.message_type[:MOST_SAID],
         "run": message.metadata.run_id,
-        "round": message.metadata.group_id,
-        "refused": why,
+        "round": message.metadata.group_id[:MOST_SAID],
+        "refused": why[:MOST_SAID],
     }
     host.note(REFUSED, {name: value for name, value in line.items() if name != "at"})
     path = Path(charter.ledger.path).with_name("refusals.jsonl")
     try:
         handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with open(handle, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json.dumps(line) + "\n")
     except OSError as error:
         log.warning("'%s' cannot be written: %s", path, error.strerror)

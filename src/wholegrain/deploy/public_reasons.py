@@ -13,15 +13,18 @@ SENTENCES = {
     "allow.models": "the charter does not agree to this model, its options, its loss or its start",
     "allow.policies": "the charter does not agree to this policy",
     "allow.scores": "no score may leave this silo",
-    "allow.trust": "this silo takes part in no secure sum",
+    "allow.trust": "the charter does not agree to release anything under this trust",
     "ledger": "the silo's ledger is not the one that it has signed for",
     "limit": "the silo's ledger holds this budget with other limits",
     "limit.epsilon": "the silo's budget does not allow this release",
     "limit.largest_clip": "the clip norm is larger than the charter allows",
+    "limit.most_colluding": "the sum holds against fewer colluding silos than the charter asks for",
     "limit.most_steps": "a round has more steps than the charter allows",
     "limit.smallest_noise": "the noise multiplier is smaller than the charter allows",
+    "link.peers": "the silos of the sum are not those whose keys the charter has",
     "message": "the message is not of the agreed form, or was answered before",
     "parameters": "the parameters do not fit the model, or are not all finite",
+    "secure_sum": "the message does not belong to this silo's session of secure sums, or the round was answered before",
 }
 OTHERWISE = "the charter forbids it"
 

@@ -13,11 +13,14 @@ import ipaddress
 import json
 import os
 import re
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from wholegrain import _check
-from wholegrain._files import open_private, private_folder
+from wholegrain._files import open_private, private_folder, write_whole
 from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import Authority, private_text, silo_key
 from wholegrain.errors import RunError, SpecError
@@ -60,15 +63,23 @@ class FederationDraft:
 class Invitation:
     """What an operator needs to join: where the server is, and the authority that vouches for it. All of it is public.
 
-    It must come over a channel that is trusted: whoever changes it can pass for the server.
+    It must come over a channel that is trusted: whoever changes it can pass for the server. `peers` are the public keys
+    of silos that the federation begins with; `federation add-peer` takes later ones.
     """
 
     address: str
     authority: str
+    peers: Mapping[str, str] = field(default_factory=dict)
 
     def as_toml(self) -> str:
         """The file's text."""
-        return f'address = {json.dumps(self.address)}\nauthority = """\n{self.authority}"""\n'
+        head = f'address = {json.dumps(self.address)}\nauthority = """\n{self.authority}"""\n'
+        return f"{head}\n[peers]\n{peer_lines(self.peers)}"
+
+
+def peer_lines(peers: Mapping[str, str]) -> str:
+    """Public keys by silo, as lines of a section in TOML."""
+    return "".join(f"{name} = {json.dumps(key)}\n" for name, key in peers.items())
 
 
 def read_invitation(path: Path) -> Invitation:
@@ -77,7 +88,10 @@ def read_invitation(path: Path) -> Invitation:
     address, authority = tree.get("address"), tree.get("authority")
     if not isinstance(address, str) or not isinstance(authority, str) or "BEGIN CERTIFICATE" not in authority:
         raise SpecError(f"'{path}' is no invitation: `wholegrain federation init` writes one.")
-    return Invitation(address, authority)
+    peers = tree.get("peers", {})
+    if not isinstance(peers, dict) or not all(isinstance(key, str) for key in peers.values()):
+        raise SpecError(f"The peers of the invitation '{path}' are not keys by silo.")
+    return Invitation(address, authority, {require_name(name): key for name, key in peers.items()})
 
 
 def require_name(silo: str) -> str:
@@ -97,8 +111,13 @@ def write_federation(founding: FederationDraft, folder: Path) -> dict[str, Admis
     try:
         write_file(folder / "authority" / "ca.crt", authority.pem)
         write_file(folder / "authority" / "ca.key", authority.private, secret=True)
-        write_file(folder / "invitation.toml", invitation.as_toml().encode())
         requests = {silo: write_silo(invitation, silo, folder / silo, {}) for silo in founding.silos}
+        for silo in founding.silos:
+            for peer, request in requests.items():
+                if peer != silo:
+                    add_peer(folder / silo, request)
+        invitation = replace(invitation, peers={silo: made.key for silo, made in requests.items()})
+        write_file(folder / "invitation.toml", invitation.as_toml().encode())
         roster = Roster({silo: {"key": made.key, **dict.fromkeys(SIZES, BLANK)} for silo, made in requests.items()})
         _write_server(founding, authority, roster, folder / "server")
     except OSError as error:
@@ -121,9 +140,41 @@ def write_silo(invitation: Invitation, silo: str, folder: Path, sizes: dict[str,
     request = AdmissionRequest.make(silo, key, sizes)
     write_file(folder / "ca.crt", invitation.authority.encode())
     write_file(folder / "key", private_text(key), secret=True)
-    write_file(folder / "silo.toml", _charter(invitation.address, silo, sizes).encode())
+    peers = {peer: line for peer, line in invitation.peers.items() if peer != silo}
+    write_file(folder / "silo.toml", (_charter(invitation.address, silo, sizes) + peer_lines(peers)).encode())
     write_file(folder / f"{silo}.request", request.as_json().encode())
     return request
+
+
+def add_peer(folder: Path, request: AdmissionRequest) -> None:
+    """Put another silo's key into a silo's charter, at its end, where the section [link.peers] stands."""
+    path, name = folder / "silo.toml", require_name(request.silo)
+    tree = read_tree(path, "charter")
+    peers = tree.get("link", {}).get("peers", {}) if isinstance(tree.get("link", {}), dict) else {}
+    if tree.get("silo") == name:
+        raise SpecError(f"The request is of the silo '{name}' itself.")
+    if peers.get(name) == request.key:
+        return
+    if name in peers:
+        raise SpecError(
+            f"The charter '{path}' has another key of '{name}'; if it was renewed, change that line by hand."
+        )
+    text = path.read_text(encoding="utf-8")
+    text += ("" if text.endswith("\n") else "\n") + peer_lines({name: request.key})
+    if _peers_in(text).get(name) != request.key:
+        raise SpecError(f"The charter '{path}' does not end with the section [link.peers]; add the key by hand.")
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise RunError(f"The charter '{path}' cannot be written: {error.strerror}.") from error
+
+
+def _peers_in(text: str) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(text)["link"]["peers"]
+    except (KeyError, TypeError, tomllib.TOMLDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_file(path: Path, content: bytes, *, secret: bool = False) -> None:
@@ -234,6 +285,7 @@ data = "{BLANK}"       # the data's name, which stays: all that is ever released
 
 [allow]
 policies = ["subject_dp"]
+trust = ["local"]        # or "secure_sum": then nobody sees less than a sum over this silo and its peers
 models = [{{ name = "logistic" }}]   # or from public parameters, by this silo's own copy of their file:
 # models = [{{ name = "upright_cnn", start = "backbone.safetensors", train = "head" }}]
 scores = []              # "accuracy", "loss": not private; by default none leaves the silo
@@ -242,6 +294,8 @@ scores = []              # "accuracy", "loss": not private; by default none leav
 address = "{address}"
 certificates = "ca.crt"
 key = "key"              # never leaves this machine
+
+[link.peers]             # public keys of the other silos; `wholegrain federation add-peer` adds one at the end
 """
 
 

@@ -12,8 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.serverapp import Grid
 
 from wholegrain.engines.flower import Flower
+from wholegrain.engines.flower_sums import FlowerSums
+from wholegrain.engines.secure_sum_engine import SecureSums
 from wholegrain.engines.wire import SiloTask, start_task
 from wholegrain.errors import RunError, SpecError
+from wholegrain.federation.messages import Engine
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.federation.server_optimiser import Server
@@ -26,6 +29,8 @@ from wholegrain.runs.observers import SiloAnswer
 from wholegrain.runs.planning import plan_federation, policy_settings
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard
+from wholegrain.runs.score_planning import held_share
+from wholegrain.runs.setting_origins import find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import FederationSpec
 from wholegrain.runs.trained_model import federation_model
@@ -45,7 +50,7 @@ def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None) -> Run
         raise RunError(f"The run in '{out}' was started with another spec; put it back, or choose another folder.")
     with folder.lock():
         start = folder.start(prepared) if resumed else None
-        run = _play(prepared, folder, start, _engine(prepared, folder.run, grid, keys))
+        run = _play(prepared, folder, start, _line(prepared, folder.run, grid, keys))
         folder.finish(run)
     return run
 
@@ -71,6 +76,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         clipped_sum=BookKeeping(learner.trained, loss),
         noise=noise_source(spec.privacy.noise, spec.seed),
         server=Server.of(spec.server),
+        origins=find_origins(spec, ()),
     )
 
 
@@ -84,24 +90,39 @@ def make_task(prepared: PreparedRun, policy: Policy, run: str) -> SiloTask:
         round=0,
         steps=spec.rounds.steps,
         policy=spec.policy.name,
-        settings=policy_settings(spec),
+        settings=policy_settings(spec, len(prepared.plan.rows)),
         noise_multiplier=policy.noise.multiplier,
         learning_rate=spec.rounds.learning_rate,
         model=spec.model.name,
         options=spec.model.options,
         start=start_task(prepared.public),
         loss=spec.model.loss or prepared.task.loss,
+        scores=None if prepared.plan.scores is None else prepared.plan.scores.form,
     )
 
 
-def _engine(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None) -> Flower:
+def _line(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None) -> Flower:
+    """The line to the silos, with what each of them is asked."""
     tasks = {facts.name: make_task(prepared, policy, run) for policy, facts in prepared.plan.rows}
     federation = _federation(prepared.spec)
-    expected = {silo.name: _expected_facts(federation, silo) for silo in federation.silos}
+    scored = None if prepared.plan.scores is None else held_share(prepared.spec)
+    expected = {silo.name: _expected_facts(federation, silo, scored) for silo in federation.silos}
+    if prepared.spec.policy.by_span:
+        expected = {name: {**facts, "knows_spans": True} for name, facts in expected.items()}
     return Flower(grid, tasks, federation.patience, expected, keys)
 
 
-def _expected_facts(federation: FederationSpec, silo: SiloFacts) -> dict[str, int | str | None]:
+def _engine(prepared: PreparedRun, line: Flower) -> Engine:
+    """What plays the rounds over the line: each silo's release, or only sums."""
+    trust = prepared.plan.trust
+    if trust is None:
+        return line
+    return SecureSums(FlowerSums(line), prepared.plan, trust, prepared.spec.rounds.learning_rate)
+
+
+def _expected_facts(
+    federation: FederationSpec, silo: SiloFacts, scored: float | None
+) -> dict[str, int | float | str | None]:
     """What a silo must say of itself, for the plan to be about it."""
     return {
         "items": silo.items,
@@ -109,21 +130,23 @@ def _expected_facts(federation: FederationSpec, silo: SiloFacts) -> dict[str, in
         "items_per_subject": silo.items_per_subject,
         "features": math.prod(federation.shape),
         **federation.task.stated(),
+        **({} if scored is None else {"held_out": scored}),
     }
 
 
-def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, engine: Flower) -> RunResult:
+def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, line: Flower) -> RunResult:
     def record(done: RoundRecord, state: State) -> None:
         folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
 
-    missing = set(engine.tasks) - engine.wait_for(set(engine.tasks), engine.patience)
-    if engine.misfits:
-        silo, why = next(iter(engine.misfits.items()))
+    missing = set(line.tasks) - line.wait_for(set(line.tasks), line.patience)
+    if line.misfits:
+        silo, why = next(iter(line.misfits.items()))
         raise RunError(f"Silo '{silo}' is not what the spec says: {why}. Nothing was asked of any silo; mend the spec.")
     for silo in sorted(missing):
         log.warning("silo '%s' is not connected", silo)
     with open_guard(prepared, folder.run, folder.path, create=False) as guard:
-        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell)
+        engine = _engine(prepared, line)
+        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell, score_engine=line)
 
 
 def _tell(event: SiloAnswer | RoundRecord) -> None:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from wholegrain.deploy.activity_log import ActivityLog
+from wholegrain.errors import RunError
 
 log = logging.getLogger("wholegrain.silo")
 
@@ -85,7 +86,7 @@ class SiloMonitor:
         return "".join(lines)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _HealthHandler(BaseHTTPRequestHandler):
     """Two pages: whether the silo is up, and its figures. A request under another host's name is refused."""
 
     def __init__(self, monitor: SiloMonitor, *arguments: Any) -> None:
@@ -114,7 +115,12 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serve_figures(monitor: SiloMonitor, port: int) -> Iterator[int]:
     """Serve the figures on loopback meanwhile; the port, of which 0 takes any that is free."""
-    server = ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, monitor))
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), partial(_HealthHandler, monitor))
+    except OSError as error:
+        raise RunError(
+            f"The silo's figures cannot be served on {LOOPBACK}:{port} ({error.strerror}): choose another port."
+        ) from error
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

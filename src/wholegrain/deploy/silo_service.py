@@ -21,6 +21,8 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.model_agreement import AgreedModel, agree, find_model
 from wholegrain.deploy.peer_heads import PeerHeads
+from wholegrain.deploy.span_link import link_spans
+from wholegrain.deploy.sum_session import SumSlot
 from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import BudgetError, RefusalError, WholegrainError
 from wholegrain.federation.rounds import digest
@@ -28,16 +30,17 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
 from wholegrain.policies.policy_catalog import CATALOG, make_row
+from wholegrain.policies.score_plan import score_exposures
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
-from wholegrain.privacy.pricing import Price
+from wholegrain.privacy.pricing import Price, Terms
 from wholegrain.privacy.statement import account_price, data_price
 from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
 from wholegrain.runs.evaluation import Scorer
-from wholegrain.runs.runner import require_fit
+from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo, Trainer
 
@@ -76,11 +79,15 @@ class SiloService:
     accountant: Accountant
     fresh_noise: Callable[[], NoiseSource]
     """A source for every task: secure noise then has an identity for every release, and each of them is paid for."""
+    link: str = ""
+    """What tells the spans that this silo knows from others; empty where it knows none."""
     key: EllipticCurvePrivateKey | None = None
     """Signs what the silo says."""
     peers: PeerHeads | None = None
     """What other silos said of their ledgers."""
     asked: RecentNonces = field(default_factory=RecentNonces)
+    sums: SumSlot = field(default_factory=SumSlot)
+    """The session of secure sums that this silo takes part in, if it does."""
     note: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None
     """Told of every grant, release and refusal."""
 
@@ -95,11 +102,14 @@ class SiloService:
         dataset = load_dataset(spec)
         dataset.require_targets()
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
+        dataset, link = link_spans(charter, dataset)
         account = charter.ledger.data or dataset.name
         parts = split_dataset(dataset, spec, make_coins(spec, f"{account} in the silo {charter.silo}"))
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
         agreed = agree(charter, dataset, silo, held_out)
-        return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise)
+        for each in agreed:
+            require_tokens(each.learner.model, dataset)
+        return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise, link=link)
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
         """The update that the task asks for, or a refusal.
@@ -107,12 +117,15 @@ class SiloService:
         Guarantee: what is returned is paid for in the ledger, within the charter's ε and δ, before any item is read.
         Only the very same numbers are given twice for one price: the same task with the same seeded noise.
         """
+        if task.settings.trust is not None or "local" not in self.charter.allow.trust:
+            # Else a server could have a silo's own release priced as if the noise of other silos were in it.
+            raise RefusalError("allow.trust", "what only this silo's noise protects is not released on these terms")
         agreed = find_model(self.agreed, task)
-        policy = self._policy_for(task)
-        self._require_parameters(vector, agreed)
-        self._require_fit(agreed, policy)
+        policy = self.policy_for(task)
+        self.require_parameters(vector, agreed)
+        self.require_fit(agreed, policy)
         noise = self.fresh_noise()
-        guard = self._guard(task, policy, noise)
+        guard = self.open_guard(task, self.terms_for(task, policy), noise)
         try:
             reservation = guard.reserve(task.round, {self.charter.silo: task.steps}, digest(vector))
         except BudgetError as error:
@@ -127,11 +140,11 @@ class SiloService:
 
     def scores(self, task: SiloTask, vector: Tensor) -> Mapping[str, float]:
         """Scores on subjects that are never trained on, as far as the charter lets them out. They are not private."""
-        allowed = self.charter.allow.scores
+        allowed = self.charter.allow.scores if self.charter.allow.scores != "private" else ()
         agreed = find_model(self.agreed, task)
         if not allowed or agreed.scored is None:
             raise RefusalError("allow.scores", "no score may leave this silo")
-        self._require_parameters(vector, agreed)
+        self.require_parameters(vector, agreed)
         scorer = Scorer.of(agreed.predicts, agreed.loss, [name for name in allowed if name != "loss"])
         found = scorer.score(agreed.learner.trained, vector, agreed.scored)
         return {name: found.loss if name == "loss" else found.metrics[name] for name in allowed}
@@ -147,16 +160,15 @@ class SiloService:
             )
         return budget
 
-    def _policy_for(self, task: SiloTask) -> Policy:
-        """The row that the task asks for, over this silo's own facts."""
+    def policy_for(self, task: SiloTask) -> Policy:
+        """The row that the task asks for, over this silo's own facts; its noise is what this silo adds."""
         limit = self.charter.limit
         if task.policy not in self.charter.allow.policies:
             raise RefusalError("allow.policies", f"the policy '{task.policy}' is not agreed to")
-        if task.settings.trust is not None:
-            # Else a server could have a silo's own release priced as if the noise of other silos were in it.
-            raise RefusalError("allow.trust", "this silo answers for itself alone; it takes part in no secure sum")
-        if task.noise_multiplier < limit.smallest_noise:
-            raise RefusalError("limit.smallest_noise", f"a noise multiplier of {task.noise_multiplier:g} is too small")
+        trust = task.settings.trust
+        seen = task.noise_multiplier if trust is None else trust.sum_noise(task.noise_multiplier)
+        if seen < limit.smallest_noise:
+            raise RefusalError("limit.smallest_noise", f"a noise multiplier of {seen:g} is too small")
         if task.settings.clip_norm > limit.largest_clip:
             raise RefusalError("limit.largest_clip", f"a clip norm of {task.settings.clip_norm:g} is too large")
         if task.steps > limit.most_steps:
@@ -169,7 +181,8 @@ class SiloService:
             raise RefusalError("allow.policies", f"the policy '{task.policy}' adds no noise")
         return row.with_noise(task.noise_multiplier)
 
-    def _require_parameters(self, vector: Tensor, agreed: AgreedModel) -> None:
+    def require_parameters(self, vector: Tensor, agreed: AgreedModel) -> None:
+        """Refuse parameters that are not those of the model, or not all finite."""
         size, features = Layout.of(agreed.learner.model).size, self.dataset.features
         if tuple(vector.shape) != (size,):
             raise RefusalError(
@@ -180,29 +193,37 @@ class SiloService:
         if not bool(torch.isfinite(vector).all()):
             raise RefusalError("parameters", "the parameters are not all finite")
 
-    def _require_fit(self, agreed: AgreedModel, policy: Policy) -> None:
+    def require_fit(self, agreed: AgreedModel, policy: Policy) -> None:
+        """Refuse a model whose gradients cannot be clipped as the policy says."""
         learner = agreed.learner
         try:
             require_fit(learner.model, agreed.gradients, policy.clip, self.dataset, learner.frozen)
         except WholegrainError as error:
             raise RefusalError("allow.models", str(error)) from error
 
-    def _guard(self, task: SiloTask, policy: Policy, noise: NoiseSource) -> Guard:
-        """The guard of a run as this silo sees it.
+    def terms_for(self, task: SiloTask, policy: Policy) -> Terms:
+        """On what terms the task's run is priced here: training, and beside it the scores that it asks for."""
+        trained = terms([(policy, self.silo.facts)], span=1)
+        if task.scores is None:
+            return trained
+        return replace(trained, scores=score_exposures(task.scores, [self.charter.silo], span=1))
+
+    def open_guard(self, task: SiloTask, priced: Terms, noise: NoiseSource) -> Guard:
+        """The guard of a run as this silo sees it, priced on these terms.
 
         All that an update depends on but round, parameters and noise is in the run's name: whatever is asked otherwise
         under the same name is another run, and pays for itself.
         """
         budget = self.require_budget()
         account = budget.account
-        agreed = TermsRecord.of(terms([(policy, self.silo.facts)], span=1))
+        agreed = TermsRecord.of(priced)
         asked_for = "\n".join(each.model_dump_json(exclude={"round"}) for each in (account, agreed, task))
         name = f"{task.run}/{hashlib.sha256(asked_for.encode()).hexdigest()[:16]}"
         opening = RunOpened(
             run=name, account=account, spec=task.spec, policy=task.policy, noise=noise.name, terms=agreed
         )
         asked = {self.charter.silo: task.steps}
-        stream = noise.identity if noise.repeats else None
+        stream = noise.identity if noise.repeats and task.settings.trust is None else None
         try:
             return Guard.open(self.ledger, opening, budget, asked, stream, self.accountant)
         except BudgetError as error:
@@ -220,7 +241,9 @@ def public_facts(host: SiloService) -> dict[str, Any]:
         "items": facts.items,
         "subjects": facts.subjects,
         "items_per_subject": facts.items_per_subject,
+        "knows_spans": facts.knows_spans,
         "features": host.dataset.features,
+        **({"held_out": host.charter.held_out} if host.charter.allow.scores == "private" else {}),
         **host.dataset.task.stated(),
         "models": [each.task.model_dump(mode="json") for each in host.agreed],
     }

@@ -7,7 +7,7 @@ key that the roster has for a silo's name is not that silo's: neither its introd
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,7 +18,7 @@ from wholegrain.engines import wire
 from wholegrain.engines.ledger_heads import SentHead, put_heads, read_head
 from wholegrain.engines.signatures import is_signed
 from wholegrain.errors import RefusalError
-from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+from wholegrain.federation.messages import RoundTask, ScoreTask, SiloFault, SiloScore, SiloUpdate
 
 log = logging.getLogger("wholegrain.server")
 
@@ -38,6 +38,7 @@ LEFT = "it has left in the middle of the round"
 NOT_CONNECTED = "it is not connected"
 NOT_SENT = "the task could not be sent to it"
 SILENT = "it did not answer in time"
+UNREADABLE = "its answer cannot be read"
 FORGED = "its answer is not signed with the key that the roster has for its name"
 
 
@@ -61,7 +62,7 @@ class Flower:
     grid: Grid
     tasks: Mapping[str, wire.SiloTask]
     patience: float
-    expected: Mapping[str, Mapping[str, int | str | None]] = field(default_factory=dict)
+    expected: Mapping[str, Mapping[str, int | float | str | None]] = field(default_factory=dict)
     keys: Mapping[str, ec.EllipticCurvePublicKey] | None = None
     nodes: dict[int, str] = field(default_factory=dict)
     misfits: dict[str, str] = field(default_factory=dict)
@@ -73,18 +74,11 @@ class Flower:
 
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Send the task out, and hand the answers on in the order of the cohort."""
-        connected = self._connected(set(task.silos))
-        tried = {silo: self._send(silo, node, task) for silo, node in connected.items() if silo in task.silos}
-        sent = {silo: message for silo, message in tried.items() if message is not None}
-        found: dict[str, SiloUpdate | SiloFault] = {
-            silo: SiloFault(silo, NOT_SENT if silo in tried else self.misfits.get(silo, NOT_CONNECTED))
-            for silo in task.silos
-            if silo not in sent
-        }
+        found: dict[str, SiloUpdate | SiloFault] = {}
         waiting = iter(task.silos)
         due = next(waiting, None)
-        for silo, reply in self._replies(sent, self.patience, connected):
-            found[silo] = SiloFault(silo, LEFT) if reply is None else self._answer(silo, sent[silo], reply)
+        for silo, reply in self.ask(task.silos, lambda silo: self._content(silo, task), MessageType.TRAIN, task.round):
+            found[silo] = reply if isinstance(reply, SiloFault) else _update(silo, reply)
             while due is not None and due in found:
                 yield found.pop(due)
                 due = next(waiting, None)
@@ -92,14 +86,42 @@ class Flower:
             yield found.pop(due, SiloFault(due, SILENT))
             due = next(waiting, None)
 
+    def score(self, task: ScoreTask) -> Iterator[SiloScore | SiloFault]:
+        """Send parameters out, and hand on each silo's noisy score as it comes. No raw score ever leaves a silo."""
+        awaited = set(task.silos)
+
+        def content(silo: str) -> RecordDict:
+            return wire.packed_task(self.tasks[silo].model_copy(update={"round": task.round}), task.vector)
+
+        for silo, reply in self.ask(task.silos, content, MessageType.EVALUATE, task.round):
+            found = reply if isinstance(reply, SiloFault) else _update(silo, reply)
+            awaited.discard(silo)
+            yield found if isinstance(found, SiloFault) else SiloScore(silo, found.vector.double().numpy())
+        yield from (SiloFault(silo, SILENT) for silo in sorted(awaited))
+
+    def ask(
+        self, silos: Iterable[str], content: Callable[[str], RecordDict], kind: str, round: int
+    ) -> Iterator[tuple[str, Message | SiloFault]]:
+        """Send a message to each silo, and hand on what each answers in its own name, as it comes."""
+        silos = list(silos)
+        connected = self.connected(set(silos))
+        asked = [silo for silo in silos if silo in connected]
+        tried = {silo: self._push(connected[silo], kind, self._with_heads(content(silo)), str(round)) for silo in asked}
+        sent = {silo: message for silo, message in tried.items() if message is not None}
+        for silo in silos:
+            if silo not in sent:
+                yield silo, SiloFault(silo, NOT_SENT if silo in tried else self.misfits.get(silo, NOT_CONNECTED))
+        for silo, reply in self._replies(sent, self.patience, connected):
+            yield silo, SiloFault(silo, LEFT) if reply is None else self._own_answer(silo, sent[silo], reply)
+
     def wait_for(self, silos: set[str], patience: float) -> set[str]:
         """The silos that are connected, once all of these are or the patience is at its end."""
         end = time.monotonic() + patience
-        while not silos <= (found := set(self._connected(silos))) | set(self.misfits) and time.monotonic() < end:
+        while not silos <= (found := set(self.connected(silos))) | set(self.misfits) and time.monotonic() < end:
             time.sleep(PAUSE)
         return found
 
-    def _connected(self, wanted: set[str]) -> dict[str, int]:
+    def connected(self, wanted: set[str]) -> dict[str, int]:
         """Node by silo, for those that are connected now."""
         online = list(self.grid.get_node_ids())
         unknown = {f"node {node}": node for node in online if node not in self.nodes and node not in self.impostors}
@@ -138,7 +160,8 @@ class Flower:
             return True
         return silo in self.keys and is_signed(self.keys[silo], asked.digest, reply)
 
-    def _answer(self, silo: str, asked: _Question, reply: Message) -> SiloUpdate | SiloFault:
+    def _own_answer(self, silo: str, asked: _Question, reply: Message) -> Message | SiloFault:
+        """A silo's reply, where it is its own and no refusal."""
         if reply.has_error():
             return SiloFault(silo, f"it failed: {_said(reply.error.reason)}")
         if not self._is_from(silo, asked, reply):
@@ -147,17 +170,17 @@ class Flower:
         self._keep_head(silo, reply)
         try:
             facts = wire.read_answer(reply)
-            if "refused" in facts:
-                return SiloFault(silo, f"it refuses: {_said(facts['refused'])}")
-            return SiloUpdate(silo, wire.read_vector(reply))
         except RefusalError as error:
-            return SiloFault(silo, f"its answer cannot be read: {error}")
+            return SiloFault(silo, f"{UNREADABLE}: {error}")
+        return SiloFault(silo, f"it refuses: {_said(facts['refused'])}") if "refused" in facts else reply
 
-    def _send(self, silo: str, node: int, task: RoundTask) -> _Question | None:
+    def _content(self, silo: str, task: RoundTask) -> RecordDict:
         asked = self.tasks[silo].model_copy(update={"round": task.round, "steps": task.steps})
-        content = wire.packed_task(asked, task.vector)
+        return wire.packed_task(asked, task.vector)
+
+    def _with_heads(self, content: RecordDict) -> RecordDict:
         put_heads(content, {name: head for name, head in self.heads.items() if name in (self.keys or {})})
-        return self._push(node, MessageType.TRAIN, content, str(task.round))
+        return content
 
     def _keep_head(self, silo: str, reply: Message) -> None:
         key = (self.keys or {}).get(silo)
@@ -197,7 +220,14 @@ class Flower:
                 time.sleep(PAUSE)
 
 
-def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | str | None]) -> str:
+def _update(silo: str, reply: Message) -> SiloUpdate | SiloFault:
+    try:
+        return SiloUpdate(silo, wire.read_vector(reply))
+    except RefusalError as error:
+        return SiloFault(silo, f"{UNREADABLE}: {error}")
+
+
+def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | float | str | None]) -> str:
     """In what a silo is not as expected; empty where it is."""
     for name, value in expected.items():
         if name in facts and facts[name] != value:

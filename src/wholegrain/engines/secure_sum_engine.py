@@ -1,89 +1,153 @@
-"""Secure sums in this process: every silo really masks its part, and the server's part sees nothing else.
+"""Secure sums: the server's part of every round, whoever carries its messages.
 
-It shows what a federation would compute, to the last bit, and what a server in it would see. In one process it hides
-nothing from whoever runs it.
+What is computed is the same to the last bit wherever silos are: in this process, in others, or on machines of their
+own.
 """
 
-import logging
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from wholegrain import _check
 from wholegrain.errors import RunError
 from wholegrain.federation.messages import Answer, RoundTask, SiloFault, SumUpdate
-from wholegrain.federation.secure_sum import MaskedPart, Member, SumOpening
+from wholegrain.federation.secure_sum import Consent, MaskedPart, OpenHelp, OpenRequest, SessionKeys
+from wholegrain.federation.sum_opening import SumOpening
 from wholegrain.federation.sum_scale import SumScale
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.trust import SecureSum
-from wholegrain.silo.training import Silo, Trainer
 
-log = logging.getLogger("wholegrain.silo")
+TOO_FEW = "fewer than {} silos answered, so their sum was not opened"
+NO_HELP = "fewer than {} silos helped to open the sum, so it was not opened"
+
+
+@dataclass(frozen=True)
+class KeysRequest:
+    """Begin a session: make keys, and sign them."""
+
+    round: int
+
+
+@dataclass(frozen=True, eq=False)
+class MaskRequest:
+    """Mask one step's part of the sum, at these parameters; `bits` of each number travel."""
+
+    round: int
+    keys: tuple[SessionKeys, ...]
+    vector: Tensor
+    bits: int
+
+
+@dataclass(frozen=True)
+class ConsentRequest:
+    """Sign this list of survivors."""
+
+    round: int
+    survivors: tuple[str, ...]
+
+
+SumRequest = KeysRequest | MaskRequest | ConsentRequest | OpenRequest
+SumReply = SessionKeys | MaskedPart | Consent | OpenHelp
+
+
+class SumPost(Protocol):
+    """Carries the messages of a secure sum to silos, and their answers back."""
+
+    def connected(self, silos: tuple[str, ...]) -> Mapping[str, object]:
+        """Who can be asked now, each with what tells its connection from an earlier one."""
+        ...
+
+    def ask(self, requests: Mapping[str, SumRequest]) -> Iterator[tuple[str, SumReply | SiloFault]]:
+        """Ask silos, and hand their answers on as they come; whoever stops listening does not wait for the rest."""
+        ...
 
 
 @dataclass(eq=False)
-class SecureSumInProcess:
-    """An engine for simulation on one machine: one session, in which all silos take part."""
+class SecureSums:
+    """The engine of a server that sees nothing but sums.
 
-    silos: Mapping[str, Silo]
+    A session of keys lasts as long as the same silos are connected and none of them fails.
+    """
+
+    post: SumPost
     plan: Plan
-    trainer: Trainer
     trust: SecureSum
-    _members: dict[str, Member] = field(default_factory=dict, repr=False)
+    learning_rate: float
+    _keys: tuple[SessionKeys, ...] = field(default=(), repr=False)
+    _connections: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def run(self, task: RoundTask) -> Iterator[Answer]:
         """One sum over all silos that answered, and a fault for each that did not."""
-        opening = SumOpening(self.trust, tuple(self.silos), frozenset(self.silos), task.round, task.vector.numel())
-        for name in task.silos:
-            part = self._mask(name, task)
-            if isinstance(part, SiloFault):
-                yield part
-            else:
-                opening.add(part)
-        yield from self._open(opening, task.vector)
-
-    def _open(self, opening: SumOpening, vector: Tensor) -> Iterator[Answer]:
-        scale = SumScale.of(self.plan.rows, vector.numel())
-        if not opening.can_open:
-            for name in opening.survivors:
-                yield SiloFault(name, f"fewer than {self.trust.answers} silos answered, so their sum was not opened")
+        yield from self._begin(task)
+        if not self._keys:
             return
-        for name in opening.survivors:
-            opening.add_help(self._session[name].help_open(opening.request_for(name)))
-        rows = [row for row in self.plan.rows if row[1].name in opening.survivors]
-        moved = scale.move(vector, opening.open(scale.bits), rows, self.trainer.learning_rate)
-        yield SumUpdate(opening.survivors, moved)
+        scale = SumScale.of(self.plan.rows, task.vector.numel())
+        members = frozenset(each.silo for each in self._keys)
+        opening = SumOpening(self.trust, tuple(sorted(task.silos)), members, task.round, task.vector.numel())
+        wanted = MaskRequest(task.round, self._keys, task.vector, scale.bits)
+        for silo, reply in self.post.ask(dict.fromkeys(sorted(members), wanted)):
+            if fault := _add_part(opening, silo, reply):
+                self._keys = ()  # whoever failed may have lost its keys
+                yield fault
+        yield from self._open(opening, task, scale)
 
-    def _mask(self, name: str, task: RoundTask) -> MaskedPart | SiloFault:
-        policy = self.plan.policy_for(name)
-        try:
-            part = self.trainer.add_to_sum(self.silos[name], policy, task.vector, task.round)
-            return self._session[name].mask(task.round, part.numpy())
-        except Exception as error:  # whatever a silo dies of, in a deployment, too
-            # What it says may hold private values: it is for whoever holds the data, and not for the record.
-            log.warning("silo '%s' failed: %s", name, _check.reason(error))
-            return SiloFault(name, type(error).__name__)
+    def _begin(self, task: RoundTask) -> Iterator[SiloFault]:
+        """See to it that there is a session with all who are connected; a fault for each silo that is not in it."""
+        connections = dict(self.post.connected(task.silos))
+        if connections != self._connections:
+            self._keys = ()
+        replies = {each.silo: each for each in self._keys}
+        absent = [SiloFault(silo, "it is not connected") for silo in task.silos if silo not in connections]
+        if not self._keys:
+            asked: Mapping[str, SumRequest] = dict.fromkeys(sorted(connections), KeysRequest(task.round))
+            for silo, reply in self.post.ask(asked):
+                if isinstance(reply, SessionKeys) and reply.silo == silo:
+                    replies[silo] = reply
+                else:
+                    absent.append(reply if isinstance(reply, SiloFault) else SiloFault(silo, "it sent no keys"))
+        self._connections, self._keys = connections, tuple(replies[silo] for silo in sorted(replies))
+        yield from absent
+        if len(replies) < self.trust.answers:
+            self._keys = ()
+            yield from (SiloFault(silo, TOO_FEW.format(self.trust.answers)) for silo in replies)
 
-    @property
-    def _session(self) -> Mapping[str, Member]:
-        """The members, with their keys exchanged when they are first needed."""
-        if not self._members:
-            identities = {name: Ed25519PrivateKey.generate() for name in self.silos}
-            session, roster = secrets.token_hex(16), tuple(self.silos)
-            self._members = {name: Member(name, session, self.trust, roster) for name in roster}
-            keys = [member.keys(identities[name].sign) for name, member in self._members.items()]
+    def _open(self, opening: SumOpening, task: RoundTask, scale: SumScale) -> Iterator[Answer]:
+        """The sum, where enough silos have answered and helped; otherwise everybody's fault."""
+        wanted = ConsentRequest(task.round, opening.survivors)
+        if opening.can_open:
+            for _, reply in self.post.ask(dict.fromkeys(opening.survivors, wanted)):
+                if isinstance(reply, Consent):
+                    opening.add_consent(reply)
+                if opening.is_agreed:
+                    break
+        if opening.is_agreed:
+            for _, reply in self.post.ask({silo: opening.request_for(silo) for silo in opening.survivors}):
+                if isinstance(reply, OpenHelp):
+                    opening.add_help(reply)
+                if opening.is_helped:
+                    break
+        why = NO_HELP.format(self.trust.threshold) if opening.can_open else TOO_FEW.format(self.trust.answers)
+        if opening.is_helped:
+            try:
+                rows = [row for row in self.plan.rows if row[1].name in opening.survivors]
+                moved = scale.move(task.vector, opening.open(scale.bits), rows, self.learning_rate)
+                yield SumUpdate(opening.survivors, moved)
+                return
+            except RunError as error:  # shares that do not fit together
+                why = str(error)
+        self._keys = ()
+        yield from (SiloFault(silo, why) for silo in opening.survivors)
 
-            def verify(silo: str, text: bytes, signature: bytes) -> bool:
-                try:
-                    identities[silo].public_key().verify(signature, text)
-                except InvalidSignature as error:
-                    raise RunError(f"The keys of '{silo}' are not its own.") from error
-                return True
 
-            for member in self._members.values():
-                member.accept(keys, verify)
-        return self._members
+def _add_part(opening: SumOpening, silo: str, reply: SumReply | SiloFault) -> SiloFault | None:
+    """Add a silo's masked vector to the sum, or say what is wrong with it."""
+    if isinstance(reply, SiloFault):
+        return reply
+    try:
+        if isinstance(reply, MaskedPart) and reply.silo == silo:
+            opening.add(reply)
+            return None
+    except RunError as error:
+        return SiloFault(silo, str(error))
+    return SiloFault(silo, "it sent no part of the sum")

@@ -8,21 +8,25 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from wholegrain.errors import RefusalError, SpecError
 from wholegrain.models.backbone import PublicStart
 from wholegrain.policies.policy_catalog import PolicySettings
+from wholegrain.policies.score_settings import ScoreForm
 
 TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
 RAW = "wholegrain.float32"
 """Flower's name for how an array is packed: ours is raw float32, little-endian."""
+
+MASKED = "wholegrain.masked"
+"""The same for masked whole numbers of a secure sum."""
 
 NONCE, SIGNATURE = "nonce", "signature"
 """Keys of the records above: what makes every question a new one, and what binds an answer to its question and silo."""
@@ -30,13 +34,24 @@ NONCE, SIGNATURE = "nonce", "signature"
 NO_START = "no backbone"
 USUAL_LOSS = "cross_entropy"
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+def _printable(name: str) -> str:
+    """A name goes on record, and from there to terminals: nothing in it may steer one."""
+    if not name.isprintable():
+        raise ValueError("it has characters that cannot be printed")
+    return name
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 
 
 class _Form(BaseModel):
     """A part of a message that has exactly these fields, of exactly these types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Form = TypeVar("Form", bound=_Form)
 
 
 class StartTask(_Form):
@@ -77,6 +92,15 @@ class SiloTask(ModelTask):
     settings: PolicySettings
     noise_multiplier: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0, le=1e6)]
+    scores: Annotated[ScoreForm | None, Field(exclude_if=lambda scores: scores is None)] = None
+    """The private scores of the run, if there are any: they are part of what it is priced for."""
+
+
+class SumTask(_Form):
+    """A message of a secure sum: the task that the sum is for, and what is asked (`sum_wire` reads it)."""
+
+    task: SiloTask
+    request: str
 
 
 def start_task(public: PublicStart | None) -> StartTask | None:
@@ -97,6 +121,20 @@ def packed_task(task: SiloTask, vector: Tensor) -> RecordDict:
     return RecordDict({TASK: record, PARAMETERS: packed_vector(vector)})
 
 
+def packed_sum_task(task: SiloTask, request: str, vector: Tensor | None) -> RecordDict:
+    """A message of a secure sum, with the parameters where they belong to it."""
+    text = SumTask(task=task, request=request).model_dump_json()
+    content = RecordDict({TASK: ConfigRecord({"json": text, NONCE: secrets.token_hex(16)})})
+    if vector is not None:
+        content[PARAMETERS] = packed_vector(vector)
+    return content
+
+
+def packed_masked(content: bytes) -> ArrayRecord:
+    """Masked numbers as one flat buffer."""
+    return ArrayRecord({VECTOR: Array("uint8", (len(content),), MASKED, content)})
+
+
 def packed_answer(facts: Mapping[str, Any], vector: Tensor | None = None) -> RecordDict:
     """What a silo says of itself, and its update where there is one."""
     content = RecordDict({ANSWER: ConfigRecord({"json": json.dumps(facts, ensure_ascii=False)})})
@@ -113,8 +151,17 @@ def packed_vector(vector: Tensor) -> ArrayRecord:
 
 def read_task(message: Message) -> SiloTask:
     """The task of a message, or a refusal."""
+    return _read_form(message, SiloTask)
+
+
+def read_sum_task(message: Message) -> SumTask:
+    """What a message of a secure sum asks, or a refusal."""
+    return _read_form(message, SumTask)
+
+
+def _read_form(message: Message, form: type[Form]) -> Form:
     try:
-        return SiloTask.model_validate_json(_text(message, TASK))
+        return form.model_validate_json(_text(message, TASK))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "it"
@@ -162,6 +209,18 @@ def read_vector(message: Message) -> Tensor:
     if array is None or (array.dtype, array.stype) != ("float32", RAW) or not _is_flat(array):
         raise RefusalError("message", "the parameters are not one flat buffer of float32")
     return torch.from_numpy(np.frombuffer(array.data, "<f4").astype(np.float32))
+
+
+def has_vector(message: Message) -> bool:
+    """Whether parameters came with a message."""
+    return message.has_content() and PARAMETERS in message.content.array_records
+
+
+def read_masked(message: Message) -> bytes:
+    """The masked numbers of a message, empty where it has none."""
+    record = message.content.array_records.get(PARAMETERS) if message.has_content() else None
+    array = None if record is None else record.get(VECTOR)
+    return array.data if array is not None and array.stype == MASKED else b""
 
 
 def _is_flat(array: Array) -> bool:

@@ -12,9 +12,10 @@ from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, 
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
+from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.operation_watch import MemoryWatch, RestWatch
-from wholegrain.gradients.parameter_sums import SingleSums
-from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
+from wholegrain.gradients.parameters import Layout, Views
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
@@ -32,7 +33,7 @@ Terms = Callable[[Units, int], int]
 """How many products a unit of so many items adds to one parameter, in the layer where they are most."""
 
 
-class Trial:
+class BackendTrial:
     """Items, targets and parameters to compare a program with the reference on."""
 
     def __init__(
@@ -46,6 +47,8 @@ class Trial:
 
         kinds = Units.of_items(TRIAL), Units.of_sizes(np.array([1, TRIAL - 1]))
         self._expected = [ReferenceResult.of(units, gradients) for units in kinds]
+        self.refusal: str | None = None
+        """Why a rule did not cover the model, where one said so."""
 
     @property
     def tells(self) -> bool:
@@ -59,6 +62,9 @@ class Trial:
             made = self.make(make)
             made.attach(self._vector)
             return all(self._agrees(made.program, expected) for expected in self._expected)
+        except RuleError as error:
+            self.refusal = str(error)
+            return False
         except Exception:  # the reference has run: whatever fails here is about this program and not the model
             return False
 
@@ -79,7 +85,11 @@ class Trial:
             made.workspace.watched = watched
             with made.program.mode():
                 uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                found = [*watched, *(rows for share in uses.shares for rows in share.rows()), *_measure(uses, units)]
+                found = [
+                    *watched,
+                    *(rows for share in uses.shares for rows in share.rows()),
+                    *measure_units(uses, units),
+                ]
             made.workspace.watched = None
             return [_by_item(each, size) for each in found]
 
@@ -121,7 +131,7 @@ class Trial:
             made.attach(self._vector)
             with made.program.mode():
                 uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                rows = [each[before:].clone() for each in _measure(uses, units)]
+                rows = [each[before:].clone() for each in measure_units(uses, units)]
             first = first or [each[:TRIAL].clone() for each in rows]
             same = torch.arange(subjects) % TRIAL
             if not all(torch.equal(each, one[same]) for each, one in zip(rows, first, strict=True)):
@@ -152,11 +162,11 @@ class Trial:
         squared = gradient_lengths(uses, expected.units).squared
         # A norm that a program does not vouch for is not wrong.
         found_lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())
-        total = torch.empty_like(self._vector)
-        sums = SingleSums(self._layout.views(total))
+        zeros = LazyZeros(Views.of(self._layout, torch.empty_like(self._vector)))
+        sums = SingleSums(zeros)
         for share in uses.shares:
             share.add(expected.units, expected.units.whole, expected.weights, sums)
-        sums.finish()
+        total = zeros.settle()
         if not _close(found_lengths, expected.lengths, float(expected.lengths.max())):
             return False
         # In each parameter by itself, however small its gradients are beside those of others.
@@ -175,16 +185,17 @@ def _by_item(rows: Tensor, items: int) -> Tensor:
     """The same with items in the first dimension; recurrent layers have time there, and others flatten positions."""
     if rows.shape[0] == items or rows.dim() < 2:
         return rows
-    if rows.shape[1] == items:
+    if rows.dim() > 2 and rows.shape[1] == items:
         return rows.transpose(0, 1)
     return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
 
 
-def _measure(uses: Uses, units: Units) -> list[Tensor]:
+def measure_units(uses: Uses, units: Units) -> list[Tensor]:
     """Norms [unit], together and of each share by itself, and gradients that were formed for units of the last run."""
     found = [gradient_lengths(uses, units).squared]
     for share in uses.shares:
         own = share.lengths(units)
-        found += [each for each in own if each is not None]
+        # As many for every arrangement of units: what is one part in some of them is several in others.
+        found += [own.squared, own.squared if own.apart is None else own.apart]
         found += share.kept_gradients(units.runs[-1])
     return found

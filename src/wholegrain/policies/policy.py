@@ -14,6 +14,8 @@ from wholegrain import _check
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.subject_updates import LocalUpdate, SubjectUpdates
 from wholegrain.policies.silo_facts import SiloFacts as SiloFacts
 from wholegrain.privacy.trust import SecureSum
 
@@ -95,15 +97,29 @@ class Policy:
     noise: Noise | None = None
     by_span: bool = False
     trust: SecureSum | None = None
+    local: LocalUpdate | None = None
+    """The steps that a subject takes by itself before it is clipped; None where its gradient is what is clipped."""
+
+    def __post_init__(self) -> None:
+        if self.local is not None and (self.clip.per is not ClipPer.SUBJECT or self.clip.pool is not Pool.MEAN):
+            raise SpecError(
+                f"The policy '{self.name}' takes local steps for each subject, which is clipped as one mean."
+            )
+
+    def clipped_sum(self, gradients: ClippedSum) -> ClippedSum:
+        """What this row adds up: clipped gradients, or clipped updates of several local steps."""
+        return gradients if self.local is None else SubjectUpdates(gradients, self.local)
 
     def norm_for(self, span: int) -> float:
         """What a subject in `span` silos contributes at most in each: C/√m, or of a secure sum C/m; C without spans.
 
-        Separate releases add up in squares, a sum adds up the moves themselves.
+        Separate releases add up in squares, a sum adds up the moves themselves. Nobody is in more silos than there are.
         """
         if not self.by_span:
             return self.clip.norm
-        return self.clip.norm / (math.sqrt(span) if self.trust is None else span)
+        if self.trust is None:
+            return self.clip.norm / math.sqrt(min(span, MOST_SPAN))
+        return self.clip.norm / min(span, self.trust.silos)
 
     @property
     def least_norm(self) -> float:

@@ -13,9 +13,13 @@ from wholegrain._registry import Registry
 from wholegrain.data.sampling import PoissonItems, PoissonSubjects
 from wholegrain.errors import SpecError, WholegrainError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.gradients.subject_updates import LocalUpdate
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.events import presence
 from wholegrain.privacy.trust import SecureSum
+
+LOCAL_STEPS, LOCAL_RATE = 3, 0.5
+"""Of `uldp_avg`, where nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,9 @@ class PolicySettings:
     items_per_step: int | None = None
     by_span: bool = False
     trust: SecureSum | None = None
+    local_steps: int | None = None
+    local_rate: float | None = None
+    """Of `uldp_avg`: how many steps each subject takes on its own items, and their learning rate."""
     pool: str = Pool.MEAN
     """Of `subject_dp`: whether a subject's gradients are averaged or added up before they are clipped as one."""
 
@@ -47,6 +54,10 @@ class PolicySettings:
             _check.count("group_cap", self.group_cap)
         if self.items_per_step is not None:
             _check.count("items_per_step", self.items_per_step)
+        if self.local_steps is not None:
+            _check.count("local_steps", self.local_steps)
+        if self.local_rate is not None:
+            _check.positive("local_rate", self.local_rate)
 
     def rate_over(self, size: int) -> float:
         """The sampling probability in a silo with `size` things to sample from."""
@@ -126,6 +137,19 @@ def subject_dp(settings: PolicySettings, silo: SiloFacts) -> Policy:
     return row if pool is Pool.MEAN else replace(row, divisor=PublicDivisor(row.expected_sizes(silo)[1]))
 
 
+def uldp_avg(settings: PolicySettings, silo: SiloFacts) -> Policy:
+    """Subjects sampled; each one's local update over several steps clipped as one [ULDP-AVG, Kato et al. 2024]."""
+    rate = settings.rate_over(silo.subjects)
+    return Policy(
+        name="uldp_avg",
+        sampling=PoissonSubjects(rate, items=settings.items_per_step),
+        clip=Clip(ClipPer.SUBJECT, Pool.MEAN, settings.clip_norm),
+        divisor=PublicDivisor(rate * silo.subjects),
+        by_span=settings.by_span,
+        local=LocalUpdate(settings.local_steps or LOCAL_STEPS, settings.local_rate or LOCAL_RATE),
+    )
+
+
 @dataclass(frozen=True)
 class PolicyEntry:
     """A row's maker, whom it protects in words, and which of the optional settings it reads."""
@@ -167,6 +191,11 @@ CATALOG = Registry(
         "subject_dp": PolicyEntry(
             subject_dp, "a person, by clipping their mean gradient", ("items_per_step", "by_span", "pool")
         ),
+        "uldp_avg": PolicyEntry(
+            uldp_avg,
+            "a person, by clipping their update of several local steps",
+            ("items_per_step", "by_span", "local_steps", "local_rate"),
+        ),
     },
     _own_entry,
 )
@@ -177,7 +206,7 @@ def make_row(policy: str, settings: PolicySettings, silo: SiloFacts) -> Policy:
     entry = find(policy)
     row = entry.row(settings, silo)
     if settings.by_span and settings.trust is None and not (row.by_span or "by_span" in entry.reads):
-        raise SpecError(f"by_span is for subject_dp, which clips a subject as one; {policy} does not heed it.")
+        raise SpecError(f"by_span is for rows that clip a subject as one, as subject_dp; {policy} does not heed it.")
     if settings.by_span and not silo.knows_spans:
         raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
     return replace(row, trust=settings.trust, by_span=row.by_span or settings.by_span)

@@ -47,12 +47,12 @@ PACES = tuple(2.0 ** (half / 2) for half in range(-14, 5))
 """Learning rates that are weighed, as multiples of the spec's."""
 RATES = (1.0, 0.3, 0.1)
 STEPS = (20, 40, 60, 100, 200)
-POLICIES = tuple(CATALOG)[::-1]
-"""All of the catalogue; what cannot be priced is passed over. Of equals the first is taken."""
+POLICIES = tuple(name for name, entry in CATALOG.items() if "local_steps" not in entry.reads)[::-1]
+"""All of the catalogue that moves by gradients; what cannot be priced is passed over. Of equals the first is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class CandidatePlan:
     """A policy with a rate and a number of steps, the noise that the budget needs, and what is predicted of it."""
 
     policy: str
@@ -82,7 +82,7 @@ class SearchQuery:
     policies: tuple[str, ...] = POLICIES
 
 
-def candidates(question: SearchQuery) -> tuple[Candidate, ...]:
+def candidates(question: SearchQuery) -> tuple[CandidatePlan, ...]:
     """Every combination that can be priced, the best first."""
     found = [candidate for policy in question.policies for candidate in _of_policy(question, policy)]
     if not found:
@@ -90,21 +90,21 @@ def candidates(question: SearchQuery) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=lambda each: (each.left, each.steps)))
 
 
-def best(found: Sequence[Candidate]) -> Candidate:
+def best(found: Sequence[CandidatePlan]) -> CandidatePlan:
     """The shortest run among those that are predicted to learn nearly as much as the best."""
     near = [each for each in found if 1 - each.left >= ENOUGH * (1 - found[0].left)]
     return min(near, key=lambda each: (each.steps, each.left))
 
 
-def leaders(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def leaders(found: Sequence[CandidatePlan]) -> tuple[CandidatePlan, ...]:
     """The best candidate of each policy, best first."""
-    by_policy: dict[str, Candidate] = {}
+    by_policy: dict[str, CandidatePlan] = {}
     for each in found:
         by_policy.setdefault(each.policy, each)
     return tuple(by_policy.values())
 
 
-def _of_policy(question: SearchQuery, policy: str) -> Iterator[Candidate]:
+def _of_policy(question: SearchQuery, policy: str) -> Iterator[CandidatePlan]:
     reads = find(policy).reads
     by_span = question.by_span and "by_span" in reads
     for rate in RATES[:1] if by_span else RATES:  # by span, everybody is in every step
@@ -126,7 +126,7 @@ def _of_policy(question: SearchQuery, policy: str) -> Iterator[Candidate]:
 
 def _of_length(
     question: SearchQuery, policy: str, settings: PolicySettings, rows: Sequence[Row], steps: int
-) -> Iterator[Candidate]:
+) -> Iterator[CandidatePlan]:
     """For each schedule, the best learning rate."""
     multiplier = _noise(question, rows, steps)
     signal, noise = one_step(rows, multiplier, question.parameters, question.federation.reach)
@@ -134,7 +134,7 @@ def _of_length(
         paces = [schedule(step / steps) for step in range(steps)]
         remaining = left(signal, noise, paces, parameters=question.parameters)
         fastest = int(remaining.argmin())
-        yield Candidate(
+        yield CandidatePlan(
             policy=policy,
             settings=settings,
             steps=steps,

@@ -29,7 +29,7 @@ def stamp(folders: list[Path]) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _PageHandler(BaseHTTPRequestHandler):
     """Two things to ask for: the page, and whether it is new."""
 
     def __init__(self, folders: list[Path], *arguments: Any) -> None:
@@ -97,4 +97,4 @@ class _Server(ThreadingHTTPServer):
 
 def server(folders: list[Path], port: int) -> ThreadingHTTPServer:
     """The server, bound to loopback; port 0 takes any that is free."""
-    return _Server((LOOPBACK, port), partial(_Handler, folders))
+    return _Server((LOOPBACK, port), partial(_PageHandler, folders))

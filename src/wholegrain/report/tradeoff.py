@@ -8,12 +8,12 @@ import vl_convert
 
 from wholegrain._files import write_whole
 from wholegrain.errors import RunError
-from wholegrain.policies.search import Candidate
+from wholegrain.policies.search import CandidatePlan
 
 SIZE = {"width": 460, "height": 280}
 
 
-def draw_tradeoff(weighed: Sequence[Candidate], path: Path) -> None:
+def draw_tradeoff(weighed: Sequence[CandidatePlan], path: Path) -> None:
     """Write the picture as SVG."""
     try:
         write_whole(path, vl_convert.vegalite_to_svg(tradeoff(weighed)).encode())
@@ -21,7 +21,7 @@ def draw_tradeoff(weighed: Sequence[Candidate], path: Path) -> None:
         raise RunError(f"The picture '{path}' cannot be written: {error.strerror}.") from error
 
 
-def tradeoff(weighed: Sequence[Candidate]) -> dict[str, Any]:
+def tradeoff(weighed: Sequence[CandidatePlan]) -> dict[str, Any]:
     """One line for each policy; a point for each rate, with the best number of steps that was weighed for it."""
     rows = {}
     for each in reversed(weighed):  # the best comes last and stays

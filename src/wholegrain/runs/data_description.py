@@ -41,13 +41,13 @@ def describe(spec: RunSpec) -> dict[str, Any]:
         "classes": dataset.classes,
         "test": _sizes(dataset.test) if dataset.test else None,
         "notes": list(dataset.notes),
-        "dropped": _dropped(spec, dataset, silos),
+        "dropped": _count_dropped(spec, dataset, silos),
         **count(spec, silos).facts(),
         "proposed_sizes": proposed_sizes(spec, dataset),
     }
 
 
-def _dropped(spec: RunSpec, dataset: Dataset, silos: Mapping[str, Silo]) -> dict[str, int] | None:
+def _count_dropped(spec: RunSpec, dataset: Dataset, silos: Mapping[str, Silo]) -> dict[str, int] | None:
     """How many items K leaves out of how many; None where no K is declared."""
     bound = items_bound(dataset, spec)
     if bound is None:
@@ -128,7 +128,7 @@ def _read_histogram(facts: Mapping[str, int]) -> Histogram:
 def count(spec: RunSpec, silos: Mapping[str, Silo], batches: int = BATCHES) -> DataCounts:
     """How the items of these silos lie over subjects, silos and batches."""
     members = np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()])
-    within = np.concatenate([silo.data.roster.counts for silo in silos.values()])
+    within = np.concatenate([silo.data.index.counts for silo in silos.values()])
     numbers, spans = np.unique(members, return_counts=True)
     totals = np.bincount(np.searchsorted(numbers, members), weights=within).astype(np.int64)
     return DataCounts(
@@ -180,7 +180,7 @@ def _batches(spec: RunSpec, silos: Mapping[str, Silo], count: int) -> BatchCount
         draws = generator(spec.seed, Purpose.SAMPLING, "describe", name)
         sampling = _sampling(spec, silo)
         for _ in range(count):
-            batch = sampling.draw(silo.data.roster, draws)
+            batch = sampling.draw(silo.data.index, draws)
             largest.append(batch.largest_group)
             sizes.append(len(batch.items))
     return BatchCounts(

@@ -10,11 +10,12 @@ owner's eyes.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain._random import Purpose
@@ -33,13 +34,12 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
 from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.score_groups import group_items
+from wholegrain.runs.score_planning import TEST_SHARE, held_share
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.spec_sections import TableSpec
 from wholegrain.silo.training import Silo
 
 log = logging.getLogger("wholegrain.runs")
-
-TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,8 @@ class DataParts:
     silos: Mapping[str, Silo]
     held_out: Mapping[str, SubjectData]
     groups: Mapping[str, SubjectData]
+    scored: Mapping[str, SubjectData] = field(default_factory=dict)
+    """Of the part that is scored privately, what each silo holds out."""
 
 
 def load_dataset(spec: RunSpec) -> Dataset:
@@ -97,17 +99,42 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     kept, held_out = _hold_out(dataset, spec, coins)
     labels = _labels(dataset, spec, coins)
     if spec.privacy.noise == "secure":
+        _require_declared_classes(dataset)
         _require_known_silos(labels, sizes)
     by_name = partition.split(dataset.data, labels, kept, also=tuple(sizes.named))
     _require_span(by_name, spec.silos.span)
     silos = {name: _silo(name, data, dataset, spec, sizes, coins) for name, data in by_name.items()}
-    if spec.policy.by_span:
-        silos = _with_spans(silos)
+    if spec.policy.by_span or dataset.spans is not None:
+        silos = _with_spans(silos, dataset)
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
     if dataset.test is not None and spec.evaluation.test is None:
         parts["test"] = dataset.test
     places = {name: labels[index] for name, index in held_out.items() if len(index)}
-    return DataParts(silos, parts, group_items(dataset, parts, places, spec.evaluation.groups))
+    groups = group_items(dataset, parts, places, spec.evaluation.groups)
+    return DataParts(silos, parts, groups, _scored_by_silo(dataset, spec, labels, held_out, tuple(silos)))
+
+
+def _scored_by_silo(
+    dataset: Dataset,
+    spec: RunSpec,
+    labels: partition.Labels,
+    held_out: Mapping[str, np.ndarray],
+    silos: tuple[str, ...],
+) -> Mapping[str, SubjectData]:
+    """What each silo holds out of the part that is scored privately; whoever is there is in no silo's training."""
+    private = spec.evaluation.private
+    if private is None:
+        return {}
+    if not held_share(spec, dataset.test is not None):
+        raise SpecError(
+            f"evaluation.private scores the part '{private.part}', and nobody is held out for it: set"
+            f" evaluation.{private.part} to a share of the people, such as 0.2."
+        )
+    by_silo = partition.split(dataset.data, labels, held_out[private.part], also=silos)
+    # A silo that nobody is trained in takes no part in the run, and so in no score.
+    found = {name: data for name, data in by_silo.items() if name in silos}
+    _require_span(found, spec.silos.span)
+    return found
 
 
 def items_bound(dataset: Dataset, spec: RunSpec) -> int | None:
@@ -187,7 +214,7 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
         subjects=data.subject_count if size is None else size.subjects,
         items_per_subject=bound,
         drops_surplus=False,
-        knows_spans=spec.policy.by_span,
+        knows_spans=spec.policy.by_span or dataset.spans is not None,
         declared=size is not None,
     )
     drops = drops_surplus(spec, facts)
@@ -203,6 +230,15 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
     return Silo(replace(facts, drops_surplus=drops), data)
 
 
+def _require_declared_classes(dataset: Dataset) -> None:
+    """Refuse classes that were counted: in a release, the shape of the model is public."""
+    if dataset.counted_classes:
+        raise SpecError(
+            'noise = "secure" makes a release, in which the number of classes is public and therefore not read off the'
+            " data; declare it with from_torch(…, classes=…)."
+        )
+
+
 def _require_known_silos(labels: partition.Labels, sizes: DeclaredSizes) -> None:
     """Refuse rows of a silo that is not declared: in a release, the names of silos are public."""
     strange = [str(name) for name in np.unique(labels) if sizes.get(str(name)) is None]
@@ -213,17 +249,34 @@ def _require_known_silos(labels: partition.Labels, sizes: DeclaredSizes) -> None
         )
 
 
-def _with_spans(silos: Mapping[str, Silo]) -> dict[str, Silo]:
-    """The silos, each with the number of silos that its items' subjects are in.
+def _with_spans(silos: Mapping[str, Silo], dataset: Dataset) -> dict[str, Silo]:
+    """The silos, each with the number of silos that its items' subjects are in: as the source says, else counted.
 
-    Private: what is counted; in a federation, silos would have to agree on whose records are whose.
+    Guarantee: a subject's span depends on its own rows alone.
+    Private: what is counted; in a federation, silos agree on whose records are whose by a column or by `link`.
     """
     subjects, spans = np.unique(
         np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()]), return_counts=True
     )
+    if dataset.spans is not None:
+        stated = largest_spans(dataset.data.subjects, dataset.spans)
+        counted, spans = spans, np.array([stated[code] for code in subjects.tolist()], np.int64)
+        if (spans < counted).any():
+            raise DataError(
+                f"{int((spans < counted).sum())} subjects are in more silos than their span says; spans that are too"
+                " small would break the guarantee."
+            )
     return {
         name: replace(silo, spans=spans[np.searchsorted(subjects, silo.data.subjects)]) for name, silo in silos.items()
     }
+
+
+def largest_spans(subjects: NDArray[np.int64], spans: NDArray[np.int64]) -> dict[int, int]:
+    """The span of each subject; where its rows differ, the largest: it must never be too small."""
+    found: dict[int, int] = {}
+    for code, span in zip(subjects.tolist(), spans.tolist(), strict=True):
+        found[code] = max(found.get(code, 1), span)
+    return found
 
 
 def _require_span(silos: Mapping[str, SubjectData], span: int | None) -> None:

@@ -78,7 +78,7 @@ def fill_settings(spec: RunSpec, facts: PublicFacts) -> FilledSpec:
     if spec.policy.as_printed or "learning_rate" in spec.rounds.model_fields_set:
         return FilledSpec(filled, reasons)
     steepness = _steepness(spec, facts)
-    found = _Filling(filled, reasons)
+    found = _Draft(filled, reasons)
     if adds_no_noise(filled, facts):
         _fill_unprivate(found, steepness)
         return FilledSpec(found.spec, found.reasons)
@@ -95,7 +95,7 @@ def _steepness(spec: RunSpec, facts: PublicFacts) -> Steepness | None:
     return Steepness(facts.scale, facts.task.outputs, loss)
 
 
-class _Filling:
+class _Draft:
     """A spec on its way: what was given is never changed."""
 
     def __init__(self, spec: RunSpec, reasons: Mapping[str, str]) -> None:
@@ -124,7 +124,7 @@ def adds_no_noise(spec: RunSpec, facts: PublicFacts) -> bool:
     return _rows(spec, facts)[0][0].noise is not None
 
 
-def _fill_unprivate(found: _Filling, steepness: Steepness | None) -> None:
+def _fill_unprivate(found: _Draft, steepness: Steepness | None) -> None:
     found.set("rounds.count", UNPRIVATE_ROUNDS, "without noise nothing but time speaks against more rounds")
     found.set("server.step", "momentum", "goes further in flat directions")
     found.set("server.momentum", UNPRIVATE_MOMENTUM, "goes further in flat directions")
@@ -136,7 +136,7 @@ def _fill_unprivate(found: _Filling, steepness: Steepness | None) -> None:
     found.set("rounds.learning_rate", rate, why)
 
 
-def _fill_clip(found: _Filling, facts: PublicFacts, steepness: Steepness | None) -> None:
+def _fill_clip(found: _Draft, facts: PublicFacts, steepness: Steepness | None) -> None:
     if steepness is None:
         found.set("rounds.averaging", "subjects", "silos count by their public sizes")
         return
@@ -158,7 +158,7 @@ def _pools_subjects(spec: RunSpec, facts: PublicFacts) -> bool:
     return _rows(spec, facts)[0][0].clip.pool == "mean"
 
 
-def _fill_pace(found: _Filling, facts: PublicFacts, steepness: Steepness | None) -> Forecast | None:
+def _fill_pace(found: _Draft, facts: PublicFacts, steepness: Steepness | None) -> Forecast | None:
     found.set("server.step", "momentum", "goes further in flat directions, and averages noise")
     found.set("server.momentum", MOMENTUM, "goes further in flat directions, and averages noise")
     found.set("server.schedule", "linear", "the last steps average the noise of the others")

@@ -20,7 +20,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import find
-from wholegrain.policies.search import POLICIES, Candidate, SearchQuery, best, candidates
+from wholegrain.policies.search import POLICIES, CandidatePlan, SearchQuery, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget
 from wholegrain.runs.datasets import load_dataset, split_dataset
@@ -48,8 +48,8 @@ of the score, which no forecast of noise knows. On diabetes130 that cost a point
 class Choice:
     """What was weighed, what was chosen, and the spec that follows."""
 
-    weighed: tuple[Candidate, ...]
-    chosen: Candidate
+    weighed: tuple[CandidatePlan, ...]
+    chosen: CandidatePlan
     spec: RunSpec
     plan: Plan
     parameters: int
@@ -172,14 +172,14 @@ def _forecast(
 
 
 @dataclass(frozen=True)
-class _Weighed:
+class _Option:
     filled: FilledSpec
-    candidate: Candidate
+    candidate: CandidatePlan
     leaves_out: bool
     """Whether records of one subject are left out or averaged."""
 
 
-def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | None:
+def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Option | None:
     """The policy with its settings and forecast; None where it does not go with these silos."""
     reads = find(policy).reads
     update = {"name": policy, "group_cap": 1 if "group_cap" in reads else None}
@@ -194,7 +194,7 @@ def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | N
         return None
     if not noise or (filled.forecast is None and policy != spec.policy.name):
         return None
-    candidate = Candidate(
+    candidate = CandidatePlan(
         policy=policy,
         settings=policy_settings(filled.spec),
         steps=filled.spec.rounds.count,
@@ -204,7 +204,7 @@ def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Weighed | N
         ratio=ratio,
         left=filled.forecast.excess if filled.forecast else 0.0,
     )
-    return _Weighed(filled, candidate, leaves_out_records(filled.spec, known))
+    return _Option(filled, candidate, leaves_out_records(filled.spec, known))
 
 
 def _search(
@@ -229,7 +229,7 @@ def _search(
     return Choice(weighed, chosen, better, plan, parameters, _search_reasons(chosen), counted)
 
 
-def _search_reasons(chosen: Candidate) -> dict[str, str]:
+def _search_reasons(chosen: CandidatePlan) -> dict[str, str]:
     signal = f"the best signal to noise for this budget, {chosen.ratio:.3g}"
     return {
         "policy.name": signal,
@@ -241,7 +241,7 @@ def _search_reasons(chosen: Candidate) -> dict[str, str]:
     }
 
 
-def _changes(spec: RunSpec, chosen: Candidate) -> dict[str, Any]:
+def _changes(spec: RunSpec, chosen: CandidatePlan) -> dict[str, Any]:
     tree = {"policy": {}, "rounds": {}, "server": {}} | spec.model_dump(exclude_unset=True)
     tree["policy"] |= {
         "name": chosen.policy,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
 from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
+from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.policies.silo_facts import SiloFacts
 from wholegrain.runs.section_files import Section
 
@@ -53,6 +54,8 @@ class TableSpec(Section):
     target: TargetSpec
     features: FeatureSpecs
     silo: str | None = None
+    span: Unset[str] = None
+    """The column that says in how many silos a row's subject is; a master patient index knows it."""
     silos: Labels = ()
     missing_values: Labels = ()
     recode: dict[str, dict[str, Label]] = Field(default_factory=dict, exclude_if=lambda recode: not recode)
@@ -65,6 +68,7 @@ class TableSpec(Section):
         return TableLayout(
             subject=self.subject,
             silo=self.silo,
+            span=self.span,
             silos=self.silos,
             target=self.target,
             features=self.features,
@@ -133,7 +137,8 @@ class PolicySpec(Section):
     `by_span` (of `subject_dp` with rate 1): a subject in m silos counts 1/√m in each, and M costs nothing. Under a
     secure sum it is for every policy and rate, and the subject counts 1/m. Silos must
     know m of each of their subjects; it is a private fact, and stays with them. `pool` (of
-    `subject_dp`): a subject's gradients are averaged or added up before they are clipped as one.
+    `subject_dp`): a subject's gradients are averaged or added up before they are clipped as one. `local_steps` and
+    `local_rate` (of `uldp_avg`): how many steps each subject takes on its own items, and their learning rate.
     """
 
     name: str = "subject_dp"
@@ -143,6 +148,8 @@ class PolicySpec(Section):
     group_cap: int | None = None
     items_per_step: int | None = None
     by_span: bool = False
+    local_steps: Unset[int] = None
+    local_rate: Unset[float] = None
     pool: Annotated[Literal["mean", "sum"], Field(exclude_if=lambda pool: pool == "mean")] = "mean"
     as_printed: bool = False
     composition: Literal["fewer_rounds", "more_lots"] = "fewer_rounds"
@@ -216,6 +223,7 @@ class EvaluationSpec(Section):
     `test`, the data's own test part is scored, or where it has none a fifth is held out; 0 scores no test part at all.
     Loss and accuracy are always told; `metrics` names others of the catalogue, or your own as `module:function`.
     `groups` scores the final model by group as well: by "silo", or by columns with categories.
+    These scores are not private. Those of `private` are: they have noise, and are paid for.
     """
 
     test: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -224,6 +232,7 @@ class EvaluationSpec(Section):
     train: bool = False
     metrics: Annotated[tuple[str, ...], Field(exclude_if=lambda metrics: not metrics)] = ()
     groups: Annotated[tuple[str, ...], Field(exclude_if=lambda groups: not groups)] = ()
+    private: Unset[ScoreSettings] = None
 
 
 class ComputeSpec(Section):

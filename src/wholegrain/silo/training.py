@@ -13,7 +13,7 @@ from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
-from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.reference import ClippedSum, HasItemCoins
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
@@ -128,14 +128,17 @@ class LocalSteps:
 
     def __init__(self, clipped_sum: ClippedSum, noise: NoiseSource, silo: Silo, policy: Policy, round: int) -> None:
         """Coins and noise are those of the silo in this round."""
-        self._sum, self._repeats, self._silo, self._policy = clipped_sum, noise.repeats, silo, policy
+        self._sum, self._repeats = policy.clipped_sum(clipped_sum), noise.repeats
+        self._silo, self._policy = silo, policy
         self._draws = noise.coins(round, silo.facts.name)
+        self._key: Callable[[int], int] = lambda step: noise.step_key(round, silo.facts.name, step)
+        self._step = 0
         self._noise = noise.stream(round, silo.facts.name)
         self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
 
     def gradient(self, vector: Tensor) -> Tensor:
         """The noisy mean gradient of the next step, at these parameters."""
-        batch = self._policy.sampling.draw(self._silo.data.roster, self._draws)
+        batch = self._policy.sampling.draw(self._silo.data.index, self._draws)
         total = self._pooled(batch, vector)
         if not self._repeats:
             # One format, whichever way the sum came about: what is rounded later must not tell which it was.
@@ -147,11 +150,14 @@ class LocalSteps:
 
         Private: the result; masked, it may leave the silo.
         """
-        batch = self._policy.sampling.draw(self._silo.data.roster, self._draws)
+        batch = self._policy.sampling.draw(self._silo.data.index, self._draws)
         return release_to_sum(self._pooled(batch, vector).double(), batch, self._policy, self._noise)
 
     def _pooled(self, batch: Batch, vector: Tensor) -> Tensor:
         silo, policy = self._silo, self._policy
+        if isinstance(self._sum, HasItemCoins) and self._sum.draws_coins:
+            self._sum.renew_coins(self._key(self._step))
+        self._step += 1
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
         inputs, targets = values(silo.inputs[items]), silo.targets[items]
         buckets = Buckets(silo.numbers, batch.items, *self._public)
