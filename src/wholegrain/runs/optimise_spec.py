@@ -40,8 +40,8 @@ from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.trained_model import build_trained_model, federation_model
 
 BIAS = 2.0
-"""A policy that leaves out or averages a subject's records learns other shares than those of the score, which no
-forecast of noise knows: it has to be this much better. On diabetes130 it costs a point (docs/defaults.md)."""
+"""How much better a policy has to be that leaves out or averages a subject's records: it learns other shares than those
+of the score, which no forecast of noise knows. On diabetes130 that cost a point (docs/log.md)."""
 
 
 @dataclass(frozen=True)
