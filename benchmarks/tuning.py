@@ -43,7 +43,7 @@ from wholegrain.runs.runner import RunResult, execute, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.tuning import tune
 from wholegrain.runs.tuning_setup import prepare_tuning
-from wholegrain.runs.tuning_space import Space, apply_settings
+from wholegrain.runs.tuning_space import SearchSpace, apply_settings
 
 EPSILON, DELTA, TRIALS = 4.0, 1e-5, 10
 SEEDS = (0, 1, 2)
@@ -91,11 +91,11 @@ def run_planner(spec: RunSpec, dataset: Dataset) -> dict[str, Any]:
     return {**scores_of(result), "epsilon": result.guarantee.epsilon}
 
 
-def space_around(spec: RunSpec, dataset: Dataset) -> Space:
+def space_around(spec: RunSpec, dataset: Dataset) -> SearchSpace:
     """Learning rate, clip norm and rounds around what public facts propose: itself public."""
     filled = prepare(spec, dataset=dataset).spec
     rate, norm = filled.rounds.learning_rate, filled.policy.clip_norm
-    return Space.of(
+    return SearchSpace.of(
         {
             "rounds.learning_rate": {"low": rate / 5, "high": rate * 5, "scale": "log"},
             "policy.clip_norm": [norm / 2, norm, norm * 2],

@@ -23,13 +23,14 @@ from wholegrain.runs.setting_origins import Origin
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning import tune
 from wholegrain.runs.tuning_setup import prepare_tuning
-from wholegrain.runs.tuning_space import Space
+from wholegrain.runs.tuning_space import SearchSpace
 from wholegrain.runs.tuning_trials import PaidBefore
 
 DATA = clinics(patients=80, clinics=2, span=2)
 SIZE = {"items": 120, "subjects": 30}
-SPACE = Space.of({"rounds.learning_rate": [0.1, 1.0], "policy.clip_norm": {"low": 0.5, "high": 2.0}})
+SPACE = SearchSpace.of({"rounds.learning_rate": [0.1, 1.0], "policy.clip_norm": {"low": 0.5, "high": 2.0}})
 COUNT = TrialCount(3.0, 1.0)
+NOISY = {"private": {"noise_multiplier": 9.0}}
 
 pytestmark = pytest.mark.usefixtures("coarse_prices")
 
@@ -85,7 +86,7 @@ def test_a_release_keeps_nothing_of_its_trials(tmp_path: Path, capsys: pytest.Ca
     found = tune(prepared, tmp_path / "out", tell=lambda trial: pytest.fail("somebody was told of a trial"))
     assert found.trials == ()
     assert not (tmp_path / ".out.tuning").exists()
-    assert not [path for path in tmp_path.rglob("*trial*")]
+    assert not list(tmp_path.rglob("*trial*"))
     assert found.chosen is None or not found.chosen.scores
 
 
@@ -122,7 +123,7 @@ def test_a_tuning_of_another_space_does_not_go_on_here(tmp_path: Path, monkeypat
     monkeypatch.setattr(tuning_trials, "make_trial", stop)
     with pytest.raises(KeyboardInterrupt):
         tune(prepare_tuning(spec(), SPACE, COUNT), tmp_path / "out")
-    other = prepare_tuning(spec(), Space.of({"rounds.learning_rate": [0.3]}), COUNT)
+    other = prepare_tuning(spec(), SearchSpace.of({"rounds.learning_rate": [0.3]}), COUNT)
     with pytest.raises(RunError, match="another spec or space"):
         tune(other, tmp_path / "out")
 
@@ -136,12 +137,12 @@ def test_no_trial_at_all_releases_nothing_and_stays_paid(tmp_path: Path, monkeyp
 
 def test_trials_have_noise_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrialCount, "count_at", lambda *_: 3)
-    found = tune(prepare_tuning(spec(), Space.of({"rounds.learning_rate": [0.5]}), COUNT))
+    found = tune(prepare_tuning(spec(), SearchSpace.of({"rounds.learning_rate": [0.5]}), COUNT))
     assert len({trial.score for trial in found.trials}) == 3  # the same settings, and other noise
 
 
 def test_every_combination_that_changes_the_price_is_priced() -> None:
-    space = Space.of({"rounds.count": [2, 4], "rounds.learning_rate": [0.1, 1.0]})
+    space = SearchSpace.of({"rounds.count": [2, 4], "rounds.learning_rate": [0.1, 1.0]})
     prepared = prepare_tuning(spec(), space, COUNT)
     assert len(prepared.selection.plans) == 2
     short, long = prepared.selection.noise
@@ -168,7 +169,7 @@ def test_a_trial_releases_no_more_than_was_priced() -> None:
         ({"policy": {"name": "fedavg"}}, "must be PROVED"),
         ({"privacy": {"epsilon": None}}, "needs privacy.epsilon"),
         ({"privacy": {"noise_multiplier": 3.0}}, "both, or neither"),
-        ({"privacy": {"epsilon": 0.5, "noise_multiplier": 3.0}, "evaluation": {"private": {"noise_multiplier": 9.0}}}, "costs ε"),
+        ({"privacy": {"epsilon": 0.5, "noise_multiplier": 3.0}, "evaluation": NOISY}, "costs ε"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_tuned_is_refused(sections: dict[str, Any], why: str) -> None:
@@ -192,11 +193,11 @@ def test_what_cannot_be_tuned_is_refused(sections: dict[str, Any], why: str) -> 
 )
 def test_what_is_no_space_is_refused(tree: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
-        Space.of(tree)
+        SearchSpace.of(tree)
 
 
 def test_settings_are_drawn_from_the_law_that_the_space_states() -> None:
-    space = Space.of({"rounds": {"learning_rate": {"low": 0.01, "high": 100.0, "scale": "log"}, "count": [1, 2, 3, 4]}})
+    space = SearchSpace.of({"rounds": {"learning_rate": {"low": 0.01, "high": 100.0, "scale": "log"}, "count": [1, 2, 3, 4]}})
     drawn = [space.draw(np.random.default_rng(seed)) for seed in range(800)]
     logs = np.log10([each["rounds.learning_rate"] for each in drawn])
     assert abs(logs.mean()) < 0.15
