@@ -197,7 +197,8 @@ def test_what_is_no_space_is_refused(tree: dict[str, Any]) -> None:
 
 
 def test_settings_are_drawn_from_the_law_that_the_space_states() -> None:
-    space = SearchSpace.of({"rounds": {"learning_rate": {"low": 0.01, "high": 100.0, "scale": "log"}, "count": [1, 2, 3, 4]}})
+    rates = {"low": 0.01, "high": 100.0, "scale": "log"}
+    space = SearchSpace.of({"rounds": {"learning_rate": rates, "count": [1, 2, 3, 4]}})
     drawn = [space.draw(np.random.default_rng(seed)) for seed in range(800)]
     logs = np.log10([each["rounds.learning_rate"] for each in drawn])
     assert abs(logs.mean()) < 0.15
