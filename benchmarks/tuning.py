@@ -85,7 +85,7 @@ class Played:
 
 
 def play(spec: RunSpec, dataset: Dataset) -> Played:
-    """Train as planned. No ledger is kept: every round would be priced anew, and the plan says what all of them cost."""
+    """Train as planned. No ledger is kept: it would price every round anew, and the plan says what all of them cost."""
     run = prepare(spec, dataset=dataset)
     vector = play_rounds(run, PaidBefore(run.plan, run.plan.guarantee().epsilon)).vector
     scorer = Scorer.of(run.task, run.loss, run.task.metrics)
