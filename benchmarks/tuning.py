@@ -18,9 +18,9 @@ to the file when it is done; what is there is not done again.
 import argparse
 import json
 import math
-import secrets
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,22 @@ from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
 from wholegrain._random import Purpose, derive
 from wholegrain.data.dataset import Dataset
+from wholegrain.federation.round_record import Score
+from wholegrain.policies.plan import Plan
 from wholegrain.privacy.accountants import DEFAULT
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import repeat
-from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.renyi import renyi_epsilon
 from wholegrain.privacy.trial_count import TrialCount
-from wholegrain.runs.accounts import guard_run
 from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.optimise_spec import optimise
-from wholegrain.runs.runner import RunResult, execute, prepare
+from wholegrain.runs.runner import play_rounds, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.tuning import tune
 from wholegrain.runs.tuning_setup import prepare_tuning
-from wholegrain.runs.tuning_space import Space, apply_settings
+from wholegrain.runs.tuning_space import SearchSpace, apply_settings
+from wholegrain.runs.tuning_trials import PaidBefore
 
 EPSILON, DELTA, TRIALS = 4.0, 1e-5, 10
 SEEDS = (0, 1, 2)
@@ -70,32 +72,49 @@ def at_seed(spec: RunSpec, seed: int) -> RunSpec:
     return RunSpec.of(tree)
 
 
-def play(spec: RunSpec, dataset: Dataset) -> RunResult:
+@dataclass(frozen=True)
+class Played:
+    """A simulated run: its plan, and the scores of its model by part."""
+
+    plan: Plan
+    scores: Mapping[str, Score]
+
+    @property
+    def epsilon(self) -> float:
+        return self.plan.guarantee().epsilon
+
+
+def play(spec: RunSpec, dataset: Dataset) -> Played:
+    """Train as planned. No ledger is kept: it would price every round anew, and the plan says what all of them cost."""
     run = prepare(spec, dataset=dataset)
-    with Ledger.in_memory() as ledger:
-        return execute(run, guard_run(ledger, secrets.token_hex(8), run.spec, run.data, run.plan, run.noise))
+    vector = play_rounds(run, PaidBefore(run.plan, run.plan.guarantee().epsilon)).vector
+    scorer = Scorer.of(run.task, run.loss, run.task.metrics)
+    return Played(run.plan, {part: scorer.score(run.learner.trained, vector, run.scored[part]) for part in PARTS})
 
 
-def scores_of(result: RunResult) -> dict[str, Any]:
-    test = result.scores["test"]
+PARTS = ("validation", "test")
+
+
+def scores_of(scores: Mapping[str, Score]) -> dict[str, Any]:
+    test = scores["test"]
     return {"accuracy": test.accuracy, "loss": test.loss, "auc": test.metrics["auc"]}
 
 
 def run_defaults(spec: RunSpec, dataset: Dataset) -> dict[str, Any]:
     result = play(spec, dataset)
-    return {**scores_of(result), "epsilon": result.guarantee.epsilon}
+    return {**scores_of(result.scores), "epsilon": result.epsilon}
 
 
 def run_planner(spec: RunSpec, dataset: Dataset) -> dict[str, Any]:
     result = play(optimise(spec, dataset=dataset).spec, dataset)
-    return {**scores_of(result), "epsilon": result.guarantee.epsilon}
+    return {**scores_of(result.scores), "epsilon": result.epsilon}
 
 
-def space_around(spec: RunSpec, dataset: Dataset) -> Space:
+def space_around(spec: RunSpec, dataset: Dataset) -> SearchSpace:
     """Learning rate, clip norm and rounds around what public facts propose: itself public."""
     filled = prepare(spec, dataset=dataset).spec
     rate, norm = filled.rounds.learning_rate, filled.policy.clip_norm
-    return Space.of(
+    return SearchSpace.of(
         {
             "rounds.learning_rate": {"low": rate / 5, "high": rate * 5, "scale": "log"},
             "policy.clip_norm": [norm / 2, norm, norm * 2],
@@ -114,7 +133,7 @@ def run_paid(spec: RunSpec, dataset: Dataset) -> dict[str, Any]:
     alone = DEFAULT.epsilon(prepared.selection.trial_event(Unit.SUBJECT), DELTA)
     score = next(iter(found.chosen.private["all silos"].values()))
     return {
-        **scores_of(found.chosen),
+        **scores_of(found.chosen.scores),
         "epsilon": found.chosen.guarantee.epsilon,
         "trials": len(found.trials),
         "epsilon_of_a_trial": alone,
@@ -130,10 +149,10 @@ def run_unpaid(spec: RunSpec, dataset: Dataset) -> dict[str, Any]:
     their number had been Poisson(10) and hidden, that would cost `epsilon_if_hidden`; as it is, all ten count.
     """
     space, best = space_around(spec, dataset), None
+    filled = prepare(spec, dataset=dataset).spec
     for number in range(TRIALS):
         draws = np.random.default_rng(derive(spec.seed, Purpose.TUNING, "unpaid", number))
         settings = space.draw(draws)
-        filled = prepare(spec, dataset=dataset).spec
         result = play(apply_settings(filled, settings), dataset)
         if best is None or result.scores["validation"].accuracy > best[0]:
             best = result.scores["validation"].accuracy, result, settings
@@ -141,8 +160,8 @@ def run_unpaid(spec: RunSpec, dataset: Dataset) -> dict[str, Any]:
     _, result, settings = best
     event = result.plan.terms.event(Unit.SUBJECT, result.plan.horizon.releases(), {})
     return {
-        **scores_of(result),
-        "epsilon": result.guarantee.epsilon,
+        **scores_of(result.scores),
+        "epsilon": result.epsilon,
         "epsilon_if_hidden": renyi_epsilon(RepeatAndSelectDpEvent(event, float(TRIALS), math.inf), DELTA),
         "epsilon_of_all_trials": DEFAULT.epsilon(repeat(event, TRIALS), DELTA),
         "epsilon_of_validation": math.inf,

@@ -17,7 +17,7 @@ NAMES = """
     uldp_avg user_ldp
 """.split()
 
-CALLS = "from_frame from_torch train plan load private_steps clinics subject_codes".split()
+CALLS = "from_frame from_torch train tune plan load private_steps clinics subject_codes".split()
 VALUES = "Number Date Category Target Run SubjectData RunSpec Budget".split()
 
 

@@ -150,9 +150,8 @@ def test_a_silo_without_private_scores_gives_none(tmp_path: Path) -> None:
         with open_silo(load_charter(write_charter(tmp_path / f"silo-{number}", **changes))) as host:
             with pytest.raises(RefusalError, match=r"\[allow.scores\]"):
                 release_score(host, task(scores=FORM), vector())
-            assert "held_out" not in wire.read_answer(
-                Message(node(host)(message(kind="query")), reply_to=message(kind="query"))
-            )
+            asked = message(kind="query")
+            assert "held_out" not in wire.read_answer(Message(node(host)(asked), reply_to=asked))
 
 
 def test_raw_scores_never_leave_a_silo_that_allows_private_ones(hosts: dict[str, SiloService]) -> None:

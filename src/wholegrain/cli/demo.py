@@ -75,7 +75,7 @@ def demo(
     title = f"nlswork: {size}; budget ε = {EPSILON:g}, δ = {DELTA:g} over all silos"
     display.out.print(display.table(title, columns, [_row(label, run) for label, run in runs]))
     display.out.print("Accuracy on people who were not trained on. Noise is seeded: a simulation, not a release.")
-    display.out.print("Settings and bounds were chosen with this survey in view; no ε pays for that choice.")
+    display.out.print("Settings and bounds are unpaid: they were chosen with this survey in view.")
 
 
 def _row(label: str, run: RunResult) -> tuple[Any, ...]:
