@@ -226,7 +226,9 @@ def _refuse_text_for_numbers(spec: RunSpec, keywords: Mapping[str, Any]) -> None
     """A spec reads '4' as a number; in Python it is more likely a slip."""
     for name, section in flat_keys().items():
         given = keywords.get(name)
-        if isinstance(given, str) and not isinstance(getattr(getattr(spec, section), name), str):
+        if name in SEVERAL or not isinstance(given, str):
+            continue
+        if not isinstance(getattr(getattr(spec, section), name), str):
             raise SpecError(f"{name} must be a number, and {given!r} is text.")
 
 
