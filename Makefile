@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 TOOLS := .tools
+# Tests start hundreds of processes: they share what one of them has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-slow check format bench docs lock wheel-test sbom audit-deps clean
 
@@ -26,10 +28,10 @@ demo: $(READY) ## Train every policy at ε = 4 on a real table and print what ea
 	$(BIN)/wholegrain demo
 
 test: $(READY) ## Run the quick tests, which cover every privacy property: minutes
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n 2
 
 test-slow: $(READY) ## Run the rest: long statistics, kills, real federations, reproduction, planted faults
-	$(BIN)/pytest -m slow --dist loadfile
+	WHOLEGRAIN_TESTS=thorough $(BIN)/pytest -m "slow or thorough" --dist loadfile
 
 check: $(READY) ## Style, types and layers
 	$(BIN)/ruff check .

@@ -38,7 +38,7 @@ class Around(nn.Module):
     def __init__(self, inner: nn.Module, width: int, positions: bool = False) -> None:
         super().__init__()
         self.inner, self.head = inner, nn.Linear(width, CLASSES)
-        # A parameter of the model's own, for which there is no rule.
+        # A parameter of the model's own, which no layer owns.
         self.positions = nn.Parameter(torch.zeros(4, width)) if positions else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,15 +61,59 @@ class Tied(nn.Module):
 
 
 class Own(nn.Module):
-    """Parameters without any rule."""
+    """A layer whose weight is also read by an operation that has no rule."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.ones(CLASSES, 4)), nn.Parameter(torch.zeros(CLASSES))
+        self.layer = nn.Linear(4, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """A linear map by hand."""
-        return (x[:, None] * self.scale).sum(2) + self.shift
+        """A linear map, twice."""
+        return self.layer(x) + torch.einsum("ni,oi->no", x, self.layer.weight)
+
+
+class Deciding(nn.Module):
+    """Looks at values to decide what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A linear map, with a shortcut where it changes nothing."""
+        return self.layer(x if (x > 0).all() else x.relu())
+
+
+class Looked(nn.Module):
+    """Tokens and places from tables, as today's language models begin, and one of the tables again at the end."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.tokens, self.places, self.tied = nn.Embedding(7, 4), nn.Embedding(6, 4), tied
+        self.first = nn.Parameter(torch.zeros(1, 1, 4))
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[item, position] to [item, class]."""
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1).mean(1)
+        if self.tied:
+            return nn.functional.linear(x, self.tokens.weight)[:, :CLASSES]
+        return self.head(x)
+
+
+class Written(nn.Module):
+    """A norm and a product with a matrix [in, out] that are written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.matrix = nn.Parameter(torch.ones(4)), nn.Parameter(torch.randn(4, CLASSES))
+        self.bias, self.scale = nn.Parameter(torch.zeros(CLASSES)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[item, position, feature] to [item, class]."""
+        x = self.weight * (x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()) - self.scale
+        return torch.addmm(self.bias, x.reshape(-1, 4), self.matrix).view(*x.shape[:2], CLASSES).mean(1)
 
 
 def _norm(norm: nn.Module, channels: int) -> nn.Module:
@@ -118,8 +162,14 @@ KINDS: Mapping[str, Kind] = {
     "gru": Kind(lambda: Around(nn.GRU(3, 4, batch_first=True), 4), (4, 3)),
     "attention": Kind(lambda: Around(nn.MultiheadAttention(4, 2, batch_first=True), 4), (4, 4)),
     "tied": Kind(Tied, (5,)),
-    "tapped": Kind(lambda: Around(nn.Linear(4, 4), 4, positions=True), (4, 4)),
+    "position table": Kind(lambda: Around(nn.Linear(4, 4), 4, positions=True), (4, 4)),
+    "looked-up positions": Kind(lambda: Looked(tied=False), (5,), tokens=7),
+    "tied embeddings": Kind(lambda: Looked(tied=True), (5,), tokens=7),
+    "written by hand": Kind(Written, (5, 4)),
+    "rms norm": Kind(lambda: Around(nn.RMSNorm(4), 4), (4, 4)),
+    "tapped": Kind(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Linear(4, CLASSES)), (4,)),
     "vmap": Kind(Own, (4,)),
+    "one by one": Kind(Deciding, (4,)),
 }
 RULES = {*LAYERS, *COMPOSITES}
 

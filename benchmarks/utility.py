@@ -6,7 +6,7 @@ Then: python benchmarks/utility.py --draw
 Results are kept line by line in benchmarks/utility.jsonl, each with a digest of its settings: what is there already is
 not run again, what was run with other settings is run anew and shown no more. Accuracy is on people who were never
 trained on. Settings were chosen with these data sets in view, on a fifth of the training people where docs/utility.md
-says so; no ε pays for that choice.
+says so: such settings are unpaid (docs/paid-choices.md).
 """
 
 import argparse

@@ -8,11 +8,19 @@ import torch
 from hypothesis import settings
 
 from command import Command, Outcome
-from wholegrain.privacy import accountants
+from effort import amount, coarse_grids
 
 torch.set_num_threads(1)
-settings.register_profile("house", deadline=None, derandomize=True)
+settings.register_profile("house", deadline=None, derandomize=True, max_examples=amount(100, quick=40))
 settings.load_profile("house")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests by hypothesis draw fewer examples in `make test`, so `make test-slow` plays them, too."""
+    for item in items:
+        if item.get_closest_marker("hypothesis"):
+            item.add_marker("thorough")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -32,10 +40,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def coarse_prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices on a grid ten times as coarse, where no digits are asserted: upper bounds still, far cheaper."""
-    usual = accountants.suitable_grid
-    monkeypatch.setattr(accountants, "suitable_grid", lambda event: 10 * usual(event))
+def coarse_prices() -> Iterator[None]:
+    """Prices on a coarse grid, where no digits are asserted."""
+    with coarse_grids():
+        yield
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ def test_a_torch_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("coarse_prices")
+@pytest.mark.slow
 def test_a_loop_learns_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     names = play("own_loop.py", monkeypatch)
     assert names["spent"] == sorted(names["spent"])

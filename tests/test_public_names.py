@@ -11,12 +11,13 @@ from wholegrain.api.policy_values import PolicyMaker
 PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text("utf-8")
 
 NAMES = """
-    Budget Category Dataset Date Guarantee Number Plan PrivateSteps Run RunSpec Standing SubjectData Target Unit
-    WholegrainError clinics fedavg femnist from_frame from_torch higradavg_dp load local_group_dp local_item_dp
-    mnist_writers nlswork plan plays private_steps shakespeare subject_codes subject_dp train uldp_avg user_ldp
+    Budget Category Dataset Date Guarantee Number Plan PrivateSteps Run RunSpec Standing SubjectData Target TunedRun
+    Unit WholegrainError clinics fedavg femnist from_frame from_torch from_transformers higradavg_dp load local_group_dp
+    local_item_dp mnist_writers nlswork plan plays private_steps shakespeare subject_codes subject_dp train tune
+    uldp_avg user_ldp
 """.split()
 
-CALLS = "from_frame from_torch train plan load private_steps clinics subject_codes".split()
+CALLS = "from_frame from_torch train tune plan load private_steps clinics subject_codes".split()
 VALUES = "Number Date Category Target Run SubjectData RunSpec Budget".split()
 
 

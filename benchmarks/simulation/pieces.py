@@ -94,7 +94,7 @@ class NamedTrainer:
 class PlayedSilo(SiloService):
     """The silo's service, which tries once whether a model fits its data."""
 
-    def _require_fit(self, agreed: Any, policy: Any) -> None:
+    def require_fit(self, agreed: Any, policy: Any) -> None:
         _fit(self, agreed, policy)
 
 
@@ -104,7 +104,7 @@ _FITS: set[tuple[int, object]] = set()
 def _fit(host: SiloService, agreed: Any, policy: Any) -> None:
     key = (id(agreed), policy.clip)
     if key not in _FITS:
-        SiloService._require_fit(host, agreed, policy)
+        SiloService.require_fit(host, agreed, policy)
         _FITS.add(key)
 
 
@@ -112,8 +112,9 @@ def _fit(host: SiloService, agreed: Any, policy: Any) -> None:
 def template(name: str, noise: str) -> SiloService:
     """A silo with data and model, and no ledger yet."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, WHOLEGRAIN_STATE=folder):
+        account = {"data": name, "path": f"{folder}/ledger.sqlite"}
         charter = Charter.model_validate(
-            CHARTER | {"silo": name, "limit": {**CHARTER["limit"], "noise": noise}, "ledger": {"data": name}}
+            CHARTER | {"silo": name, "limit": {**CHARTER["limit"], "noise": noise}, "ledger": account}
         )
         found = SiloService.open(charter, None, accountant("pld"), lambda: None)
         return PlayedSilo(**{field: getattr(found, field) for field in SiloService.__dataclass_fields__})

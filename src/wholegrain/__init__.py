@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from wholegrain.api.private_loop import private_steps as private_steps
     from wholegrain.api.train import plan as plan
     from wholegrain.api.train import train as train
+    from wholegrain.api.tune import TunedRun as TunedRun
+    from wholegrain.api.tune import tune as tune
     from wholegrain.data.clinics import clinics as clinics
     from wholegrain.data.dataset import Dataset as Dataset
     from wholegrain.data.femnist import femnist as femnist
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from wholegrain.data.subjects import subject_codes as subject_codes
     from wholegrain.data.tensors import from_torch as from_torch
     from wholegrain.errors import WholegrainError as WholegrainError
+    from wholegrain.models.named_inputs import from_transformers as from_transformers
     from wholegrain.policies.plan import Plan as Plan
     from wholegrain.privacy.definitions import Budget as Budget
     from wholegrain.privacy.definitions import Guarantee as Guarantee
@@ -58,6 +61,7 @@ _MODULES = {
     "Standing": "wholegrain.privacy.definitions",
     "SubjectData": "wholegrain.data.subjects",
     "Target": "wholegrain.data.schema",
+    "TunedRun": "wholegrain.api.tune",
     "Unit": "wholegrain.privacy.definitions",
     "WholegrainError": "wholegrain.errors",
     "clinics": "wholegrain.data.clinics",
@@ -65,6 +69,7 @@ _MODULES = {
     "femnist": "wholegrain.data.femnist",
     "from_frame": "wholegrain.data.frames",
     "from_torch": "wholegrain.data.tensors",
+    "from_transformers": "wholegrain.models.named_inputs",
     "higradavg_dp": "wholegrain.api.policy_values",
     "load": "wholegrain.api.finished_run",
     "local_group_dp": "wholegrain.api.policy_values",
@@ -78,6 +83,7 @@ _MODULES = {
     "subject_codes": "wholegrain.data.subjects",
     "subject_dp": "wholegrain.api.policy_values",
     "train": "wholegrain.api.train",
+    "tune": "wholegrain.api.tune",
     "uldp_avg": "wholegrain.api.policy_values",
     "user_ldp": "wholegrain.api.policy_values",
 }

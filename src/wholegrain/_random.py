@@ -21,6 +21,8 @@ class Purpose(StrEnum):
     INITIAL = "initial parameters"
     SYNTHETIC = "synthetic data"
     PRETRAINING = "pretraining"
+    TUNING = "tuning"
+    DROPOUT = "dropout"
 
 
 def derive(seed: int, purpose: Purpose, *keys: int | str) -> int:

@@ -17,7 +17,7 @@ from wholegrain_reproduction.results import read_results
 from wholegrain_reproduction.results_page import PageContent, render_page
 from wholegrain_reproduction.run_trials import OnOutcome, Outcome, run_all
 from wholegrain_reproduction.scales import Part, Scale
-from wholegrain_reproduction.trials import Trial, make_trials
+from wholegrain_reproduction.trials import PaperTrial, make_trials
 
 PAGE = "reproduction.md"
 
@@ -53,7 +53,7 @@ class Experiment:
         return self.data.text if recipe == TEXT else self.data.images
 
 
-def plan_trials(experiment: Experiment) -> tuple[list[Recipe], list[Trial]]:
+def plan_trials(experiment: Experiment) -> tuple[list[Recipe], list[PaperTrial]]:
     """The recipes that are asked for, and all their trials."""
     recipes = [load_recipe(name, experiment.recipes) for name in RECIPES[experiment.part]]
     trials = [
@@ -78,7 +78,7 @@ def reproduce(experiment: Experiment, tell: OnOutcome) -> PageContent:
 
 
 def write_results(
-    experiment: Experiment, recipes: Sequence[Recipe], trials: Sequence[Trial], outcomes: Sequence[Outcome]
+    experiment: Experiment, recipes: Sequence[Recipe], trials: Sequence[PaperTrial], outcomes: Sequence[Outcome]
 ) -> PageContent:
     """Figures and page from the runs that are there."""
     geometry = load_group_sizes(experiment.recipes)

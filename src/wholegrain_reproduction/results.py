@@ -12,7 +12,7 @@ from wholegrain_reproduction.group_sizes import GroupSizes, read_group_sizes
 from wholegrain_reproduction.recipes import Kind
 from wholegrain_reproduction.run_trials import read_seconds, read_true_epsilon
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon
-from wholegrain_reproduction.trials import Trial, trial_key
+from wholegrain_reproduction.trials import PaperTrial, trial_key
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Results:
         others = (replace(self, by_key={**self.by_key, **found}, repeats={}) for found in self.repeats.values())
         return (self, *others)
 
-    def of_trial(self, trial: Trial) -> Result | None:
+    def of_trial(self, trial: PaperTrial) -> Result | None:
         """The result of this trial, whatever its seed."""
         return (self.repeats.get(trial.seed, {}) if trial.seed else self.by_key).get(_original_key(trial))
 
@@ -75,7 +75,7 @@ class Results:
         return None if found is None else found.accuracy
 
 
-def read_results(trials: Iterable[Trial], out: Path, geometry: Iterable[GroupSizes] = ()) -> Results:
+def read_results(trials: Iterable[PaperTrial], out: Path, geometry: Iterable[GroupSizes] = ()) -> Results:
     """The results of all trials whose runs are finished."""
     results: dict[str, Result] = {}
     groups: dict[str, GroupSizes] = {}
@@ -93,11 +93,11 @@ def read_results(trials: Iterable[Trial], out: Path, geometry: Iterable[GroupSiz
     return Results(results, tuple(geometry), groups, repeats)
 
 
-def _original_key(trial: Trial) -> str:
+def _original_key(trial: PaperTrial) -> str:
     return trial_key(trial.recipe, trial.variant, trial.algorithm, trial.kind)
 
 
-def _result(trial: Trial, run: RunRecord) -> Result:
+def _result(trial: PaperTrial, run: RunRecord) -> Result:
     true_epsilon = read_true_epsilon(run.path)
     return Result(
         algorithm=trial.algorithm,

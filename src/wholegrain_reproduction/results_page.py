@@ -17,7 +17,7 @@ from wholegrain_reproduction.recipes import Kind, Recipe
 from wholegrain_reproduction.results import Result, Results
 from wholegrain_reproduction.run_trials import Outcome
 from wholegrain_reproduction.scales import Scale
-from wholegrain_reproduction.trials import ALGORITHM_NAMES, Trial
+from wholegrain_reproduction.trials import ALGORITHM_NAMES, PaperTrial
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ class PageContent:
     scale: Scale
     data: DataChoice
     recipes: Sequence[Recipe]
-    trials: Sequence[Trial]
+    trials: Sequence[PaperTrial]
     results: Results
     outcomes: Sequence[Outcome]
     prices: Sequence[PaperPrice] = ()
@@ -180,7 +180,7 @@ RUN_COLUMNS = (
 )
 
 
-def _row(trial: Trial, result: Result) -> tuple[str, ...]:
+def _row(trial: PaperTrial, result: Result) -> tuple[str, ...]:
     asked = "–" if result.epsilon is None else f"{number(result.epsilon)}, {_unit(trial)}"
     epsilon = result.true_epsilon
     sound = "" if epsilon or trial.algorithm == "fedavg" else number(or_infinity(result.epsilon))
@@ -214,7 +214,7 @@ KIND_LABELS = {
 }
 
 
-def _unit(trial: Trial) -> str:
+def _unit(trial: PaperTrial) -> str:
     if trial.kind in (Kind.TRUE, Kind.CLAIMED):
         return trial.spec.privacy.unit
     return "item (claimed)" if trial.algorithm == "local_item_dp" else "subject (claimed)"

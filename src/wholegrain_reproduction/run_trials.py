@@ -31,14 +31,14 @@ from wholegrain.runs.runner import PreparedRun, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import DataSpec
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon, price_printed_run
-from wholegrain_reproduction.trials import PAPER_KINDS, Trial
+from wholegrain_reproduction.trials import PAPER_KINDS, PaperTrial
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a trial ended: its status in a word or two and, if it failed, the reason in one sentence."""
 
-    trial: Trial
+    trial: PaperTrial
     status: str
     error: str = ""
 
@@ -47,14 +47,14 @@ OnOutcome = Callable[[Outcome], None]
 """Called with each outcome as it comes."""
 
 
-def run_all(trials: Sequence[Trial], out: Path, processes: int, tell: OnOutcome) -> list[Outcome]:
+def run_all(trials: Sequence[PaperTrial], out: Path, processes: int, tell: OnOutcome) -> list[Outcome]:
     """Run all trials; those that take their ε from a printed run come after it."""
     first = [trial for trial in trials if trial.counterpart is None]
     then = [trial for trial in trials if trial.counterpart is not None]
     return [outcome for part in (first, then) for outcome in _run_part(part, out, processes, tell)]
 
 
-def run_trial(trial: Trial, out: Path) -> Outcome:
+def run_trial(trial: PaperTrial, out: Path) -> Outcome:
     """Run one trial to its end, from wherever an earlier call left it."""
     try:
         with _add_time(out / trial.key):
@@ -93,7 +93,7 @@ def read_true_epsilon(folder: Path) -> TrueEpsilon | None:
         raise RunError(f"'{true_epsilon_file(folder)}' cannot be read: {_check.reason(error)}; remove it.") from error
 
 
-def _run_part(trials: list[Trial], out: Path, processes: int, tell: OnOutcome) -> list[Outcome]:
+def _run_part(trials: list[PaperTrial], out: Path, processes: int, tell: OnOutcome) -> list[Outcome]:
     if processes == 1 or len(trials) < 2:
         with _one_thread():
             return [_tell(run_trial(trial, out), tell) for trial in trials]
@@ -106,7 +106,7 @@ def _run_part(trials: list[Trial], out: Path, processes: int, tell: OnOutcome) -
     return [*outcomes.values(), *(_tell(Outcome(trial, "failed", lost), tell) for trial in missing)]
 
 
-def _run_in_pool(trials: list[Trial], out: Path, processes: int) -> Iterator[Outcome]:
+def _run_in_pool(trials: list[PaperTrial], out: Path, processes: int) -> Iterator[Outcome]:
     """The outcomes as they come; none for trials that a broken pool has lost."""
     if not trials:
         return
@@ -155,7 +155,7 @@ def _tell(outcome: Outcome, tell: OnOutcome) -> Outcome:
     return outcome
 
 
-def _run(trial: Trial, folder: Path, out: Path) -> str:
+def _run(trial: PaperTrial, folder: Path, out: Path) -> str:
     if RunFolder.holds_run(folder):
         return _resume(trial, RunFolder.open(folder))
     spec = trial.spec
@@ -172,7 +172,7 @@ def _run(trial: Trial, folder: Path, out: Path) -> str:
     return "done"
 
 
-def _resume(trial: Trial, run: RunFolder) -> str:
+def _resume(trial: PaperTrial, run: RunFolder) -> str:
     kept = run.spec
     if kept != (trial.spec if trial.counterpart is None else _set_epsilon(trial.spec, kept.privacy.epsilon)):
         raise RunError(f"The run in '{run.path}' was made with other settings; choose another --out, or remove it.")
@@ -205,7 +205,7 @@ def _dataset(data: str) -> Dataset:
     return load_dataset(RunSpec(data=DataSpec.model_validate_json(data)))
 
 
-def _keep_true_epsilon(trial: Trial, prepared: PreparedRun, folder: Path) -> None:
+def _keep_true_epsilon(trial: PaperTrial, prepared: PreparedRun, folder: Path) -> None:
     if trial.kind not in PAPER_KINDS or true_epsilon_file(folder).exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def _keep_true_epsilon(trial: Trial, prepared: PreparedRun, folder: Path) -> Non
     write_whole(true_epsilon_file(folder), (json.dumps(facts) + "\n").encode())
 
 
-def _counterpart_epsilon(trial: Trial, out: Path) -> float:
+def _counterpart_epsilon(trial: PaperTrial, out: Path) -> float:
     found = read_true_epsilon(out / str(trial.counterpart))
     if found is None:
         raise RunError(f"What '{trial.counterpart}' is worth is not known, because that run has not been made.")

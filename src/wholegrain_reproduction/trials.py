@@ -35,7 +35,7 @@ PAPER_KINDS = (Kind.PRINTED, Kind.EXACT, Kind.MORE_LOTS)
 
 
 @dataclass(frozen=True)
-class Trial:
+class PaperTrial:
     """One run of an experiment.
 
     The spec of a `TRUE` trial has no ε yet: it is the true ε of the trial under the key `counterpart`.
@@ -70,7 +70,7 @@ def trial_key(recipe: str, variant: str, algorithm: str, kind: Kind, seed: int =
     return "/".join(part for part in (recipe, variant, run) if part)
 
 
-def make_trials(recipe: Recipe, scale: Scale, data: DataSource) -> Iterator[Trial]:
+def make_trials(recipe: Recipe, scale: Scale, data: DataSource) -> Iterator[PaperTrial]:
     """All runs of a recipe on this data."""
     for variant in recipe.variants:
         settings = recipe.settings(scale, data.name, variant)
@@ -88,10 +88,10 @@ def make_trials(recipe: Recipe, scale: Scale, data: DataSource) -> Iterator[Tria
 
 def _make_trial(
     recipe: Recipe, variant: VariantSpec, algorithm: str, kind: Kind, settings: TrialSettings, seed: int = 0
-) -> Trial:
+) -> PaperTrial:
     make_sections = _printed_sections if kind in PAPER_KINDS else _sound_sections
     counterpart = trial_key(recipe.name, variant.name, algorithm, _composition(settings), seed)
-    return Trial(
+    return PaperTrial(
         recipe=recipe.name,
         variant=variant.name,
         algorithm=algorithm,

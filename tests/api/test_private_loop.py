@@ -164,3 +164,23 @@ def test_several_silos_are_refused() -> None:
 def test_what_belongs_to_rounds_is_refused() -> None:
     with pytest.raises(SpecError, match="no keyword 'learning_rate'"):
         wg.private_steps(a_net(), NORTH, policy=HALF, epsilon=4, steps=3, learning_rate=1.0)  # type: ignore[call-arg]
+
+
+class CentredInTraining(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0) if self.training else x
+
+
+def test_a_net_stays_in_the_mode_in_which_it_was_tried() -> None:
+    """One that was tried in evaluation could mix items as soon as its owner calls train()."""
+    found = []
+    for training in (False, True):
+        net = nn.Sequential(a_net(), CentredInTraining()).eval()
+        private = wg.private_steps(net, NORTH, policy=HALF, epsilon=4, steps=2)
+        net.train(training)
+        next(private)
+        assert all(part.training is training for part in net.modules())
+        found.append(
+            torch.cat([parameter.grad.view(-1) for parameter in net.parameters() if parameter.grad is not None])
+        )
+    assert torch.equal(*found)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from effort import coarse_grids
 from wholegrain.audit.auditing import Audit, AuditSettings, audit
 from wholegrain.audit.simulate import NoiseOf, noise_like
 from wholegrain.data.sampling import Batch
@@ -53,7 +54,8 @@ def prepared(policy: str, model: str = "logistic", **changes: Any) -> PreparedRu
             "rounds": {"count": settings["rounds"], "steps": settings["steps"]},
         }
     )
-    return prepare(spec)
+    with coarse_grids():
+        return prepare(spec)
 
 
 def findings(found: Audit, *words: str) -> list[float]:

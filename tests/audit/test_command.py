@@ -58,6 +58,7 @@ def test_a_finished_run_is_audited_by_its_folder(wholegrain: Command, spec: Path
     assert {"attack", "view", "method", "trials", "epsilon", "refutes", "seen"} == set(by_spec["findings"][0])
 
 
+@pytest.mark.slow
 def test_a_violation_is_exit_code_one(wholegrain: Command, spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = _Twister.add_to
 
@@ -79,6 +80,7 @@ def test_items_too(wholegrain: Command, spec: Path) -> None:
     assert "membership (not private)" not in facts
 
 
+@pytest.mark.slow
 def test_where_nothing_is_promised(wholegrain: Command, spec: Path) -> None:
     changes = ("--set", "policy.name=fedavg", "--set", "privacy.noise_multiplier=1.0")
     facts = json.loads(wholegrain("audit", spec, *changes, *FEW, "--no-membership", "--json").out)

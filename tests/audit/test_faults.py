@@ -64,12 +64,14 @@ def test_a_layer_that_is_not_clipped(parameter: str) -> None:
     assert found.failed == (MOVE, LEAVES)
 
 
+@pytest.mark.slow
 def test_a_bias_that_is_not_clipped() -> None:
     """Too short to be found in noise, but not without it."""
     right = prepared("higradavg_dp", "mlp")
     assert found_out(right, forgets(right, "3.bias")).failed == (MOVE, LEAVES)
 
 
+@pytest.mark.slow
 def test_noise_used_again_in_every_round() -> None:
     found = found_out(prepared("subject_dp"), fault=SameEveryRound)
     assert findings(found, "crowd", "spread")

@@ -22,6 +22,7 @@ from wholegrain.audit.neighbours import Neighbours, build_file, neighbours
 from wholegrain.audit.removal import affordable, from_the_file, moves
 from wholegrain.audit.simulate import ignore_updates, noise_like, simulate_run
 from wholegrain.data import partition
+from wholegrain.data import table as data_table
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData, rank_within
@@ -121,9 +122,8 @@ FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault", ["cap", *(pytest.param(name, marks=pytest.mark.slow) for name in FAULTS if name != "cap")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
 def test_coins_by_position_are_a_violation(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     way, where, name, wrong = FAULTS[fault]
     asked = spec(**WAYS[way])
@@ -159,6 +159,7 @@ def test_sizes_that_were_declared_stay() -> None:
     assert counted.passed
 
 
+@pytest.mark.slow
 def test_sizes_that_are_counted_although_they_were_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     right = datasets._silo
 
@@ -311,3 +312,30 @@ def audited(asked: RunSpec, **settings: Any) -> Audit:
 
 def check(found: Audit, name: str) -> Any:
     return next(each for each in found.checks if each.name == name)
+
+
+def scaled_by_what_is_there(frame: Any, layout: Any) -> NDArray[np.float32]:
+    found = REAL_FEATURES(frame, layout)
+    return (found / np.abs(found).max(0, initial=1e-6)).astype(np.float32)
+
+
+REAL_FEATURES = data_table.encode_features
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["declared", "observed"])
+def test_a_scale_that_is_read_off_the_rows_is_a_change_of_others(
+    planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"p{k},{'ns'[k % 2]},{k % 7 + k / 100},{'ny'[k % 3 > 0]}" for k in range(60)]
+    (tmp_path / "rows.csv").write_text("id,silo,x,y\n" + "\n".join(lines))
+    declared = {
+        "path": str(tmp_path / "rows.csv"),
+        "subject": "id",
+        "silo": "silo",
+        "target": {"column": "y", "classes": ["n", "y"]},
+        "features": {"x": {"low": 0, "high": 20}},
+    }
+    if planted:
+        monkeypatch.setattr(data_table, "encode_features", scaled_by_what_is_there)
+    _, file, pairs = pairs_of(spec(data={"source": "table", "table": declared}))
+    assert any(len(pair.moved(file)) for pair in pairs) is planted

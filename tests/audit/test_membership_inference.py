@@ -42,6 +42,7 @@ def test_the_area_is_mann_and_whitneys() -> None:
     assert float(auc(members, others)) == pytest.approx(stats.mannwhitneyu(members, others).statistic / (60 * 80))
 
 
+@pytest.mark.slow
 def test_intervals_cover_what_they_should() -> None:
     """AUC of two unit normals one apart is Φ(1/√2)."""
     draws, true, covered = np.random.default_rng(1), float(stats.norm.cdf(1 / np.sqrt(2))), 0
@@ -71,6 +72,7 @@ def spec(policy: str, **privacy: object) -> RunSpec:
     )
 
 
+@pytest.mark.slow
 def test_fedavg_gives_people_away_and_noise_hides_them(tmp_path: Path) -> None:
     """Fewer people than features: a model learns people by heart."""
     data = clinics(patients=200, clinics=1, span=1, visits=8, features=200)

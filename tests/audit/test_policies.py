@@ -6,7 +6,7 @@ from audit.planted import POLICIES, audited, prepared
 from wholegrain.audit.auditing import AuditVerdict
 from wholegrain.privacy.definitions import Standing
 
-QUICK = ("local_group_dp", "subject_dp")
+QUICK = ("subject_dp",)
 
 
 @pytest.mark.parametrize("model", ["logistic", pytest.param("mlp", marks=pytest.mark.slow)])

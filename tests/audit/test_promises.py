@@ -1,5 +1,7 @@
 """Where a promise is about something else than a subject, or falls short: an audit shows it."""
 
+import pytest
+
 from audit.planted import prepared
 from wholegrain.audit.attacks import attack_crowd
 from wholegrain.audit.auditing import TRIALS, AuditSettings, AuditVerdict, audit
@@ -11,6 +13,7 @@ from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 
 
+@pytest.mark.slow
 def test_what_an_item_is_promised_does_not_hide_a_subject_with_many() -> None:
     """By a bound that leans on no curve."""
     run = prepared("local_item_dp", visits=6, noise=1.2)
@@ -24,6 +27,7 @@ def test_what_an_item_is_promised_does_not_hide_a_subject_with_many() -> None:
     assert 0 < bounds[Unit.ITEM] < item.epsilon < bounds[Unit.SUBJECT] < subject.epsilon
 
 
+@pytest.mark.slow
 def test_local_group_dp_as_printed_gives_away_more_than_it_claims() -> None:
     """Its noise is looked up by the largest group of the batch, and shows who is in it."""
     spec = RunSpec.of(

@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from audit.planted import POLICIES, SinglePrecision, audited, prepared, rounded_up
+from effort import amount
 from wholegrain.audit import sensitivity
 from wholegrain.audit.auditing import AuditVerdict
 from wholegrain.audit.sensitivity import extreme_vectors, largest_move, move_among_many, scaled_vector
@@ -34,9 +35,10 @@ def in_single_precision(run: PreparedRun) -> PreparedRun:
 @pytest.mark.parametrize("model", ["logistic", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_parameters_let_anybody_through(policy: str, model: str) -> None:
-    assert 0.8 < largest_move(prepared(policy, model), seed=0) <= 1 + SLACK
+    assert 0.75 < largest_move(prepared(policy, model), seed=0) <= 1 + SLACK
 
 
+@pytest.mark.slow
 def test_squares_that_underflow_let_raw_features_through() -> None:
     run = in_single_precision(prepared("subject_dp"))
     assert largest_move(run, seed=0) > 1e3
@@ -52,14 +54,17 @@ def test_clip_factors_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert audited(run).failed == (MOVE,)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "policy",
     ["subject_dp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("local_item_dp", "higradavg_dp"))],
 )
 def test_one_of_many_moves_a_sum_no_further(policy: str) -> None:
-    assert 0.98 < move_among_many(prepared(policy).plan.rows[0][0], 0, MANY) <= 1 + SLACK
+    many = amount(MANY, quick=MANY // 10)
+    assert 0.98 < move_among_many(prepared(policy).plan.rows[0][0], 0, many) <= 1 + SLACK
 
 
+@pytest.mark.slow
 def test_sums_in_single_precision_are_off_by_more_than_a_subject_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensitivity, "BookKeeping", SinglePrecision)
     policy = prepared("subject_dp").plan.rows[0][0]

@@ -3,10 +3,12 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
+import wholegrain as wg
 from command import Command
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.spec import load
@@ -64,3 +66,33 @@ def test_a_spec_is_begun_as_the_page_shows(
     monkeypatch.chdir(tmp_path)
     command, shown = PAGE.split("```console\n$ wholegrain ", 1)[1].split("```")[0].split("\n", 1)
     assert wholegrain(*command.split()).out == shown
+
+
+def test_the_page_needs_few_commands_and_lines() -> None:
+    commands = [line for line in PAGE.splitlines() if line.startswith("$ wholegrain ")]
+    assert len(commands) <= 6
+    assert len([line for line in python_of_the_page().splitlines() if line.strip()]) <= 12
+
+
+@needs_table
+@pytest.mark.slow
+def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").mkdir()
+    shutil.copy(TABLE, tmp_path / "examples")
+    shutil.copy(SPEC, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(python_of_the_page(), "diabetes130.md", "exec"), names)
+    for epsilon in (4, 1):
+        folder = tmp_path / "runs" / f"python-{epsilon}"
+        assert pl.read_csv(folder / "predictions.csv").height == 101_766
+        assert (folder / "report.html").exists()
+        run = wg.load(folder)
+        assert run.guarantee.epsilon <= epsilon
+        assert run.accuracy > run.constant["test"].accuracy + 0.04
+        assert run.scores["test"].loss < run.constant["test"].loss
+        assert run.warnings == ()
+
+
+def python_of_the_page() -> str:
+    return PAGE.split("```python\n")[1].split("```")[0]

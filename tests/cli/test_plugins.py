@@ -117,6 +117,7 @@ print(len(names))
 """
 
 
+@pytest.mark.slow
 def test_the_library_does_without_the_evaluation_of_the_paper() -> None:
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

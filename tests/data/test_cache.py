@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wholegrain.data import cache
-from wholegrain.data.cache import Arrays, Origin, load_cached
+from wholegrain.data.cache import Arrays, CacheOrigin, load_cached
 
 ARRAYS = {
     "images": np.arange(600, dtype=np.uint8).reshape(3, 200),
@@ -34,11 +34,11 @@ class Parser:
 
 
 @pytest.fixture
-def origin(tmp_path: Path) -> Origin:
+def origin(tmp_path: Path) -> CacheOrigin:
     files = (tmp_path / "a.json", tmp_path / "b.json")
     for file in files:
         file.write_text("source")
-    return Origin("reader-v1", tmp_path, files)
+    return CacheOrigin("reader-v1", tmp_path, files)
 
 
 def assert_same(arrays: Arrays) -> None:
@@ -49,7 +49,7 @@ def assert_same(arrays: Arrays) -> None:
         assert arrays[name].tolist() == array.tolist()
 
 
-def test_the_second_time_nothing_is_parsed(origin: Origin) -> None:
+def test_the_second_time_nothing_is_parsed(origin: CacheOrigin) -> None:
     parser = Parser()
     assert_same(load_cached(origin, parser))
     assert_same(load_cached(origin, parser))
@@ -58,7 +58,7 @@ def test_the_second_time_nothing_is_parsed(origin: Origin) -> None:
 
 
 @pytest.mark.parametrize("mask", [0, 0o022])
-def test_raw_items_are_closed_to_others_whatever_the_umask(origin: Origin, mask: int) -> None:
+def test_raw_items_are_closed_to_others_whatever_the_umask(origin: CacheOrigin, mask: int) -> None:
     before = os.umask(mask)
     try:
         load_cached(origin, Parser())
@@ -68,22 +68,22 @@ def test_raw_items_are_closed_to_others_whatever_the_umask(origin: Origin, mask:
     assert stat.S_IMODE(origin.place.parent.stat().st_mode) == 0o700
 
 
-def test_it_is_kept_in_the_cache_folder_for_its_owner_alone(origin: Origin, tmp_path: Path) -> None:
+def test_it_is_kept_in_the_cache_folder_for_its_owner_alone(origin: CacheOrigin, tmp_path: Path) -> None:
     load_cached(origin, Parser())
     kept = list((tmp_path / "cache" / "data").iterdir())
     assert kept == [origin.place]
     assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
 
 
-def change_content(origin: Origin) -> None:
+def change_content(origin: CacheOrigin) -> None:
     origin.files[0].write_text("another source")
 
 
-def change_date(origin: Origin) -> None:
+def change_date(origin: CacheOrigin) -> None:
     os.utime(origin.files[1], ns=(0, 0))
 
 
-def change_all_but_the_date(origin: Origin) -> None:
+def change_all_but_the_date(origin: CacheOrigin) -> None:
     before = origin.files[0].stat()
     origin.files[0].unlink()
     origin.files[0].write_text("SOURCE")
@@ -91,7 +91,9 @@ def change_all_but_the_date(origin: Origin) -> None:
 
 
 @pytest.mark.parametrize("change", [change_content, change_date, change_all_but_the_date])
-def test_changed_files_are_parsed_again_and_replace_the_old(origin: Origin, change: Callable[[Origin], None]) -> None:
+def test_changed_files_are_parsed_again_and_replace_the_old(
+    origin: CacheOrigin, change: Callable[[CacheOrigin], None]
+) -> None:
     load_cached(origin, Parser({"old": np.zeros(3)}))
     change(origin)
     parser = Parser()
@@ -101,25 +103,25 @@ def test_changed_files_are_parsed_again_and_replace_the_old(origin: Origin, chan
     assert len(list(origin.place.parent.iterdir())) == 1
 
 
-def test_a_file_more_is_another_origin(origin: Origin, tmp_path: Path) -> None:
+def test_a_file_more_is_another_origin(origin: CacheOrigin, tmp_path: Path) -> None:
     load_cached(origin, Parser({"old": np.zeros(3)}))
     (tmp_path / "c.json").write_text("more")
-    more = Origin(origin.reader, origin.root, (*origin.files, tmp_path / "c.json"))
+    more = CacheOrigin(origin.reader, origin.root, (*origin.files, tmp_path / "c.json"))
     assert_same(load_cached(more, Parser()))
 
 
-def test_another_reader_has_a_place_of_its_own(origin: Origin) -> None:
+def test_another_reader_has_a_place_of_its_own(origin: CacheOrigin) -> None:
     load_cached(origin, Parser({"old": np.zeros(3)}))
-    assert_same(load_cached(Origin("reader-v2", origin.root, origin.files), Parser()))
+    assert_same(load_cached(CacheOrigin("reader-v2", origin.root, origin.files), Parser()))
 
 
-def test_another_format_is_not_read(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_format_is_not_read(origin: CacheOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
     load_cached(origin, Parser({"old": np.zeros(3)}))
     monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
     assert_same(load_cached(origin, Parser()))
 
 
-def test_files_that_change_while_they_are_read_are_not_kept(origin: Origin) -> None:
+def test_files_that_change_while_they_are_read_are_not_kept(origin: CacheOrigin) -> None:
     def parse() -> Arrays:
         change_content(origin)
         return ARRAYS
@@ -128,12 +130,12 @@ def test_files_that_change_while_they_are_read_are_not_kept(origin: Origin) -> N
     assert not origin.place.exists()
 
 
-def kept_bytes(origin: Origin) -> bytes:
+def kept_bytes(origin: CacheOrigin) -> bytes:
     load_cached(origin, Parser())
     return origin.place.read_bytes()
 
 
-def assert_made_again(origin: Origin) -> None:
+def assert_made_again(origin: CacheOrigin) -> None:
     parser = Parser()
     assert_same(load_cached(origin, parser))
     assert parser.asked == 1
@@ -141,7 +143,7 @@ def assert_made_again(origin: Origin) -> None:
     assert parser.asked == 1
 
 
-def test_a_file_cut_anywhere_is_made_again(origin: Origin) -> None:
+def test_a_file_cut_anywhere_is_made_again(origin: CacheOrigin) -> None:
     whole = kept_bytes(origin)
     for length in range(0, len(whole), 97):
         origin.place.write_bytes(whole[:length])
@@ -149,7 +151,7 @@ def test_a_file_cut_anywhere_is_made_again(origin: Origin) -> None:
 
 
 @pytest.mark.parametrize("name", ["images", "targets", "unknown", "digest", "identity"])
-def test_a_changed_array_is_noticed_even_if_the_archive_is_sound(origin: Origin, name: str) -> None:
+def test_a_changed_array_is_noticed_even_if_the_archive_is_sound(origin: CacheOrigin, name: str) -> None:
     kept_bytes(origin)
     with np.load(origin.place) as kept:
         arrays = {key: kept[key] for key in kept.files}
@@ -159,20 +161,20 @@ def test_a_changed_array_is_noticed_even_if_the_archive_is_sound(origin: Origin,
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"\x93NUMPY", b"not an archive", b"\x80\x04cos\nsystem\n"])
-def test_a_file_of_somebody_else_is_replaced(origin: Origin, content: bytes) -> None:
+def test_a_file_of_somebody_else_is_replaced(origin: CacheOrigin, content: bytes) -> None:
     origin.place.parent.mkdir(parents=True)
     origin.place.write_bytes(content)
     assert_made_again(origin)
 
 
-def test_an_archive_of_somebody_else_is_replaced(origin: Origin) -> None:
+def test_an_archive_of_somebody_else_is_replaced(origin: CacheOrigin) -> None:
     origin.place.parent.mkdir(parents=True)
     with zipfile.ZipFile(origin.place, "w") as archive:
         archive.writestr("identity", origin.identity())
     assert_made_again(origin)
 
 
-def test_a_pickle_is_never_loaded(origin: Origin) -> None:
+def test_a_pickle_is_never_loaded(origin: CacheOrigin) -> None:
     origin.place.parent.mkdir(parents=True)
     np.savez(origin.place, identity=np.array(origin.identity()), digest=np.array([print], dtype=object))
     assert_made_again(origin)
@@ -183,14 +185,14 @@ def test_any_changed_byte_is_harmless(tmp_path_factory: pytest.TempPathFactory, 
     """It is noticed, or it lies where the archive keeps nothing of the data (dates, say)."""
     folder = tmp_path_factory.mktemp("origin")
     (folder / "a").write_text("source")
-    origin = Origin("reader-v1", folder, (folder / "a",))
+    origin = CacheOrigin("reader-v1", folder, (folder / "a",))
     content = bytearray(kept_bytes(origin))
     content[place % len(content)] ^= flip
     origin.place.write_bytes(content)
     assert_same(load_cached(origin, Parser()))
 
 
-def test_a_folder_that_cannot_be_written_is_done_without(origin: Origin, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_done_without(origin: CacheOrigin, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
     parser = Parser()
     assert_same(load_cached(origin, parser))
@@ -198,13 +200,13 @@ def test_a_folder_that_cannot_be_written_is_done_without(origin: Origin, tmp_pat
     assert parser.asked == 2
 
 
-def test_a_place_that_is_taken_by_a_folder_is_done_without(origin: Origin) -> None:
+def test_a_place_that_is_taken_by_a_folder_is_done_without(origin: CacheOrigin) -> None:
     origin.place.mkdir(parents=True)
     assert_same(load_cached(origin, Parser()))
     assert list(origin.place.parent.iterdir()) == [origin.place]
 
 
-def test_nothing_half_written_stays(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_half_written_stays(origin: CacheOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: object, **arrays: object) -> None:
         raise OSError("No space left on device")
 
@@ -213,7 +215,7 @@ def test_nothing_half_written_stays(origin: Origin, monkeypatch: pytest.MonkeyPa
     assert list(origin.place.parent.iterdir()) == []
 
 
-def test_errors_of_the_parser_come_through(origin: Origin) -> None:
+def test_errors_of_the_parser_come_through(origin: CacheOrigin) -> None:
     def parse() -> Arrays:
         raise ValueError("broken source")
 
@@ -222,7 +224,7 @@ def test_errors_of_the_parser_come_through(origin: Origin) -> None:
     assert not origin.place.exists()
 
 
-def test_a_file_that_is_gone_is_the_parsers_to_tell(origin: Origin) -> None:
+def test_a_file_that_is_gone_is_the_parsers_to_tell(origin: CacheOrigin) -> None:
     origin.files[0].unlink()
     parser = Parser()
     load_cached(origin, parser)

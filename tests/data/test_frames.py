@@ -168,3 +168,25 @@ def test_a_person_who_leaves_the_table_changes_nothing_for_the_others() -> None:
     whole, without = declared(frame), declared(frame[frame["patient"] != "ann"])
     assert without.data.inputs.tolist() == whole.data.inputs[2:].tolist()
     assert without.data.subjects.tolist() == whole.data.subjects[2:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("ids", "sizes"),
+    [
+        (
+            [12345678901234567, 12345678901234569, 0.5],
+            [1, 2, 3],
+        ),  # as numbers of one kind, the first two are one person
+        ([2**63 + 1, 2**63 + 5, "x"], [1, 2, 3]),
+        (["a", "b", "c"], [1, float("inf"), "2"]),
+        (["a", "b", "c"], [True, 0.1, "2"]),
+    ],
+    ids=["long ids", "longer ids", "infinite", "truth value"],
+)
+def test_what_a_row_becomes_depends_on_no_other_row(ids: list[Any], sizes: list[Any]) -> None:
+    frame = pd.DataFrame({"id": pd.Series(ids, dtype=object), "size": pd.Series(sizes, dtype=object), "y": ["no"] * 3})
+    known = {"subject": "id", "target": wg.Target("y", ["no", "yes"]), "features": {"size": wg.Number(0, 9)}}
+    whole, rest = wg.from_frame(frame, **known).data, wg.from_frame(frame[:2], **known).data
+    assert whole.subject_count == 3
+    assert whole.subjects[:2].tolist() == rest.subjects.tolist()
+    assert whole.inputs[:2].tolist() == rest.inputs.tolist()

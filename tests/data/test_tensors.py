@@ -136,3 +136,35 @@ def test_one_silo_is_chosen_by_name() -> None:
         data.silo("nn")
     with pytest.raises(DataError, match="names no silos"):
         wg.from_torch((INPUTS, TARGETS), subjects=IDS).silo("n")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [[1, 2], [3, 4.5]],
+        [torch.zeros(2, dtype=torch.uint8), torch.zeros(2)],
+        [np.zeros(2, np.uint8), np.zeros(2, int)],
+    ],
+    ids=["lists", "tensors", "arrays"],
+)
+def test_items_of_different_kinds_are_refused(inputs: list[Any]) -> None:
+    """Their common kind, and with it what everybody's numbers mean, would hang on each of them."""
+    for data in ((inputs, [0, 1]), list(zip(inputs, [0, 1], strict=True))):
+        with pytest.raises(DataError, match="different kinds of numbers"):
+            wg.from_torch(Listed(data) if isinstance(data, list) else data, subjects=["ann", "bob"], classes=2)
+
+
+class Listed(TorchDataset[Any]):
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.items[number]
+
+
+def test_ids_that_are_written_alike_are_refused() -> None:
+    with pytest.raises(DataError, match="written alike"):
+        wg.from_torch((INPUTS, TARGETS), subjects=[7, "7", "ann", "bob"], classes=3)

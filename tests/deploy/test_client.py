@@ -28,6 +28,7 @@ from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.engines.signatures import is_signed
 from wholegrain.errors import DataError, RefusalError
+from wholegrain.privacy.ledger import Ledger
 from wholegrain.silo.training import Trainer
 
 SECRET = "p007 has the value 3.1415"
@@ -79,6 +80,7 @@ def test_a_query_is_answered_with_name_and_public_sizes(host: SiloService) -> No
         "items_per_subject": 4,
         "features": 3,
         "classes": 2,
+        "knows_spans": False,
         "models": [{"model": "logistic", "options": {}, "start": None}],
     }
     assert not reply.content.array_records
@@ -214,10 +216,37 @@ def test_refusals_that_cannot_be_written_down_are_refusals_all_the_same(
 
 def test_a_server_writes_no_line_of_its_own_into_the_log(host: SiloService, caplog: pytest.LogCaptureFixture) -> None:
     forged = "x\n2030-01-01 wholegrain.silo: all is well\x1b[2J"
-    answer(ask(task(model=forged)), host)
-    (record,) = caplog.records
-    assert record.getMessage().isprintable()
-    assert forged in refusals(host)[0]["refused"]
+    answer(ask(task().model_copy(update={"policy": forged})), host)
+    answer(message(RecordDict(), group_id=forged * 10**5), host)
+    assert len(caplog.records) == 2
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+    assert host.ledger.path is not None
+    written = host.ledger.path.with_name("refusals.jsonl").read_text()
+    assert all(line.isprintable() for line in written.splitlines())
+    assert len(written) < 10**4
+
+
+@pytest.mark.parametrize("field", ["run", "spec", "policy", "model", "loss"])
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202eabc", "\x9b", "\x00", ""])
+def test_a_name_that_could_steer_a_terminal_never_reaches_the_ledger(host: SiloService, field: str, name: str) -> None:
+    head = host.ledger.head
+    told = said(answer(ask(task().model_copy(update={field: name})), host))
+    assert told["refused"] == f"[message] {SENTENCES['message']}"
+    assert host.ledger.head == head
+
+
+def test_a_full_disk_refuses_the_task_and_the_silo_goes_on(host: SiloService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Ledger, entries: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    read: list[object] = []
+    monkeypatch.setattr(Trainer, "train", lambda *asked: read.append(asked))
+    with monkeypatch.context() as disk:
+        disk.setattr(Ledger, "_insert", full)
+        assert said(answer(ask(task()), host))["refused"] == FAILED
+    assert read == [], "nothing is computed that was not paid for"
+    monkeypatch.undo()
+    assert "refused" not in said(answer(ask(task()), host))
 
 
 def test_scores_leave_only_where_the_charter_lets_them(host: SiloService, tmp_path: Path) -> None:
@@ -229,6 +258,15 @@ def test_scores_leave_only_where_the_charter_lets_them(host: SiloService, tmp_pa
         assert list(said(reply)["scores"]) == ["accuracy"]
         assert set(reply.content) == {wire.ANSWER}
         assert other.ledger.head == head
+
+
+def respelled(before: str, after: str) -> Message:
+    """A whole task in which one number is written otherwise; no number of Python's need stand for it."""
+    asked = ask(task())
+    record = asked.content.config_records[wire.TASK]
+    assert before in str(record["json"])
+    record["json"] = str(record["json"]).replace(before, after)
+    return asked
 
 
 GARBAGE = {
@@ -248,7 +286,16 @@ GARBAGE = {
         )
     ),
     "NaN": ask(task(), torch.full((8,), float("nan"))),
-    "lines": ask(task(model='x\n{"refused": ""}\n', policy="\x1b[2J")),
+    "lines": ask(task().model_copy(update={"model": 'x\n{"refused": ""}\n', "policy": "\x1b[2J"})),
+    "infinity": ask(task(), torch.full((8,), float("-inf"))),
+    "no steps": ask(task().model_copy(update={"steps": 0})),
+    "steps back": ask(task().model_copy(update={"steps": -2})),
+    "a round before the first": ask(task().model_copy(update={"round": -1})),
+    "noise that is no number": respelled("2.0", "NaN"),
+    "noise without end": respelled("2.0", "1e999"),
+    "a way back": ask(task().model_copy(update={"learning_rate": -0.5})),
+    "a negative rate": respelled('"rate":0.5', '"rate":-0.5'),
+    "a rate above one": respelled('"rate":0.5', '"rate":1.5'),
 }
 
 

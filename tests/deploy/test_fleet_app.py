@@ -106,6 +106,14 @@ def test_a_roster_key_without_a_signature_opens_nothing(state: LinkStateFactory)
         assert call(app, path, **headers) in (400, 401, 415)
 
 
+def test_a_request_with_two_keys_is_turned_away(state: LinkStateFactory) -> None:
+    """Whoever knows a public key of the roster could show it to the doorkeeper, and another key to what is behind."""
+    app = fleet_app(state, lambda key: key == KEY, lambda key: True)
+    other = presented(public_key_to_bytes(silo_key().public_key()))
+    twice = {name.replace("_", "-"): value for name, value in other.items()}
+    assert call(app, "/v1/fleet/activate-node", content_length="0", **twice, **presented()) == 400
+
+
 @pytest.mark.parametrize(
     ("length", "status"), [(str(MOST_BYTES + 1), 413), (str(400 * 2**20), 413), ("-1", 413), ("many", 411), ("", 411)]
 )

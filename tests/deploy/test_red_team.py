@@ -20,6 +20,7 @@ from torch import Tensor
 pytest.importorskip("flwr")
 
 from deployment import as_toml, charter_tree, write_charter, write_table
+from effort import amount
 from red_team import Loot, MaliciousServer, chosen_parameters, line_to
 from wholegrain.audit.confidence_bounds import Counts, rates, two_world_epsilon
 from wholegrain.deploy.certificates import private_text, silo_key
@@ -39,7 +40,7 @@ from wholegrain.silo.training import Trainer
 VICTIM = "p007"
 MODEL = "deployment:relu_net"
 NOISE = 4.0
-TRIALS = 60
+TRIALS = amount(60, quick=20)
 CONFIDENCE = 0.999
 
 
@@ -148,6 +149,7 @@ def test_squares_that_underflow_would_be_found(
     assert max(moves) > 1e6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "attack", [name if name == "extremes 1" else pytest.param(name, marks=pytest.mark.slow) for name in [*ATTACKS][::2]]
 )

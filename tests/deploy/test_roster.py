@@ -2,14 +2,16 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from command import Command
 from wholegrain.deploy import membership
-from wholegrain.deploy.admission_request import AdmissionRequest, read_request
+from wholegrain.deploy.admission_request import ALGORITHM, AdmissionRequest, read_request
 from wholegrain.deploy.certificates import fingerprint, hosts_of, load_private_key, public_line, silo_key
 from wholegrain.deploy.scaffold import FederationDraft, join_federation, read_invitation, write_federation
 from wholegrain.errors import RunError, SpecError
@@ -142,6 +144,33 @@ def test_a_revoked_key_never_comes_back(federation: Path) -> None:
         membership.revoke_silo(server, "north")
     membership.add_silo(server, "north", AdmissionRequest.make("north", silo_key(), SIZES))
     assert "north" in read_roster(server / "roster.toml").silos
+
+
+def signed_as(key: ec.EllipticCurvePrivateKey, silo: str, line: str) -> AdmissionRequest:
+    """A request that spells its key in its own way."""
+    draft = AdmissionRequest(silo, line, SIZES)
+    return replace(draft, signature=key.sign(draft.said, ALGORITHM))
+
+
+@pytest.mark.parametrize("spelling", ["{} a comment", "{}  ", "{} \t x"])
+def test_a_key_that_is_spelled_otherwise_is_the_same_key(federation: Path, tmp_path: Path, spelling: str) -> None:
+    server = federation / "server"
+    key = load_private_key((federation / "north" / "key").read_bytes(), "key")
+    line = spelling.format(public_line(key))
+    (tmp_path / "r").write_text(signed_as(key, "east", line).as_json())
+    with pytest.raises(SpecError, match="is that of 'north'"):
+        membership.add_silo(server, "east", read_request(tmp_path / "r"))
+    membership.revoke_silo(server, "north")
+    (tmp_path / "r").write_text(signed_as(key, "north", line).as_json())
+    with pytest.raises(SpecError, match="was revoked"):
+        membership.add_silo(server, "north", read_request(tmp_path / "r"))
+    twice = Roster({"north": {"key": public_line(key)}, "east": {"key": line}})
+    write_roster(twice, tmp_path / "twice.toml")
+    with pytest.raises(SpecError, match="two silos have the same key"):
+        read_roster(tmp_path / "twice.toml")
+    write_roster(Roster({"north": {"key": line}}, {public_line(key): "stolen"}), tmp_path / "revoked.toml")
+    with pytest.raises(SpecError, match="is revoked"):
+        read_roster(tmp_path / "revoked.toml")
 
 
 def test_a_silo_renews_its_key_and_its_former_key_vouches_for_it(federation: Path) -> None:

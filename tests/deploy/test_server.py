@@ -31,6 +31,8 @@ from wholegrain.report.wording import conditions
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
+pytestmark = pytest.mark.usefixtures("coarse_prices")
+
 NAMES = ("north", "south")
 
 

@@ -13,12 +13,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from command import Command
 from deployment import ask, task, write_charter
+from wholegrain.deploy import activity_log
 from wholegrain.deploy.activity_log import ActivityLog, verify_log
 from wholegrain.deploy.certificates import public_line, silo_key
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import answer, open_silo, watch_silo
 from wholegrain.deploy.silo_monitor import SiloMonitor, serve_figures
-from wholegrain.errors import LedgerError
+from wholegrain.errors import LedgerError, RunError
 
 
 def lines(path: Path) -> list[dict]:
@@ -103,3 +104,31 @@ def test_figures_are_for_this_machine_under_its_own_name(tmp_path: Path) -> None
             line.close()
             assert reply.status == status
             assert ("epsilon_left" in body) == (status == 200 and page == "/metrics")
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:
+    monitor = SiloMonitor("north", 1.0, ActivityLog(tmp_path / "log"))
+    with (
+        serve_figures(monitor, 0) as port,
+        pytest.raises(RunError, match=f"cannot be served on 127.0.0.1:{port}"),
+        serve_figures(monitor, port),
+    ):
+        pass
+
+
+def test_a_log_is_continued_from_its_last_line_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "activity.jsonl"
+    for block in (7, 300, 10**6):
+        monkeypatch.setattr(activity_log, "BLOCK", block)
+        for number in range(5):
+            ActivityLog(path).add("granted", {"round": number, "words": "x" * 40 * number})
+        with path.open("ab") as file:
+            file.write(b'{"number": 9')  # a crash
+    assert verify_log(path)[0] == 15
+    assert [line["number"] for line in lines_before_crash(path)] == list(range(15))
+
+
+def lines_before_crash(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]

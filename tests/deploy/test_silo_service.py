@@ -7,17 +7,21 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from dp_accounting import DpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from effort import examples
+
 pytest.importorskip("flwr")
 
+import wholegrain as wg
 from backbones import public_model, write_backbone
 from deployment import PARAMETERS, charter_tree, task, vector, write_charter
 from wholegrain.data.dataset import Dataset
@@ -26,7 +30,7 @@ from wholegrain.deploy.client import open_silo
 from wholegrain.deploy.model_agreement import agree
 from wholegrain.deploy.silo_service import SiloService, operator_status
 from wholegrain.engines.wire import SiloTask, StartTask
-from wholegrain.errors import LedgerError, RefusalError
+from wholegrain.errors import LedgerError, ModelError, RefusalError
 from wholegrain.federation.rounds import digest
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
@@ -42,6 +46,8 @@ from wholegrain.privacy.trust import SecureSum
 from wholegrain.silo import training
 from wholegrain.silo.noise_sources import noise_source
 from wholegrain.silo.training import Silo, Trainer
+
+pytestmark = pytest.mark.usefixtures("coarse_prices")
 
 Open = Callable[..., SiloService]
 
@@ -613,7 +619,7 @@ tasks = st.builds(
 starts = st.sampled_from([vector(), vector(1.0), vector(1e38), vector(NAN), torch.zeros(3)])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.tuples(tasks, starts, st.booleans()), min_size=5, max_size=25), st.sampled_from(["secure", "seeded"])
 )
@@ -637,3 +643,19 @@ def test_no_sequence_of_tasks_costs_more_than_the_charter_allows(
     asked_for = [asked for asked, _ in answered]
     assert cost(asked_for) <= 4.0
     assert PldAccountant().epsilon(_event(asked_for), 1e-5) <= 4.0
+
+
+def test_a_token_that_an_allowed_model_does_not_know_is_told_at_the_start(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never in a task: that the task fails would tell the server that whoever has it is there."""
+
+    def source() -> Dataset:
+        tokens = torch.zeros(30, 5, dtype=torch.int64)
+        tokens[7, 2] = 4000
+        return wg.from_torch((tokens, torch.arange(30) % 2), subjects=range(30), classes=2)
+
+    monkeypatch.setitem(sys.modules, "own_tokens", SimpleNamespace(source=source))  # type: ignore[arg-type]
+    models = [{"name": "stacked_lstm"}]
+    with pytest.raises(ModelError, match="tokens of the data, which are from 0 to 4000"):
+        opened(data=MappingProxyType({"source": "own_tokens:source"}), allow={"models": models})

@@ -109,6 +109,7 @@ def spent(folder: Path) -> list[tuple[float, list[str]]]:
     return [(line["epsilon"], line["cohort"]) for line in lines]
 
 
+@pytest.mark.slow
 def test_the_model_is_the_same_on_any_number_of_processes(here, spec: Path, tmp_path: Path) -> None:
     """With the head of a public start; without one, see the runs that lose a process."""
     alone, one, two = (tmp_path / name for name in ("alone", "one", "two"))

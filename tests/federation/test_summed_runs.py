@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+from effort import amount
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.engines.secure_sum_engine import SecureSums
@@ -22,6 +23,8 @@ from wholegrain.runs.runner import execute, in_process, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.secure_noise import SecureNoise
+
+pytestmark = pytest.mark.usefixtures("coarse_prices")
 
 SILOS = 6
 SUMMED = [name for name, entry in CATALOG.items() if name not in ("fedavg", "user_ldp")]
@@ -92,6 +95,7 @@ class NoNoise(SeededNoise):
         total.div_(step).round_()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_span", [False, True])
 @pytest.mark.parametrize("policy", SUMMED)
 def test_one_subject_removed_from_all_files_moves_the_sum_by_what_was_priced(policy, by_span, coarse_prices):
@@ -106,7 +110,7 @@ def test_one_subject_removed_from_all_files_moves_the_sum_by_what_was_priced(pol
     divisor = sum(row.divisor.value for row, _ in first.plan.rows)
     per_silo = {"local_item_dp": 4, "local_group_dp": 2}.get(policy, 1)
     moved = []
-    for subject, span in list(spans.items())[:12]:
+    for subject, span in list(spans.items())[: amount(12, quick=4)]:
         other = replace(prepare(asked, dataset=without(whole, subject)), noise=NoNoise(0), first=first.first)
         assert [row for row, _ in other.plan.rows] == [row for row, _ in first.plan.rows]
         step = (opened(first, task).vector.double() - opened(other, task).vector.double()) * divisor

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from damages import Damage, damages
+from effort import examples
 from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State
 from wholegrain.runs.checkpoints import Checkpoints
@@ -24,7 +25,7 @@ def whole(tmp_path: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in tmp_path.iterdir()}
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(newest=damages(), oldest=st.none() | damages())
 def test_no_parameters_come_out_that_were_not_put_in(
     whole: dict[Path, bytes], newest: Damage, oldest: Damage | None

@@ -3,17 +3,18 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from damages import Damage, Flip, damages
+from effort import examples
 from ledgers import bodies, guard_on, witness_of
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_state import Book
 
 ROUNDS = 3
-HOUSE = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+HOUSE = examples(250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

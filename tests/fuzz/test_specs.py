@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from dp_accounting import DpEvent
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from damages import Damage, damages
+from effort import examples
 from wholegrain.errors import SpecError, WholegrainError
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import prepare
@@ -217,7 +218,7 @@ def begin(place: Path, tree: dict[str, Any]) -> None:
     prepare_and_begin(path)
 
 
-HOUSE = settings(max_examples=250, suppress_health_check=list(HealthCheck))
+HOUSE = examples(250, suppress_health_check=list(HealthCheck))
 
 
 @HOUSE

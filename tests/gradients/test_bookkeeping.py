@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from effort import examples
 from wholegrain.gradients import bookkeeping, ghost_norms
 from wholegrain.gradients.bookkeeping import Rows, chunks
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.gradient_norms import gradient_lengths, merge_uses
-from wholegrain.gradients.parameter_sums import SingleSums
-from wholegrain.gradients.parameters import Slot
+from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
+from wholegrain.gradients.parameters import Slot, Views
 
 W, B, V = Slot("w"), Slot("b"), Slot("v")
 
@@ -36,7 +37,7 @@ def formed(outward: Tensor, inward: Tensor, units: Units) -> tuple[Tensor, Tenso
     small=st.sampled_from((0, 1 << 19)),
     chunk=st.sampled_from((1, 1 << 22)),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_outer(
     sizes: list[int], positions: int, widths: tuple[int, int], first: bool, biases: int, small: int,
     chunk: int,
@@ -55,7 +56,7 @@ def test_outer(
         patch.setattr(ghost_norms, "SMALL", small)
         patch.setattr(bookkeeping, "CHUNK", chunk)
         torch.testing.assert_close(share.lengths(units).squared, expected)
-        share.add(units, units.whole, weights, SingleSums(views))
+        share.add(units, units.whole, weights, SingleSums(LazyZeros(Views(torch.empty(0), views))))
     torch.testing.assert_close(views["w"], torch.einsum("u,upq->pq", weights, weight))
     for slot in slots:
         torch.testing.assert_close(views[slot.name], weights @ bias)

@@ -5,14 +5,18 @@ import torch
 from torch import Tensor
 
 from wholegrain.gradients import parameter_sums
-from wholegrain.gradients.parameter_sums import AddBuffers, ParameterSums, SingleSums, WideSums, align
-from wholegrain.gradients.parameters import Slot
+from wholegrain.gradients.parameter_sums import AddBuffers, LazyZeros, ParameterSums, SingleSums, WideSums, align
+from wholegrain.gradients.parameters import Slot, Views
 
 SHAPES = {"table": (7, 5), "bias": (5,), "untouched": (3,)}
 
 
 def draw(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def zeros(views: dict[str, Tensor]) -> LazyZeros:
+    return LazyZeros(Views(torch.empty(0), views))
 
 
 def add_all(sums: ParameterSums) -> dict[str, Tensor]:
@@ -32,11 +36,13 @@ def add_all(sums: ParameterSums) -> dict[str, Tensor]:
     return expected
 
 
-def test_a_sum_begins_with_whatever_was_in_memory() -> None:
-    views = {name: torch.full(shape, torch.nan) for name, shape in SHAPES.items()}
-    sums = SingleSums(views)
-    expected = add_all(sums)
-    sums.finish()
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_sum_begins_with_whatever_was_in_memory(kind: torch.dtype) -> None:
+    views = {name: torch.full(shape, torch.nan, dtype=kind) for name, shape in SHAPES.items()}
+    total = zeros(views)
+    wide = kind is torch.float64
+    expected = add_all(WideSums(total, AddBuffers.like(torch.empty(40))) if wide else SingleSums(total))
+    total.settle()
     for name, view in views.items():
         torch.testing.assert_close(view.double(), expected[name], rtol=1e-5, atol=1e-5)
 
@@ -48,17 +54,28 @@ def test_a_wide_sum_is_the_same_in_blocks_of_any_size(
     monkeypatch.setattr(parameter_sums, "PRODUCT", product)
     monkeypatch.setattr(parameter_sums, "BLOCK", block)
     views = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
-    expected = add_all(WideSums(views, AddBuffers.like(torch.empty(40))))
+    expected = add_all(WideSums(zeros(views), AddBuffers.like(torch.empty(40))))
     for name, view in views.items():
         torch.testing.assert_close(view, expected[name], rtol=1e-5, atol=1e-5)
 
 
 def test_small_values_survive_in_a_wide_sum() -> None:
     views = {"w": torch.zeros(1, 1, dtype=torch.float64)}
-    sums = WideSums(views, AddBuffers.like(torch.empty(1)))
+    sums = WideSums(zeros(views), AddBuffers.like(torch.empty(1)))
     for value in (2.0**30, 1.0, -(2.0**30)):
         sums.add_product(Slot("w"), torch.tensor([[value]]), torch.ones(1, 1))
     assert views["w"].item() == 1.0
+
+
+def test_a_sum_that_is_cleared_begins_anew() -> None:
+    views = {"w": torch.ones(1, 1)}
+    total = zeros(views)
+    for value in (1.0, 2.0):
+        SingleSums(total).add_product(Slot("w"), torch.tensor([[value]]), torch.ones(1, 1))
+        assert views["w"].item() == value
+        total.clear()
+    total.settle()
+    assert views["w"].item() == 0.0
 
 
 def test_rows_are_moved_to_where_vectors_begin() -> None:

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wholegrain.gradients.workspace import Workspace
+from wholegrain.gradients.workspace import VECTOR_BYTES, Lease, Workspace
 
 F32, F64 = torch.zeros(0), torch.zeros(0, dtype=torch.float64)
 shapes = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple)
@@ -43,3 +43,28 @@ def test_what_was_never_filled_stays_zero_while_batches_grow_and_shrink() -> Non
         padded[:, 1:3] = 9
         assert not padded[:, 0].any()
         assert not padded[:, 3].any()
+
+
+def test_a_leased_vector_is_used_again_once_nobody_holds_it() -> None:
+    lease = Lease()
+    first = lease.take(1000, torch.float64)
+    place = first.data_ptr()
+    del first
+    assert lease.take(1000, torch.float64).data_ptr() == place
+
+
+def test_a_leased_vector_is_left_alone_while_anything_of_it_is_held() -> None:
+    for hold in (lambda v: v, lambda v: v[10:20], lambda v: v.numpy(), lambda v: v.detach(), lambda v: v.view(10, 100)):
+        lease = Lease()
+        held = hold(lease.take(1000, torch.float32).fill_(1.0))
+        lease.take(1000, torch.float32).fill_(2.0)
+        assert (held == 1.0).all()
+
+
+def test_a_leased_vector_is_an_ordinary_one_that_begins_where_vectors_do() -> None:
+    with torch.inference_mode():
+        vector = Lease().take(7, torch.float64)
+    assert not vector.is_inference()
+    assert vector.dtype is torch.float64
+    assert vector.shape == (7,)
+    assert vector.data_ptr() % VECTOR_BYTES == 0

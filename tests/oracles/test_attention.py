@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from agreement import World, worlds
+from effort import examples
 
 WIDTH, HEADS, TIMES, SEEN = 4, 2, 3, 5
 
@@ -73,7 +74,7 @@ class Attends(nn.Module):
     st.booleans(),
     st.fixed_dictionaries({"bias": st.booleans(), "batch_first": st.booleans()}),
 )
-@settings(max_examples=16)
+@examples(16)
 @pytest.mark.slow
 def test_attention(world: World, source: str, mask: str, weights: bool, options: dict[str, bool]) -> None:
     def make() -> nn.Module:
@@ -85,7 +86,7 @@ def test_attention(world: World, source: str, mask: str, weights: bool, options:
 
 
 @given(worlds(), st.booleans(), st.booleans())
-@settings(max_examples=8)
+@examples(8)
 @pytest.mark.slow
 def test_transformer_layer(world: World, norm_first: bool, training: bool) -> None:
     world.compare(
@@ -95,7 +96,7 @@ def test_transformer_layer(world: World, norm_first: bool, training: bool) -> No
 
 
 @given(worlds())
-@settings(max_examples=4)
+@examples(4)
 def test_one_attention_used_twice(world: World) -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

@@ -5,11 +5,12 @@ from copy import deepcopy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from agreement import MODES, Around, Batch, World, assert_agrees, assert_same, item_gradients, slow, wavy
+from effort import examples
 from wholegrain.gradients.clipping import Clip, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import flatten
@@ -56,7 +57,7 @@ each_model = pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__nam
     ),
     memory=st.sampled_from((MEMORY, 1 << 13)),
 )
-@settings(max_examples=5)
+@examples(5)
 def test_calls_do_not_show_in_one_another(make: Callable[[], nn.Module], calls: list, memory: int) -> None:
     model = WORLD.built(make)
     engine, vector, held = BookKeeping(model, wavy, memory), flatten(model), []

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from effort import amount
 from wholegrain.gradients import batch_invariance, ghost_norms, sum_groups
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
@@ -28,9 +29,10 @@ each_clip = pytest.mark.parametrize(
 each_pool = pytest.mark.parametrize("pool", Pool)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", clip_fuzz.KINDS)
 def test_no_finite_number_breaks_the_clip(kind: str) -> None:
-    found = list(clip_fuzz.fuzz(kind, 60, seed=7))
+    found = list(clip_fuzz.fuzz(kind, amount(60, quick=20), seed=7))
     assert max(each.move for each in found) <= 1 + SLACK
     assert any(each.move > 0.99 for each in found), "nothing was clipped, so nothing was tested"
 
@@ -147,7 +149,7 @@ def two_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(("width", "count"), [(5, 41), (37, 300), (256, 130)])
+@pytest.mark.parametrize(("width", "count"), [(5, 41), (37, 300), pytest.param(256, 130, marks=pytest.mark.slow)])
 @each_clip
 def test_two_threads_and_double_precision_leave_others_the_same(
     kind: torch.dtype, width: int, count: int, clip: Clip

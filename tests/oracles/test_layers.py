@@ -2,19 +2,20 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from agreement import Around, World, worlds
+from effort import examples
 from wholegrain.gradients.backends import Chain, Graph
 from wholegrain.gradients.layers import convolution, embedding
 
-FEW = settings(max_examples=10)
+FEW = examples(10)
 
 
 @given(worlds(), st.lists(st.integers(1, 4), max_size=2), st.booleans(), st.integers(1, 9), st.booleans())
-@settings(max_examples=18)
+@examples(18)
 def test_linear(world: World, between: list[int], bias: bool, width: int, alone: bool) -> None:
     def make() -> nn.Module:
         last = nn.Linear(5, width, bias)
@@ -63,7 +64,7 @@ def convolutions(draw: st.DrawFn, dimensions: int) -> tuple[type, dict[str, obje
 
 @pytest.mark.parametrize("dimensions", [1, 2])
 @given(data=st.data(), world=worlds(), thin=st.booleans(), patches=st.sampled_from((1, 300, 1 << 19)))
-@settings(max_examples=18)
+@examples(18)
 @pytest.mark.slow
 def test_convolution(dimensions: int, data: st.DataObject, world: World, thin: bool, patches: int) -> None:
     kind, options, shape = data.draw(convolutions(dimensions))
@@ -98,7 +99,7 @@ def settled(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 
 
 @given(worlds(), st.sampled_from(((), (4,), (2, 3))), st.sampled_from((None, 0, 3)), st.sampled_from((0, 1 << 22)))
-@settings(max_examples=18)
+@examples(18)
 def test_embedding(world: World, shape: tuple[int, ...], padding: int | None, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedding, "SMALL_TABLE", most)
@@ -126,7 +127,7 @@ def norms() -> st.SearchStrategy[tuple[object, tuple[int, ...]]]:
 
 
 @given(worlds(), norms(), st.booleans())
-@settings(max_examples=24)
+@examples(24)
 @pytest.mark.slow
 def test_norms(world: World, norm: tuple[object, tuple[int, ...]], chained: bool) -> None:
     make_norm, shape = norm

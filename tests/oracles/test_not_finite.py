@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from agreement import MODES, Around, Batch, assert_agrees, assert_same, item_gradients, program_of, wavy
+from effort import examples
 from wholegrain.gradients.backends import Graph
 from wholegrain.gradients.clipping import Clip, ClipPer, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
@@ -51,7 +52,7 @@ def fresh(name: str, seed: int, dtype: torch.dtype, items: int) -> tuple[nn.Modu
     value=st.sampled_from((math.nan, math.inf, -math.inf)),
     data=st.data(),
 )
-@settings(max_examples=8)
+@examples(8)
 def test_items_that_are_not_finite(
     name: str, seed: int, dtype: torch.dtype, items: int, memory: int, value: float, data: st.DataObject
 ) -> None:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from agreement import Around, World, worlds
+from effort import examples
 
 HIDDEN = 4
 PICKS: dict[str, Callable[..., Tensor]] = {
@@ -65,7 +66,7 @@ class Sequences(nn.Module):
     ),
     st.integers(1, 4),
 )
-@settings(max_examples=24)
+@examples(24)
 @pytest.mark.slow
 def test_recurrent(
     world: World, kind: type[nn.RNNBase], pick: str, begins: bool, options: dict[str, object], times: int
@@ -74,14 +75,14 @@ def test_recurrent(
 
 
 @given(worlds(), st.sampled_from((nn.LSTM, nn.GRU)))
-@settings(max_examples=4)
+@examples(4)
 def test_wide_inputs_and_few_times(world: World, kind: type[nn.RNNBase]) -> None:
     # Here products of times with times are cheaper than gradients.
     world.compare(lambda: Around(kind(30, 10, batch_first=True), lambda outs: outs[0][:, -1]), (2, 30))
 
 
 @given(worlds(), st.sampled_from((nn.LSTM, nn.GRU)))
-@settings(max_examples=4)
+@examples(4)
 def test_embedded_tokens(world: World, kind: type[nn.RNNBase]) -> None:
     def make() -> nn.Module:
         layers = nn.Sequential(nn.Embedding(7, 3), kind(3, HIDDEN, 2, batch_first=True))
@@ -91,7 +92,7 @@ def test_embedded_tokens(world: World, kind: type[nn.RNNBase]) -> None:
 
 
 @given(worlds())
-@settings(max_examples=4)
+@examples(4)
 def test_one_module_used_for_two_sequences(world: World) -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from agreement import Around, World, wavy
+from effort import examples
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import flatten
@@ -62,7 +63,7 @@ def moved(world: World, make: Callable[[], nn.Module], scale: float, clip: Clip,
     scale=st.floats(-2, 4),
     mode=st.sampled_from(((ClipPer.SUBJECT, Pool.MEAN), (ClipPer.SUBJECT, Pool.SUM), (ClipPer.ITEM, Pool.MEAN))),
 )
-@settings(max_examples=20)
+@examples(20)
 def test_a_subject_moves_the_sum_by_at_most_the_norm(
     make: Callable[[], nn.Module], world: World, scale: float, mode: tuple[ClipPer, Pool]
 ) -> None:
@@ -73,7 +74,7 @@ def test_a_subject_moves_the_sum_by_at_most_the_norm(
 
 @each_model
 @given(world=drawn_worlds(), scale=st.floats(-2, 4), item=st.integers(0, 8))
-@settings(max_examples=12)
+@examples(12)
 def test_an_item_moves_the_sum_by_at_most_the_norm(
     make: Callable[[], nn.Module], world: World, scale: float, item: int
 ) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from agreement import Around, World, worlds
+from effort import examples
 
-FEW = settings(max_examples=6)
+FEW = examples(6)
 
 
 def layers() -> nn.Module:
@@ -33,14 +34,14 @@ def frozen(keep: Callable[[str], bool]) -> nn.Module:
 
 @pytest.mark.parametrize("part", ["weight", "bias", "0.", "2.", "3.", "6.", "6.bias"])
 @given(world=worlds(), chained=st.booleans())
-@settings(max_examples=4)
+@examples(4)
 def test_training_a_part(part: str, world: World, chained: bool) -> None:
     model = lambda: frozen(lambda name: part in name)  # noqa: E731
     world.compare(model if chained else lambda: Around(model()), (2, 5))
 
 
 @given(worlds(), st.sampled_from((nn.LSTM, nn.GRU)), st.sampled_from(("weight_ih", "weight_hh", "bias", "_l1")))
-@settings(max_examples=10)
+@examples(10)
 def test_training_a_part_of_a_recurrent_module(world: World, kind: type[nn.RNNBase], part: str) -> None:
     def make() -> nn.Module:
         inner = kind(3, 4, 2, batch_first=True)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting import NonPrivateDpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from effort import examples
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
@@ -34,6 +35,8 @@ from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 
 DELTA = 1e-5
+MODEL = build("logistic", features=10, classes=2, seed=0).double()
+GRADIENTS = BookKeeping(MODEL, cross_entropy)
 BY_SPAN = {"name": "subject_dp", "rate": 1.0, "by_span": True}
 
 
@@ -53,9 +56,8 @@ def silos_of(dataset: Dataset) -> Mapping[str, Silo]:
 
 def sums(silos: Mapping[str, Silo], clip_norm: float, *, by_span: bool) -> dict[str, Tensor]:
     """Each silo's sum before noise, for one step from the same parameters."""
-    model = build("logistic", features=10, classes=2, seed=0).double()
-    trainer = Trainer(clipped_sum=BookKeeping(model, cross_entropy), noise=SeededNoise(0), learning_rate=1.0)
-    vector, found = flatten(model), {}
+    trainer = Trainer(clipped_sum=GRADIENTS, noise=SeededNoise(0), learning_rate=1.0)
+    vector, found = flatten(MODEL), {}
     for name, silo in silos.items():
         silo = replace(silo, data=replace(silo.data, inputs=silo.data.inputs.astype(np.float64)))
         policy = replace(row(name, noise=0.0, clip_norm=clip_norm)[0], by_span=by_span)
@@ -94,7 +96,7 @@ def test_a_subject_moves_all_silos_together_by_no_more_than_one_clip_norm(clip_n
     counts=st.lists(st.integers(1, 40), min_size=5, max_size=5),
     present=st.integers(1, 5),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_the_price_covers_every_set_of_silos_that_a_subject_may_be_in(
     noises: list[float], counts: list[int], present: int
 ) -> None:

@@ -15,10 +15,11 @@ import pytest
 import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from effort import examples
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
@@ -334,7 +335,9 @@ def public_facts(world, drops):
     return replace(silo, items=len(next(loaded(world, silo))[1]))
 
 
-@pytest.mark.parametrize("declared", [None, 1, 60], ids=["counted", "declared small", "declared large"])
+@pytest.mark.parametrize(
+    "declared", [None, 1, pytest.param(60, marks=pytest.mark.slow)], ids=["counted", "declared small", "declared large"]
+)
 @pytest.mark.parametrize("drops", [False, True], ids=["refuses", "drops"])
 @pytest.mark.parametrize("unit", [Unit.ITEM, Unit.SUBJECT])
 @pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: "-".join(clip))
@@ -450,7 +453,7 @@ def federations(draw):
     return rows
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(rows=federations(), unit=st.sampled_from([Unit.ITEM, Unit.SUBJECT]))
 def test_worst_row_is_at_least_as_costly_as_each(rows, unit):
     coarse = PldAccountant(grid=5e-2)

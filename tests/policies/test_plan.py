@@ -7,10 +7,11 @@ from functools import cache
 
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from effort import examples
 from policy_rows import any_row, policies_that_need_a_bound, private_policies
 from wholegrain.data.sampling import PoissonSubjects
 from wholegrain.errors import AccountingError, BudgetError, SpecError, WholegrainError
@@ -22,6 +23,8 @@ from wholegrain.policies.policy import FixedNoise, SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
 from wholegrain.privacy.definitions import Budget, Standing, Unit
+
+pytestmark = pytest.mark.usefixtures("coarse_prices")
 
 PRIVATE = private_policies()
 DELTA = 1e-5
@@ -82,7 +85,7 @@ class TestWhatMovesEpsilon:
         return plan_of(policy, rounds=1, **facts).guarantee().epsilon
 
     @pytest.mark.parametrize("policy", PRIVATE)
-    @settings(max_examples=3)
+    @examples(3)
     @given(base=BASE)
     def test_subject_level(self, policy, base):
         before = self.epsilon(policy, base)

@@ -15,6 +15,8 @@ from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
 from wholegrain.policies.search import ALIGNMENT, ENOUGH, PACES, SearchQuery, best, candidates, leaders, left, one_step
 from wholegrain.privacy.definitions import Budget
 
+pytestmark = pytest.mark.usefixtures("coarse_prices")
+
 
 def silos(count: int = 4, subjects: int = 500, items: int = 3500, bound: int | None = 20) -> tuple[SiloFacts, ...]:
     return tuple(SiloFacts(name=f"s{k}", items=items, subjects=subjects, items_per_subject=bound) for k in range(count))
@@ -62,6 +64,7 @@ def test_what_is_left_is_that_of_a_bowl(schedule: Callable[[float], float]) -> N
     assert predicted == pytest.approx(1 - float(along / whole), rel=0.02)
 
 
+@pytest.mark.slow
 def test_more_budget_more_people_and_fewer_parameters_are_better() -> None:
     at = {epsilon: candidates(question(epsilon))[0] for epsilon in (0.5, 2.0, 8.0)}
     assert at[0.5].ratio < at[2.0].ratio < at[8.0].ratio

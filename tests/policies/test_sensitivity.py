@@ -13,13 +13,14 @@ import pytest
 import torch
 from dp_accounting import DpEvent
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import vmap_sum
+from effort import examples
 from policy_rows import cap_of, private_policies
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems
 from wholegrain.data.subjects import SubjectData, SubjectIndex
@@ -113,7 +114,7 @@ clip_norms = st.sampled_from([1e-3, 1.0, 50.0])
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(scene=scenes(), clip_norm=clip_norms)
 def test_a_subject_moves_the_sum_by_no_more_than_declared(name: str, scene: Scene, clip_norm: float) -> None:
     facts = facts_of(scene.counts)
@@ -232,7 +233,7 @@ def neighbours_without_an_item(
 
 @pytest.mark.parametrize("drops_surplus", [False, True])
 @pytest.mark.parametrize("name", PRIVATE)
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(scene=scenes(), clip_norm=clip_norms)
 def test_an_item_moves_the_sum_by_no_more_than_declared(
     name: str, drops_surplus: bool, scene: Scene, clip_norm: float
@@ -305,7 +306,7 @@ FIXED = [
 
 
 @pytest.mark.parametrize("clip", FIXED, ids=lambda clip: f"{clip.per}-{clip.pool}")
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(scene=scenes(), chance=st.integers(0, 100))
 def test_a_subject_moves_a_sum_of_fixed_size_by_no_more_than_declared(clip: Clip, scene: Scene, chance: int) -> None:
     facts, draws = facts_of(scene.counts), np.random.default_rng(chance)
@@ -323,7 +324,7 @@ def test_a_subject_moves_a_sum_of_fixed_size_by_no_more_than_declared(clip: Clip
 
 
 @pytest.mark.parametrize("clip", FIXED, ids=lambda clip: f"{clip.per}-{clip.pool}")
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(scene=scenes())
 def test_an_item_moves_a_sum_of_fixed_size_by_no_more_than_declared(clip: Clip, scene: Scene) -> None:
     facts = facts_of(scene.counts)
@@ -411,7 +412,7 @@ def train_one_step(
 
 
 @pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GRADIENTS.keys())
-@pytest.mark.parametrize("clip_norm", [0.05, 1.0])
+@pytest.mark.parametrize("clip_norm", [0.05, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PRIVATE)
 def test_a_subject_moves_a_silos_released_step_by_no_more_than_declared(
     name: str, clip_norm: float, gradients: Callable[..., ClippedSum]

@@ -4,9 +4,10 @@ import dp_accounting
 import pytest
 from dp_accounting import LaplaceDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from wholegrain.errors import AccountingError, SpecError
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant, accountant
 from wholegrain.privacy.events import compose, gaussian, group_by_poisson, repeat, sampled_gaussian
@@ -35,7 +36,7 @@ step = st.one_of(
 federation = st.lists(st.builds(repeat, step, st.integers(1, 20)), min_size=1, max_size=3).map(compose)
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(event=federation, delta=st.sampled_from([1e-3, 1e-5, 1e-7]))
 def test_pld_equals_the_library_on_the_same_grid(event, delta):
     library = PLDAccountant(value_discretization_interval=2e-2).compose(event)

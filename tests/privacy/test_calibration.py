@@ -2,16 +2,17 @@ import re
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from wholegrain.errors import BudgetError
 from wholegrain.privacy.accountants import Accountant, PldAccountant, RdpAccountant
 from wholegrain.privacy.calibration import LEAST_NOISE, MOST_ROUNDS, calibrate_noise, most_rounds
 from wholegrain.privacy.definitions import Budget
 from wholegrain.privacy.events import compose, gaussian, group_by_poisson, presence, repeat, sampled_gaussian
 
-few = settings(max_examples=8)
+few = examples(8)
 budgets = st.builds(Budget, st.floats(0.3, 4.0), st.sampled_from([1e-4, 1e-5, 1e-7]))
 
 
@@ -58,7 +59,7 @@ def test_calibrated_noise_spends_the_budget_and_no_more(event_of, budget):
     assert epsilon >= budget.epsilon * (1 - 1e-3) or noise == LEAST_NOISE
 
 
-@settings(max_examples=4)
+@examples(4)
 @given(rate=st.floats(0.05, 1.0), noise=st.floats(2.0, 8.0), steps=st.integers(1, 5), budget=budgets)
 def test_most_rounds_fit_and_one_more_does_not(rate, noise, steps, budget):
     accountant = RdpAccountant()
@@ -103,6 +104,7 @@ def test_round_that_no_budget_meets_is_refused_with_its_price():
         rounds_within(lambda n: repeat(gaussian(0.5), n), Budget(1.0, 1e-5), PldAccountant())
 
 
+@pytest.mark.slow
 def test_sixteen_different_silos_take_few_evaluations():
     rates = [0.1 + 0.005 * number for number in range(16)]
     accountant = Counting(PldAccountant(grid=1e-2))

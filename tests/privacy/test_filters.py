@@ -7,14 +7,16 @@ import pytest
 from dp_accounting import DpEvent, LaplaceDpEvent, NonPrivateDpEvent, NoOpDpEvent, get_epsilon_gaussian, rdp
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from wholegrain.errors import AccountingError
-from wholegrain.privacy import filters
+from wholegrain.privacy import filters, renyi
 from wholegrain.privacy.accountants import PldAccountant, RdpAccountant
 from wholegrain.privacy.events import compose, gaussian, group_by_poisson, repeat, sampled_gaussian
-from wholegrain.privacy.filters import GAUSSIAN, ORDERS, RENYI, Filter, curve, iterate_steps
+from wholegrain.privacy.filters import GAUSSIAN, ORDERS, RENYI, Filter
+from wholegrain.privacy.renyi import curve, iterate_steps
 
 PLD = PldAccountant()
 DELTA = 1e-5
@@ -73,7 +75,7 @@ steps = st.one_of(
 runs = st.builds(repeat, steps, st.integers(1, 60))
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(parts=st.lists(runs, min_size=1, max_size=2), limit=st.sampled_from([None, 0.5, 4.0]))
 def test_a_filter_never_charges_less_than_composition_does(parts: list[DpEvent], limit: float | None) -> None:
     """It covers every way to choose these steps, and so the way that is fixed beforehand."""
@@ -81,7 +83,7 @@ def test_a_filter_never_charges_less_than_composition_does(parts: list[DpEvent],
     assert Filter(PLD, limit).epsilon(event, DELTA) >= PLD.epsilon(event, DELTA) * (1 - 2e-3) - 1e-6
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(parts=st.lists(runs, min_size=2, max_size=4), limit=st.sampled_from([None, 2.0]))
 def test_more_steps_cost_no_less_and_their_order_plays_no_part(parts: list[DpEvent], limit: float | None) -> None:
     priced = Filter(PLD, limit)
@@ -130,7 +132,7 @@ def test_shares_of_delta_add_up_to_no_more_than_delta() -> None:
 def test_conversion_is_the_librarys_at_one_order() -> None:
     total, a = np.array([[0.3], [0.2]]), np.array([7.0])
     expected, _ = rdp.compute_epsilon([8.0], [0.3], DELTA)
-    assert filters._epsilons(total, a, np.array([DELTA]))[0, 0] == pytest.approx(expected)
+    assert renyi.epsilons(total, a, np.array([DELTA]))[0, 0] == pytest.approx(expected)
 
 
 def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:

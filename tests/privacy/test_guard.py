@@ -21,6 +21,8 @@ from wholegrain.privacy.ledger_entries import Account, BudgetOpened
 from wholegrain.privacy.pricing import Price, price
 from wholegrain.privacy.statement import account_price, run_price
 
+pytestmark = pytest.mark.usefixtures("coarse_prices")
+
 TEN = 10.0
 
 

@@ -7,11 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 from dp_accounting import DpEvent, LaplaceDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from accounts import DELTA, budget, opening, released, reserved
+from effort import examples
 from wholegrain.data.sampling import FixedItems, PoissonItems
 from wholegrain.errors import AccountingError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
@@ -204,7 +205,7 @@ GARBAGE = [None, True, False, "", "x", "5", "1.5", -1, 0, 2.5, 1e999, -math.inf,
 
 
 @every_entry
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_a_value_of_another_kind_is_refused(entry, data: st.DataObject) -> None:
     """A value that is still of its kind (a 0 for a 1, a name for a name) is another entry: the chain's to find."""

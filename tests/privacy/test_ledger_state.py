@@ -94,7 +94,7 @@ def test_accounts_are_apart(other):
 
 def test_an_account_that_nobody_spent_from_costs_nothing():
     assert Book().runs_of(ACCOUNT) == []
-    assert [run.spending for run in begun().runs_of(ACCOUNT)] == [(opening().terms.terms, {})]
+    assert [run.spending for run in begun().runs_of(ACCOUNT)] == [(opening().terms.terms, {}, {})]
 
 
 def test_a_run_is_priced_on_the_terms_that_it_was_opened_with():

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from effort import coarse_grids
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
@@ -24,6 +25,11 @@ PRINTED = {
 
 def played(folder: Path, tree: dict[str, Any], *, finish: bool = True) -> Path:
     """A run in a folder, as the command leaves it."""
+    with coarse_grids():
+        return _played(folder, tree, finish=finish)
+
+
+def _played(folder: Path, tree: dict[str, Any], *, finish: bool) -> Path:
     prepared = prepare(RunSpec.of(tree))
     record = RunFolder.create(folder, prepared)
     with open_guard(prepared, record.run, record.path, create=False) as guard:

@@ -15,7 +15,17 @@ from wholegrain.report.live_page import stamp
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import read_runs
 
-KEYS = {"accuracy", "loss", "epsilon", "noise", "seconds", "items_per_subject", "silos_per_subject", "groups"}
+KEYS = {
+    "tradeoff",
+    "accuracy",
+    "loss",
+    "epsilon",
+    "noise",
+    "seconds",
+    "items_per_subject",
+    "silos_per_subject",
+    "groups",
+}
 
 
 def test_every_figure_has_its_numbers_and_words_for_those_who_do_not_see_it(proved: Path) -> None:

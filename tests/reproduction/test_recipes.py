@@ -9,12 +9,12 @@ from wholegrain.errors import SpecError
 from wholegrain_reproduction.data_choice import IMAGES, TEXT, DataSource
 from wholegrain_reproduction.recipes import Kind, load_group_sizes, load_recipe
 from wholegrain_reproduction.scales import Scale
-from wholegrain_reproduction.trials import PAPER_ALGORITHMS, SUBJECT_ALGORITHMS, Trial, make_trials, trial_key
+from wholegrain_reproduction.trials import PAPER_ALGORITHMS, SUBJECT_ALGORITHMS, PaperTrial, make_trials, trial_key
 
 RECIPES = ("femnist", "shakespeare", "distribution", "composition")
 
 
-def of(recipe: str, scale: Scale = Scale.FULL, data: str | None = None) -> dict[str, Trial]:
+def of(recipe: str, scale: Scale = Scale.FULL, data: str | None = None) -> dict[str, PaperTrial]:
     loaded = load_recipe(recipe)
     source = data or ("shakespeare" if recipe == "shakespeare" else "femnist")
     return {trial.key: trial for trial in make_trials(loaded, scale, DataSource(source))}

@@ -27,14 +27,14 @@ from wholegrain_reproduction.run_trials import (
     true_epsilon_file,
 )
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon, price_printed_run
-from wholegrain_reproduction.trials import Trial, trial_key
+from wholegrain_reproduction.trials import PaperTrial, trial_key
 
 VISITS = 6
 
 
 def trial(
     algorithm: str = "local_group_dp", kind: Kind = Kind.PRINTED, variant: str = "", **changes: dict[str, Any]
-) -> Trial:
+) -> PaperTrial:
     printed = kind in (Kind.PRINTED, Kind.EXACT)
     sections: dict[str, Any] = {
         "data": {"source": "clinics", "options": {"patients": 60, "clinics": 4, "span": 2, "visits": VISITS}},
@@ -46,7 +46,7 @@ def trial(
     for section, change in changes.items():
         sections[section] = {**sections.get(section, {}), **change}
     counterpart = trial_key("tiny", variant, algorithm, Kind.PRINTED) if kind is Kind.TRUE else None
-    return Trial("tiny", variant, algorithm, kind, RunSpec.of(sections), VISITS, counterpart)
+    return PaperTrial("tiny", variant, algorithm, kind, RunSpec.of(sections), VISITS, counterpart)
 
 
 def ignore(outcome: Outcome) -> None:
@@ -57,7 +57,7 @@ def stopped(*arguments: Any) -> None:
     raise Stopped
 
 
-def model(out: Path, made: Trial) -> bytes:
+def model(out: Path, made: PaperTrial) -> bytes:
     return (out / made.key / "model.safetensors").read_bytes()
 
 
@@ -199,6 +199,7 @@ def test_what_can_be_proved_is_no_less_than_the_exact_price(algorithm: str) -> N
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param("local_group_dp", marks=pytest.mark.slow), "higradavg_dp"])
+@pytest.mark.usefixtures("coarse_prices")
 def test_where_private_facts_set_the_noise_nothing_is_proved(algorithm: str) -> None:
     found = price_printed_run(prepare(trial(algorithm).spec), VISITS)
     assert math.isinf(found.subject)

@@ -16,6 +16,8 @@ from wholegrain.errors import RunError
 from wholegrain.federation.rounds import State, digest
 from wholegrain.runs.checkpoints import KEPT, Checkpoints
 
+pytestmark = pytest.mark.usefixtures("coarse_prices")
+
 LIKE = torch.zeros(7)
 
 

@@ -9,7 +9,7 @@ import torch
 
 import wholegrain as wg
 from command import Command
-from wholegrain.errors import DataError, SpecError
+from wholegrain.errors import DataError, LedgerError, SpecError
 from wholegrain.runs.data_description import describe
 from wholegrain.runs.datasets import split_dataset
 from wholegrain.runs.declared_sizes import EVERY, declared_sizes, round_to_two_digits
@@ -169,3 +169,35 @@ def test_what_describe_proposes_can_be_written_into_a_spec(wholegrain: Command, 
     shown = wholegrain("data", "describe", path).out
     path.write_text(path.read_text() + shown[shown.index("[silos.sizes]") :])
     assert "PROVED" in wholegrain("plan", path).out
+
+
+FEDERATION = {"shape": [6], "classes": 2, "silos": [{"name": "clinic-0", **SIZE}]}
+
+
+def test_a_section_on_a_federation_frees_nobody_from_declaring() -> None:
+    """It is for a server, which holds no data; whoever holds some declares silos and sizes."""
+    asked = RunSpec.of({**spec(sizes={EVERY: SIZE}).model_dump(), "federation": FEDERATION})
+    with pytest.raises(SpecError, match="not read off the data"):
+        prepare(asked, dataset=people())
+
+
+def test_a_section_on_a_federation_opens_no_second_ledger(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        given = spec(sizes=NAMED).model_dump()
+        given["ledger"] = {"data": "clinics", "path": str(tmp_path / f"{name}.sqlite")}
+        prepared = prepare(RunSpec.of({**given, "federation": FEDERATION}), dataset=people())
+        if name == "first":
+            with open_guard(prepared, name):
+                pass
+        else:
+            with (
+                pytest.raises(LedgerError, match=r"keeps the account of the data 'clinics'"),
+                open_guard(prepared, name),
+            ):
+                pass
+
+
+def test_a_release_counts_no_classes_wherever_its_data_comes_from() -> None:
+    data = wg.from_torch((torch.rand(6, 2), torch.arange(6) % 3), subjects=range(6), silos=["clinic-0"] * 6)
+    with pytest.raises(SpecError, match="number of classes is public"):
+        prepare(spec(sizes=NAMED), dataset=data)

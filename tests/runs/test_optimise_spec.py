@@ -14,6 +14,8 @@ from wholegrain.runs.optimise_spec import optimise
 from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.spec import RunSpec, load
 
+pytestmark = pytest.mark.usefixtures("coarse_prices")
+
 SPEC = """
 [data]
 source = "mnist_writers"
@@ -52,6 +54,7 @@ def test_the_choice_is_planned_exactly_and_meets_the_budget(spec: Path) -> None:
     assert (choice.spec.rounds.steps, choice.spec.server.schedule) == (1, choice.chosen.schedule)
 
 
+@pytest.mark.slow
 def test_momentum_counts_as_the_plain_steps_that_it_amounts_to(spec: Path) -> None:
     momentum = ("server.step=momentum", "server.momentum=0.9", "rounds.learning_rate=1.0")
     plain, fast = (optimise(load(spec, changes), ("subject_dp",), PRICING).spec for changes in ((), momentum))
@@ -101,6 +104,7 @@ def test_a_federation_without_inputs_or_answers_is_refused(spec: Path, change: s
         load(spec, (change,))
 
 
+@pytest.mark.slow
 def test_less_budget_goes_less_far(spec: Path) -> None:
     ways = []
     for epsilon in (0.1, 8.0):

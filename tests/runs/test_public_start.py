@@ -22,6 +22,8 @@ from wholegrain.runs.runner import execute, in_process, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.silo.training import Silo
 
+pytestmark = pytest.mark.usefixtures("coarse_prices")
+
 PUBLIC = """
 public = "{public}"
 [data]

@@ -47,7 +47,8 @@ def assert_finished(out: Path, unbroken: Path) -> None:
         assert set(run.reserved.values()) == {rounds * STEPS}
 
 
-@pytest.mark.parametrize("recorded", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("recorded", [0, 1])
 def test_whatever_operation_fails_the_run_goes_on_from_there(tmp_path: Path, recorded: int) -> None:
     """One round from the start, or one after a resume; each operation of it fails once, as on a full disk."""
     spec, unbroken = write_spec(tmp_path / "specs", recorded + 1), tmp_path / "unbroken"

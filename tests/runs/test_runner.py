@@ -149,12 +149,12 @@ class Remembers(nn.Module):
     ("model", "words"),
     [
         (Remembers(), "buffers"),
-        (nn.Sequential(nn.Linear(10, 2), nn.Dropout(0.5)), "Dropout"),
+        (nn.Sequential(nn.Linear(10, 2), nn.RReLU()), "RReLU"),
         (nn.Linear(10, 1), "shape"),
         (nn.Linear(10, 5), "shape"),
         (nn.Sequential(nn.Linear(10, 2), nn.Flatten(0)), "fit"),
     ],
-    ids=["buffers", "dropout", "too few outputs", "too many outputs", "no items"],
+    ids=["buffers", "random slopes", "too few outputs", "too many outputs", "no items"],
 )
 def test_a_model_that_cannot_be_trained_privately_is_refused(model: nn.Module, words: str) -> None:
     with pytest.raises(ModelError, match=words):
@@ -240,3 +240,28 @@ def test_a_delta_that_allows_to_publish_somebody_whole_is_told(delta, told, capl
     asked = RunSpec.of({"policy": {"rate": 1.0}, "privacy": {"epsilon": 4.0, "delta": delta}})
     prepare(asked, dataset=wg.clinics(patients=300, clinics=3))
     assert ("not below one in" in caplog.text) is told
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4), nn.Linear(8, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(tokens).flatten(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("token", [10, -1])
+def test_a_token_that_the_model_does_not_know_is_refused_before_training(token: int) -> None:
+    """In a step it would fail the silo's round, which tells that the person who has it is there."""
+    tokens = torch.zeros(40, 2, dtype=torch.int64)
+    tokens[3, 1] = 9
+    for wrong in (9, token):
+        tokens[3, 1] = wrong
+        data = wg.from_torch((tokens, torch.arange(40) % 2), subjects=range(40), silos=["a"] * 40, classes=2)
+        asked = {"policy": wg.subject_dp(rate=0.5), "epsilon": 4, "rounds": 2, "test": 0.0}
+        if wrong == 9:
+            assert not any(done.failed for done in wg.train(data, Words(), **asked).rounds)
+        else:
+            with pytest.raises(ModelError, match="tokens of the data"):
+                wg.train(data, Words(), **asked)

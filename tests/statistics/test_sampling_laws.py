@@ -11,12 +11,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from effort import amount
 from wholegrain.data.draws import SecureDraws
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects, Sampling, Source
 from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData, SubjectIndex
 
-DRAWS = 8000
+pytestmark = pytest.mark.thorough
+
+DRAWS = amount(8000, quick=2000)
 FAR = 6.5
 RARE = 1e-7
 # Thirty items of ten subjects, interleaved; subject 0 has six.

@@ -83,6 +83,7 @@ class PrivateSteps(Iterator[int]):
         (self._silo,) = prepared.silos.values()
         self._prepared, self._done, self._still = prepared, 0, 0
         self._before: Tensor | None = None
+        self._modes = {part: part.training for part in prepared.model.modules()}
         self._layout, self._run = Layout.of(prepared.model), secrets.token_hex(8)
         self._open = contextlib.ExitStack()
         self._guard = self._open.enter_context(open_guard(prepared, self._run))
@@ -127,7 +128,8 @@ class PrivateSteps(Iterator[int]):
         local = LocalSteps(
             self._prepared.clipped_sum, self._prepared.noise, self._silo, self.plan.policy_for(silo), step
         )
-        gradient = local.gradient(vector)
+        with self._as_tried():
+            gradient = local.gradient(vector)
         self._guard.confirm(reservation, [silo])
         self._account = self._guard.ledger.book.runs[self._run]
         self._fill(gradient)
@@ -150,6 +152,16 @@ class PrivateSteps(Iterator[int]):
         self._before = vector
         return vector
 
+    @contextlib.contextmanager
+    def _as_tried(self) -> Iterator[None]:
+        """The net in the mode in which it was tried: a layer may mix items in training, and not in evaluation."""
+        now = {part: part.training for part in self._modes}
+        try:
+            _set_modes(self._modes)
+            yield
+        finally:
+            _set_modes(now)
+
     def _fill(self, gradient: Tensor) -> None:
         parameters = dict(self._prepared.model.named_parameters())
         for name, value in self._layout.views(gradient).items():
@@ -164,3 +176,8 @@ class PrivateSteps(Iterator[int]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _set_modes(modes: Mapping[nn.Module, bool]) -> None:
+    for part, training in modes.items():
+        part.training = training

@@ -96,7 +96,7 @@ def prepare_call(call: str, data: Any, net: Any, keywords: dict[str, Any]) -> Pr
         keywords["model"] = model
     spec = read_keywords(call, keywords, dataset.layout)
     if spec.privacy.noise == "secure":
-        spec = _name_account(spec, dataset)
+        spec = name_account(spec, dataset)
     loss = keywords.get("loss")
     prepared = prepare(spec, dataset=dataset, model=model, loss=loss if callable(loss) else None)
     server = keywords.get("server")
@@ -164,13 +164,8 @@ def _require_model(net: Any, keywords: dict[str, Any]) -> nn.Module | None:
     return net
 
 
-def _name_account(spec: RunSpec, dataset: Dataset) -> RunSpec:
+def name_account(spec: RunSpec, dataset: Dataset) -> RunSpec:
     """A release is paid for by the account of its data, which has a name that lasts."""
-    if dataset.counted_classes:
-        raise SpecError(
-            'noise = "secure" makes a release, in which the number of classes is public and therefore not read off the'
-            " data; declare it with from_torch(…, classes=…)."
-        )
     if spec.ledger.data is not None:
         return spec
     if dataset.name in (FRAME, TENSORS):

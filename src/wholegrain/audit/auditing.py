@@ -17,7 +17,7 @@ from wholegrain.audit.canary_inputs import attack_input
 from wholegrain.audit.estimators import AttackEvidence, Method
 from wholegrain.audit.likelihoods import canary_law
 from wholegrain.audit.neighbours import File, Neighbours, build_file, neighbours
-from wholegrain.audit.removal import Move, from_the_file, most_telling, moves
+from wholegrain.audit.removal import Move, from_the_file, moves, widest_pair
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import largest_move, move_among_many
 from wholegrain.audit.simulate import NoiseOf, noise_like
@@ -351,7 +351,7 @@ class FileExperiment:
     @property
     def telling(self) -> Neighbours | None:
         """The pair to attack."""
-        return most_telling(self.moves)
+        return widest_pair(self.moves)
 
     def checks(self) -> Iterator[Check]:
         """Whether anything else leaves the file with a subject."""

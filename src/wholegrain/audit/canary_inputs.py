@@ -26,6 +26,7 @@ from wholegrain.data.tasks import Targets
 from wholegrain.gradients.clipping import ClipPer
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import batch_gradient
+from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.runner import PreparedRun
@@ -71,7 +72,8 @@ def attack_input(
         actual = replace(prepared, silos=within if present else without, noise=noise(runs + run))
         projections = Projections(design, portrait)
         last = final_parameters(simulate_run(actual, start, projections))
-        outputs = call(prepared.model, projections.layout, last, portrait.inputs)
+        with without_dropout(prepared.model):
+            outputs = call(prepared.model, projections.layout, last, portrait.inputs)
         rows.append((projections.best, -float(prepared.loss(outputs, portrait.targets))))
         tick()
     level, final = np.array(rows).T
@@ -147,7 +149,7 @@ def candidates(prepared: PreparedRun, vector: Tensor, seed: int) -> list[Portrai
 def unlikely(prepared: PreparedRun, layout: Layout, vector: Tensor, stored: NDArray[np.generic]) -> Portrait:
     """An input with the target that fits the model's output least."""
     portrait = Portrait(stored, prepared.task.made_up(1))
-    with torch.no_grad():
+    with torch.no_grad(), without_dropout(prepared.model):
         outputs = call(prepared.model, layout, vector, portrait.inputs).nan_to_num(0.0)
     return replace(portrait, target=prepared.task.opposite(outputs.numpy()))
 

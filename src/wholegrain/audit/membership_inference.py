@@ -25,6 +25,7 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.errors import DataError
 from wholegrain.gradients.parameters import Layout, call
+from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Guarantee, Unit
@@ -183,7 +184,7 @@ def item_losses(prepared: PreparedRun, vector: Tensor, data: SubjectData) -> Val
 def _losses(prepared: PreparedRun, vector: Tensor, data: SubjectData) -> Iterator[Values]:
     layout, inputs = Layout.of(prepared.model), torch.from_numpy(data.inputs)
     targets = torch.from_numpy(data.targets)
-    with torch.no_grad():
+    with torch.no_grad(), without_dropout(prepared.model):
         for x, y in zip(torch.split(inputs, CHUNK), torch.split(targets, CHUNK), strict=True):
             losses = _each(prepared, call(prepared.model, layout, vector, values(x)), y)
             yield losses.nan_to_num(1e6, 1e6).to(torch.float64).numpy()

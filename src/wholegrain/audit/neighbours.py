@@ -76,6 +76,8 @@ class World:
         self.codes = np.full(int(rows.max(initial=-1)) + 1, -1)
         """[row] its subject's code: groups of a sum are chosen by it, so it may not depend on others, either."""
         self.codes[rows] = dataset.data.subjects
+        self._items, self._numbers = dataset.data, np.full(len(self.codes), -1)
+        self._numbers[rows] = np.arange(len(rows))
 
     @property
     def facts(self) -> Mapping[str, SiloFacts]:
@@ -92,6 +94,16 @@ class World:
             places[row_numbers(silo.data)] = f"silo: {name}"
         return places
 
+    def differs(self, other: "World", rows: Rows) -> NDArray[np.bool_]:
+        """[row] whether the loading code makes another item of it there, bit by bit."""
+        found = np.zeros(len(rows), bool)
+        for field in ("inputs", "targets"):
+            one, two = (getattr(world._items, field)[world._numbers[rows]] for world in (self, other))
+            if one.dtype != two.dtype or one.shape != two.shape:
+                return np.ones(len(rows), bool)
+            found |= (one != two).reshape(len(rows), -1).any(1)
+        return found
+
     def trained(self, subject_rows: Rows) -> bool:
         """Whether any of these rows is trained on."""
         return any(np.isin(row_numbers(silo.data), subject_rows).any() for silo in self.silos.values())
@@ -107,11 +119,12 @@ class Neighbours:
     without: World
 
     def moved(self, file: File) -> NDArray[np.int64]:
-        """Other subjects of whom anything is in another place, or has another code, than without this one."""
+        """Other subjects of whom anything is another item, in another place, or of another code than without this."""
         common = self.without.rows
         elsewhere = self.within.places[common] != self.without.places[common]
         renamed = self.within.codes[common] != self.without.codes[common]
-        return np.unique(file.subjects[common[elsewhere | renamed]])
+        changed = self.within.differs(self.without, common)
+        return np.unique(file.subjects[common[elsewhere | renamed | changed]])
 
     @cached_property
     def silos(self) -> tuple[str, ...]:
@@ -160,7 +173,7 @@ def take_rows(dataset: Dataset, rows: Rows) -> Dataset:
 
 
 def neighbours(file: File, seed: int) -> list[Neighbours]:
-    """Neighbours by subjects of different kinds: any, the largest, one in many silos, one held out, made-up ones."""
+    """Neighbours by subjects of different kinds: any, the largest, extreme, in many silos, held out, made up."""
     real = np.arange(file.real)
     base, everyone = file.world(real), file.world(np.arange(len(file.subjects)))
     found = []
@@ -185,10 +198,21 @@ def _real(file: File, base: World, seed: int) -> Iterator[tuple[str, int]]:
         int(subjects[counts.argmax()]): "the subject with most rows",
         int(trained[spans.argmax()]): "the subject in most silos",
     }
+    chosen.setdefault(_most_extreme(file), "the subject with most extreme values")
     for who, among in (("a subject", trained), ("a subject that is held out", held_out)):
         for subject in draws.choice(among, min(2, len(among)), replace=False):
             chosen.setdefault(int(subject), who)
     yield from ((who, subject) for subject, who in chosen.items())
+
+
+def _most_extreme(file: File) -> int:
+    """Whose row alone has the largest or the smallest value of most features: a scale that was observed hangs on it."""
+    inputs = file.everyone.data.inputs[: file.real].reshape(file.real, -1)
+    alone = np.zeros(file.real, np.int64)
+    for most in (inputs.max(0), inputs.min(0)):
+        holds = inputs == most
+        alone += (holds & (holds.sum(0) == 1)).sum(1)
+    return int(file.subjects[alone.argmax()])
 
 
 def _made_up(file: File, everyone: World) -> Iterator[tuple[str, int]]:

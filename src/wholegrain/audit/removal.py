@@ -219,7 +219,7 @@ def _rate(policy: Policy, silo: Silo) -> float:
     return min(1.0, sampling.size / max(1, silo.data.items)) if isinstance(sampling, FixedItems) else sampling.rate
 
 
-def most_telling(found: list[Move]) -> Neighbours | None:
+def widest_pair(found: list[Move]) -> Neighbours | None:
     """The pair whose worlds lie furthest apart, of those that have the same silos; None where none differ."""
     apart: dict[Neighbours, float] = {}
     for move in found:

@@ -37,6 +37,10 @@ class SumRecorder:
         """Coins that decide nothing: everybody is in the batch."""
         return np.random.default_rng(0)
 
+    def step_key(self, round: int, silo: str, step: int) -> int:
+        """Coins of dropout that are the same whoever is there."""
+        return 0
+
     def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         """Keep the sum."""
         self.total = total.to(torch.float64, copy=True)

@@ -42,6 +42,11 @@ ROWS = (
         "What a run would cost, before any training: noise, sampling, ε per unit, standing, rounds allowed.",
     ),
     Row(
+        "tune",
+        "wholegrain.cli.tune_command:tune",
+        "Choose settings by private scores of random trials, with one proved ε for the chosen model.",
+    ),
+    Row(
         "pretrain",
         "wholegrain.cli.pretrain:pretrain",
         "Train a model on public data, without any privacy, as a start for private runs.",

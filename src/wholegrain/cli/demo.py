@@ -6,7 +6,7 @@ import typer
 
 from wholegrain.cli import display
 from wholegrain.cli.options import Json
-from wholegrain.cli.progress import watching
+from wholegrain.cli.progress import show_rounds
 from wholegrain.data.nlswork import nlswork
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.run_summary import RunSummary
@@ -65,7 +65,7 @@ def demo(
             }
         )
         prepared = prepare(spec, dataset=dataset)
-        with open_guard(prepared, label) as guard, watching(prepared.plan, label, json) as observe:
+        with open_guard(prepared, label) as guard, show_rounds(prepared.plan, label, json) as observe:
             runs.append((label, execute(prepared, guard, observe=observe)))
     if json:
         display.as_json({"runs": [{"label": label, **RunSummary.of(run).facts()} for label, run in runs]})
@@ -75,7 +75,7 @@ def demo(
     title = f"nlswork: {size}; budget ε = {EPSILON:g}, δ = {DELTA:g} over all silos"
     display.out.print(display.table(title, columns, [_row(label, run) for label, run in runs]))
     display.out.print("Accuracy on people who were not trained on. Noise is seeded: a simulation, not a release.")
-    display.out.print("Settings and bounds were chosen with this survey in view; no ε pays for that choice.")
+    display.out.print("Settings and bounds are unpaid: they were chosen with this survey in view.")
 
 
 def _row(label: str, run: RunResult) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ INTERRUPTED = 130
 """The exit code of a program that Ctrl-C has ended."""
 
 if TYPE_CHECKING:
+    from wholegrain.federation.private_score import PrivateScore
     from wholegrain.federation.round_record import Score
 
 STYLE = {Standing.PROVED: "green", Standing.CLAIMED: "yellow", Standing.NONE: "red"}
@@ -81,7 +82,7 @@ def guarantees(found: Iterable[Guarantee]) -> Table:
     return table(title, ("unit", "ε", "δ", "standing", "accountant", "because"), rows)
 
 
-def spent(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
+def spent_table(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
     """What was promised to whom by what was released, beside what was planned."""
     pairs = list(zip(found, planned, strict=True))
     title = "Guarantees" + max((g.mark for pair in pairs for g in pair), key=len, default="")
@@ -107,6 +108,16 @@ def scores(found: Mapping[str, "Score"], constant: Mapping[str, "Score"], also: 
         if score is not None
     ]
     return table("Scores (not private)", ("items of", *columns), rows)
+
+
+def private_scores(found: Mapping[str, "PrivateScore"]) -> Table:
+    """Private scores of all silos together and of each, with 95 % intervals: for noise, and for the draw of people."""
+    rows = [
+        (place, name, f"{each.value:.4f}", f"± {each.noise:.4f}", f"± {each.both:.4f}")
+        for place, score in found.items()
+        for name, each in score.items()
+    ]
+    return table("Private scores (paid)", ("people of", "measure", "value", "noise", "noise and draw"), rows)
 
 
 def _score(score: "Score", column: str) -> str:

@@ -13,7 +13,7 @@ PLAIN_LINES = 10
 
 
 @contextmanager
-def watching(plan: Plan, label: str, quiet: bool = False) -> Iterator[Observer]:
+def show_rounds(plan: Plan, label: str, quiet: bool = False) -> Iterator[Observer]:
     """An observer that shows rounds, silos and ε spent so far."""
     if quiet:
         yield lambda event: None

@@ -9,7 +9,7 @@ import typer
 from wholegrain.cli import display, plan_display
 from wholegrain.cli.interrupt import stoppable
 from wholegrain.cli.options import Changes, Json
-from wholegrain.cli.progress import watching
+from wholegrain.cli.progress import show_rounds
 from wholegrain.errors import SpecError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
@@ -178,7 +178,7 @@ def _execute(
         open_guard(prepared, folder.run, folder.path, create=False) as guard,
         open_engine(prepared, choice) as engine,
         event_files(output.events) as write,
-        watching(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
+        show_rounds(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
         stoppable(both(write, watch)) as observe,
     ):
         return execute(prepared, guard, engine=engine, start=start, record=record, observe=observe)
@@ -196,9 +196,11 @@ def _free_folder(spec: Path) -> Path:
 def _report(finished: RunResult, folder: RunFolder) -> None:
     if finished.scores:
         display.out.print(display.scores(finished.scores, finished.constant, finished.spec.evaluation.metrics))
+    if finished.private:
+        display.out.print(display.private_scores(finished.private))
     for sentence in finished.warnings:
         display.out.print(sentence, style="bold red", markup=False, soft_wrap=True)
-    display.out.print(display.spent(finished.guarantees, finished.plan.guarantees))
+    display.out.print(display.spent_table(finished.guarantees, finished.plan.guarantees))
     if finished.account.shared:
         display.out.print(display.account(finished.account), soft_wrap=True)
     played, planned = len(finished.rounds), finished.plan.horizon.rounds

@@ -31,7 +31,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Origin:
+class CacheOrigin:
     """What is parsed: by which reader (its name and version in one word), from where, and which files."""
 
     reader: str
@@ -51,7 +51,7 @@ class Origin:
         return cache_folder() / "data" / name
 
 
-def load_cached(origin: Origin, parse: Callable[[], Arrays]) -> Arrays:
+def load_cached(origin: CacheOrigin, parse: Callable[[], Arrays]) -> Arrays:
     """What `parse` gives, read from the cache if it is there, whole, and of these files."""
     try:
         place, identity = origin.place, origin.identity()

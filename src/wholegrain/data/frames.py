@@ -4,8 +4,9 @@ None of the three is asked for by name: what a table is made of is told by its o
 not be installed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -13,7 +14,7 @@ import polars as pl
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_label
-from wholegrain.data.table import encode
+from wholegrain.data.table import encode, take_silos
 from wholegrain.errors import DataError
 
 FRAME = "frame"
@@ -27,15 +28,20 @@ def from_frame(
     target: Target,
     features: Mapping[str, Feature],
     silo: str | None = None,
+    silos: Sequence[str] = (),
+    missing_values: Sequence[str] = (),
+    recode: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     items_per_subject: int | None = None,
     name: str = FRAME,
 ) -> Dataset:
     """A table of pandas, polars or pyarrow as data to train on.
 
-    `subject` is the column that says whom a row is about and `silo` the one that says who holds it. Bounds, categories
-    and classes must be known without looking at the rows; a value beyond its bounds counts as the bound. Ids may be
-    text or numbers. `items_per_subject` is a public bound K on the rows of one person in one silo, where the table
-    keeps it by its design. `name` is what the data's account is called in a release.
+    `subject` is the column that says whom a row is about and `silo` the one that says who holds it; `silos` names the
+    only silos whose rows are taken. Bounds, categories and classes must be known without looking at the rows; a value
+    beyond its bounds counts as the bound. Ids may be text or numbers. `missing_values` are spellings of what is not
+    known ("?"), and `recode` gives, by column, values that stand for others. `items_per_subject` is a public bound K on
+    the rows of one person in one silo, where the table keeps it by its design. `name` is what the data's account is
+    called in a release.
 
     >>> import polars as pl, wholegrain as wg
     >>> visits = pl.DataFrame({"patient": ["ann", "ann", "bob"], "clinic": ["n", "s", "s"],
@@ -51,9 +57,18 @@ def from_frame(
         silo=silo,
         target=read_value(Target, "target", target),
         features=read_features(features),
+        silos=_names("silos", silos),
+        missing_values=_names("missing_values", missing_values),
+        recode={column: {str(old): str(new) for old, new in pairs.items()} for column, pairs in recode.items()},
     )
-    found = encode(to_polars(frame, layout.columns), layout, name)
+    found = encode(take_silos(to_polars(frame, layout.columns), layout), layout, name)
     return found if items_per_subject is None else _with_bound(found, items_per_subject)
+
+
+def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise DataError(f"{what} takes several names, as in {what}=['{given}'], not '{given}' alone.")
+    return tuple(str(each) for each in given)
 
 
 def to_polars(frame: Any, columns: tuple[str, ...]) -> pl.DataFrame:
@@ -78,7 +93,7 @@ def _from_pandas(frame: Any, columns: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _pandas_column(column: Any, name: str) -> pl.Series:
-    """A pandas column by the kind of its values; absent ones are null, however pandas spells them."""
+    """A pandas column by its declared kind; absent values are null, however pandas spells them."""
     kind = getattr(column.dtype, "kind", "O")
     if kind == "M":
         zone = getattr(column.dtype, "tz", None)
@@ -89,20 +104,9 @@ def _pandas_column(column: Any, name: str) -> pl.Series:
     ):  # numpy's own; those of pandas can be absent, and are capitalised
         return pl.Series(name, column.to_numpy())
     absent = column.isna().to_numpy(dtype=bool)
-    values = [None if gone else value for value, gone in zip(column.astype(object), absent, strict=True)]
-    return _series(name, values)
-
-
-def _series(name: str, values: list[Any]) -> pl.Series:
-    """Python values as a column: of numbers where all are, else of text."""
-    present = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in present):
-        return pl.Series(name, values, dtype=pl.Boolean)
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in present):
-        return pl.Series(name, values, dtype=pl.Int64)
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in present):
-        return pl.Series(name, [None if value is None else float(value) for value in values], dtype=pl.Float64)
-    return pl.Series(name, [None if value is None else write_label(value) for value in values], dtype=pl.String)
+    # Each as text, by itself: a kind for the whole column would depend on every row.
+    values = [None if gone else write_label(value) for value, gone in zip(column.astype(object), absent, strict=True)]
+    return pl.Series(name, values, dtype=pl.String)
 
 
 def _select(frame: pl.DataFrame, columns: tuple[str, ...], names: list[str]) -> pl.DataFrame:

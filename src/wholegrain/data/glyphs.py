@@ -8,7 +8,7 @@ Ink is bright on a dark ground (255 on 0), as in MNIST; capitals and digits are 
 writer's items depend on the seed and the writer's number alone, not on how many writers there are. Other versions of
 the library that draws typefaces may differ in single pixels.
 
-How much styles vary was chosen with MNIST in view, its test part included; no ε pays for that choice.
+How much styles vary was chosen with MNIST in view, its test part included: it is unpaid.
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain import _check
-from wholegrain.data.cache import Arrays, Origin, load_cached
+from wholegrain.data.cache import Arrays, CacheOrigin, load_cached
 from wholegrain.data.characters import unknown_note
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.json_stream import BrokenJsonError, JsonStream
@@ -58,7 +58,7 @@ class LeafFiles:
 def read(path: Path, form: LeafForm) -> Dataset:
     """The data set in a file, in a folder of files, or in a folder with `train` and `test`."""
     files = find(path)
-    origin = Origin(f"{form.name}-v{form.version}", path, files.train + files.test)
+    origin = CacheOrigin(f"{form.name}-v{form.version}", path, files.train + files.test)
     arrays = load_cached(origin, lambda: _parse(files, form))
     data, test = _part(arrays, "train"), _part(arrays, "test")
     if not data.items:

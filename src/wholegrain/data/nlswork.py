@@ -2,8 +2,8 @@
 
 A silo is an industry; the 28,193 records of 4,695 people that name one of the 12 are used. Categories come from the
 survey's code book, bounds are round numbers (school years, working hours); a value beyond them counts as the bound.
-They were chosen with this well-known survey in view, and no ε pays for that choice. The target is whether the log wage
-lies above a fixed public threshold.
+They were chosen with this well-known survey in view, and are unpaid (docs/paid-choices.md). The target is whether the
+log wage lies above a fixed public threshold.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Tensors and torch data sets in memory, with whom each item is about and who holds it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.errors import DataError
 
 FORMS = "a torch Dataset with a length, a TensorDataset, or two tensors (inputs, targets)"
+
+TOKENIZED = "input_ids", "attention_mask", "token_type_ids"
+"""What a tokenizer gives, in the order in which it is put into one array."""
 
 TENSORS = "tensors"
 """What data is called to which nobody gave a name."""
@@ -30,9 +33,10 @@ def from_torch(
     """A torch data set, or inputs and class numbers, as data to train on.
 
     `subjects` says for each item whom it is about, by any hashable id, and `silos` who holds it. Inputs of any floating
-    type become float32; uint8 are intensities, which a model is shown as 0 to 1; other whole numbers are tokens.
-    Without `classes`, their number is read off the targets, which only a simulation may do. `items_per_subject` is a
-    public bound K on the items of one person in one silo, where the data keeps it by its design.
+    type become float32; uint8 are intensities, which a model is shown as 0 to 1; other whole numbers are tokens. What a
+    tokenizer gives by name (input_ids, attention_mask, token_type_ids) is taken as a mapping. Without `classes`, their
+    number is read off the targets, which only a simulation may do. `items_per_subject` is a public bound K on the items
+    of one person in one silo, where the data keeps it by its design.
 
     >>> import torch, wholegrain as wg
     >>> images = torch.utils.data.TensorDataset(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))
@@ -73,15 +77,29 @@ def _columns(dataset: Any) -> tuple[Any, Any]:
         raise DataError("The data set has no items.")
     if any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
         raise DataError("Every item of the data set must be a pair (input, target).")
-    return _stack([item[0] for item in items]), _stack([item[1] for item in items])
+    first = [item[0] for item in items]
+    inputs = {name: _stack([each[name] for each in first]) for name in first[0]} if _are_named(first) else _stack(first)
+    return inputs, _stack([item[1] for item in items])
+
+
+def _are_named(inputs: Sequence[Any]) -> bool:
+    """Whether every item's inputs come by the same names."""
+    named = [isinstance(each, Mapping) for each in inputs]
+    if any(named) and (not all(named) or len({frozenset(each) for each in inputs}) > 1):
+        raise DataError("Some items have other names of inputs than others; give all of them the same.")
+    return all(named)
 
 
 def _stack(values: Sequence[Any]) -> NDArray[Any]:
+    """Items side by side, of one shape and one kind: a kind that all of them fit in would depend on each."""
     arrays = [_array(value) for value in values]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         first, other = sorted(shapes)[:2]
         raise DataError(f"The items have different shapes, {list(first)} and {list(other)}; give all of them one.")
+    kinds = sorted({str(array.dtype) for array in arrays})
+    if len(kinds) > 1:
+        raise DataError(f"The items hold different kinds of numbers, {kinds[0]} and {kinds[1]}; give all of them one.")
     return np.stack(arrays)
 
 
@@ -95,7 +113,10 @@ def _array(values: Any) -> NDArray[Any]:
 
 def as_inputs(inputs: Any) -> NDArray[Any]:
     """Inputs [item, …] as data sets store them."""
-    stored = _array(inputs)
+    if isinstance(inputs, Mapping):
+        stored = _pack(inputs)
+    else:
+        stored = _stack(inputs) if isinstance(inputs, list | tuple) and inputs else _array(inputs)
     if stored.ndim < 1 or stored.dtype.kind not in "biuf":
         raise DataError(
             f"Inputs must be numbers [item, …], and these are {stored.dtype} of shape {list(stored.shape)}."
@@ -103,6 +124,27 @@ def as_inputs(inputs: Any) -> NDArray[Any]:
     if stored.dtype.kind in "bf":
         return np.ascontiguousarray(stored, np.float32)
     return np.ascontiguousarray(stored)
+
+
+def _pack(named: Mapping[str, Any]) -> NDArray[Any]:
+    """What a tokenizer gives by name, in one array [item, name, position]."""
+    names = [name for name in TOKENIZED if name in named]
+    others = sorted(set(named) - set(names))
+    if others or TOKENIZED[0] not in names:
+        raise DataError(
+            f"Inputs by name are {', '.join(TOKENIZED)}, the first of which is needed; these are {', '.join(named)}."
+        )
+    if names == [TOKENIZED[0], TOKENIZED[2]]:
+        raise DataError("Inputs have token_type_ids and no attention_mask; add one, of ones where nothing is padding.")
+    arrays = [_array(named[name]) for name in names]
+    if (
+        len({array.shape for array in arrays}) > 1
+        or arrays[0].ndim != 2
+        or any(a.dtype.kind not in "biu" for a in arrays)
+    ):
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in zip(names, arrays, strict=True))
+        raise DataError(f"Inputs by name must be whole numbers [item, position] of one shape; these are {shapes}.")
+    return np.stack([array.astype(np.int64) for array in arrays], 1)
 
 
 def _class_numbers(targets: Any) -> NDArray[np.int64]:
@@ -130,6 +172,8 @@ def _written(what: str, ids: Any, items: int) -> list[str]:
         texts = {id: _text(what, number, id) for number, id in enumerate(dict.fromkeys(given))}
     except TypeError as error:
         raise DataError(f"The {what} must be hashable ids, such as text, numbers or tuples.") from error
+    if len(set(texts.values())) < len(texts):
+        raise DataError(f"Two of the {what} differ and are written alike, as 7 and '7' are; give ids of one kind.")
     return [texts[id] for id in given]
 
 

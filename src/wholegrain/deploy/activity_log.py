@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -27,6 +27,9 @@ log = logging.getLogger("wholegrain.silo")
 
 FILE = "activity.jsonl"
 START = "0" * 64
+BLOCK = 2**16
+"""Bytes that are read at once from a log's end."""
+
 PURPOSE = b"wholegrain: a line of a silo's log\n"
 ALGORITHM = ec.ECDSA(hashes.SHA384())
 
@@ -49,10 +52,9 @@ class ActivityLog:
         handle = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         with os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            lines = file.read().split(b"\n")
-            if lines[-1]:  # a crash cut it short
-                file.truncate(file.tell() - len(lines[-1]))
-            number, before = len(lines) - 1, _digest(lines[-2]) if len(lines) > 1 else START
+            last, end = _last_line(file)
+            file.truncate(end)  # what follows was cut short by a crash
+            number, before = (_read(last).get("number", 0) + 1, _digest(last)) if last else (0, START)
             written = datetime.now(UTC).isoformat(timespec="seconds")
             file.write(self._line({"number": number, "at": written, "event": event, **facts, "previous": before}))
             file.flush()
@@ -82,6 +84,18 @@ def verify_log(path: Path, key: ec.EllipticCurvePublicKey | None = None) -> tupl
             raise LedgerError(f"Line {number + 1} of the log '{path}' is not signed with this key.")
         before = _digest(line)
     return len(lines), before
+
+
+def _last_line(file: BinaryIO) -> tuple[bytes, int]:
+    """The last whole line of a log, and where it ends; a log that has grown for years is not read for it."""
+    start = file.seek(0, os.SEEK_END)
+    tail = b""
+    while start > 0 and tail.count(b"\n") < 2:
+        start = max(start - BLOCK, 0)
+        file.seek(start)
+        tail = file.read()
+    *lines, cut = tail.split(b"\n")
+    return (lines[-1] if lines else b""), start + len(tail) - len(cut)
 
 
 def _read(line: bytes) -> dict[str, Any]:

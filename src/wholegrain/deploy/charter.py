@@ -45,13 +45,15 @@ class LimitSpec(Section):
 class AllowSpec(Section):
     """What the server may ask for: policies and models by name, and scores that may leave the silo.
 
-    `trust` says what may be seen: this silo's releases (`local`), or sums over silos alone (`secure_sum`).
+    `trust` says what may be seen: this silo's releases (`local`), or sums over silos alone (`secure_sum`). Scores that
+    are named leave as they are, and nothing pays for them. With "private" they have noise, and are paid for as every
+    release is; no other score leaves the silo then.
     """
 
     policies: tuple[str, ...] = ("subject_dp",)
     trust: Annotated[tuple[Literal["local", "secure_sum"], ...], Field(min_length=1)] = ("local",)
     models: tuple[ModelSpec, ...]
-    scores: tuple[Literal["accuracy", "loss", "mae"], ...] = ()
+    scores: tuple[Literal["accuracy", "loss", "mae"], ...] | Literal["private"] = ()
 
 
 class LinkSpec(Section):

@@ -22,6 +22,7 @@ from wholegrain.deploy.certificates import load_private_key, load_public_key, pu
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.peer_heads import SUFFIX, PeerHeads
 from wholegrain.deploy.public_reasons import FAILED, public_reason
+from wholegrain.deploy.score_service import release_score
 from wholegrain.deploy.silo_monitor import PEER_ALARM, REFUSED, SiloMonitor
 from wholegrain.deploy.silo_service import SiloService, public_facts, spent_by_silo
 from wholegrain.deploy.sum_service import answer_sum
@@ -35,6 +36,9 @@ from wholegrain.runs.accounts import release_ledger
 from wholegrain.silo.noise_sources import noise_source
 
 log = logging.getLogger("wholegrain.silo")
+
+MOST_SAID = 1000
+"""Characters of a server's own words that go on record: a message may be megabytes, and a disk is not."""
 
 
 @contextmanager
@@ -89,6 +93,8 @@ def _content(message: Message, host: SiloService) -> RecordDict:
         raise RefusalError("message", "this very message was answered before")
     if kind == "train":
         return wire.packed_answer({"silo": host.charter.silo}, host.answer(task, vector))
+    if kind == "evaluate" and task.scores is not None:
+        return wire.packed_answer({"silo": host.charter.silo}, release_score(host, task, vector))
     if kind == "evaluate":
         return wire.packed_answer({"silo": host.charter.silo, "scores": dict(host.scores(task, vector))})
     raise RefusalError("message", f"a message of the type '{kind}' is not known")
@@ -162,16 +168,16 @@ def _note(host: SiloService, message: Message, why: str) -> None:
     assert charter.ledger.path is not None
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "message": message.metadata.message_type,
+        "message": message.metadata.message_type[:MOST_SAID],
         "run": message.metadata.run_id,
-        "round": message.metadata.group_id,
-        "refused": why,
+        "round": message.metadata.group_id[:MOST_SAID],
+        "refused": why[:MOST_SAID],
     }
     host.note(REFUSED, {name: value for name, value in line.items() if name != "at"})
     path = Path(charter.ledger.path).with_name("refusals.jsonl")
     try:
         handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with open(handle, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json.dumps(line) + "\n")
     except OSError as error:
         log.warning("'%s' cannot be written: %s", path, error.strerror)

@@ -108,6 +108,8 @@ class Doorkeeper:
         if scope["method"] != "POST" or scope["path"] not in PATHS:
             return 404
         headers = dict(scope["headers"])
+        if len(headers) != len(scope["headers"]):
+            return 400  # of two headers with one name, everybody who reads them may take another
         if not self.is_admitted(_key(headers)):
             return 403
         try:

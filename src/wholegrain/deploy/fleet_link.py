@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,6 +24,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -61,12 +63,33 @@ HEARTBEAT_INTERVAL = 15.0
 OBJECT_OVERHEAD = 2**20
 """Bytes of a message beside its parameters; a longer one is not read."""
 
-TURNED_AWAY = (401, 403)
+UNKNOWN_KEY, NOT_SIGNED = 403, 401
+"""What the doorkeeper says to a key that is not in the roster, and Flower to a signature that does not hold."""
+
 TAKEN = "the server still holds an earlier connection of this silo; it is given up after some seconds"
+
+NOT_NOW = (
+    "the server does not take this silo's signature: it was started anew, or this machine's clock is more than 5"
+    " seconds ahead of the server's, or 5 minutes behind it"
+)
 
 
 class TooLongError(httpx.HTTPError):
     """A message that is longer than any that this silo could agree to."""
+
+
+class UnreadableError(httpx.HTTPError):
+    """A response that is not of the fleet API's form."""
+
+
+class FleetClient(FleetHttpClient):
+    """Flower's client of the fleet API, for which a response that cannot be read is one more trouble with the line."""
+
+    def _unary_unary(self, **call: Any) -> Any:
+        try:
+            return super()._unary_unary(**call)
+        except ValueError as error:
+            raise UnreadableError(f"its response cannot be read: {error}") from error
 
 
 def run_silo(charter: Charter, figures: int | None = None) -> None:
@@ -110,7 +133,9 @@ def require_link(charter: Charter) -> LinkSpec:
 def _trouble(link: LinkSpec, error: httpx.HTTPError) -> str:
     """What is wrong with the line, in words; what trying again cannot mend is an error."""
     if isinstance(error, httpx.HTTPStatusError):
-        if error.response.status_code in TURNED_AWAY:
+        if error.response.status_code == NOT_SIGNED:
+            return f"{link.address}: {NOT_NOW}"
+        if error.response.status_code == UNKNOWN_KEY:
             raise RunError(
                 f"The server at {link.address} does not know this silo's key: it was not admitted"
                 " (`wholegrain federation add-silo`), or it was revoked."
@@ -127,7 +152,7 @@ def _trouble(link: LinkSpec, error: httpx.HTTPError) -> str:
 class FleetLine:
     """A silo's line to the fleet API: messages in, answers out."""
 
-    client: FleetHttpClient
+    client: FleetClient
     node: Node
     longest: int
     """Bytes of the longest message that is read."""
@@ -137,7 +162,7 @@ class FleetLine:
         found = self.client.PullMessages(PullMessagesRequest(node=self.node))
         if not found.messages_list:
             return None
-        envelope = message_from_proto(found.messages_list[0])
+        envelope = _envelope(found.messages_list[0])
         run, id = envelope.metadata.run_id, envelope.metadata.message_id
         message: object = envelope
         try:
@@ -185,6 +210,14 @@ class FleetLine:
                 )
 
 
+def _envelope(found: MessageProto) -> Message:
+    """Who asks what, before its content is fetched."""
+    try:
+        return message_from_proto(found)
+    except Exception as error:  # as below: Flower unpacks what the server sent
+        raise UnreadableError(f"it sends a message that cannot be read: {repr(error)[:300]}") from error
+
+
 def _answer_messages(line: FleetLine, host: SiloService) -> None:
     """Answer one message after the other, for as long as the line holds."""
     while True:
@@ -228,9 +261,9 @@ def longest(host: SiloService) -> int:
     )
 
 
-def open_client(link: LinkSpec, key: ec.EllipticCurvePrivateKey, most: int) -> FleetHttpClient:
+def open_client(link: LinkSpec, key: ec.EllipticCurvePrivateKey, most: int) -> FleetClient:
     """Flower's client of the fleet API, with this silo's key; it reads no response that is longer than `most`."""
-    client = FleetHttpClient.from_server_address(
+    client = FleetClient.from_server_address(
         server_address=link.address,
         insecure=False,
         root_certificates=Path(link.certificates or "").read_bytes(),

@@ -11,7 +11,7 @@ from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import Authority, hosts_of, load_private_key, private_text, silo_key
 from wholegrain.deploy.scaffold import require_name
 from wholegrain.errors import RunError, SpecError
-from wholegrain.runs.roster import SIZES, read_roster, write_roster
+from wholegrain.runs.roster import SIZES, key_body, read_roster, write_roster
 from wholegrain.runs.section_files import BLANK, read_tree
 
 ROSTER = "roster.toml"
@@ -22,10 +22,10 @@ def add_silo(server: Path, name: str, request: AdmissionRequest) -> None:
     if request.silo != require_name(name):
         raise SpecError(f"The request is of the silo '{request.silo}', not of '{name}'.")
     roster = read_roster(server / ROSTER)
-    if request.key in roster.revoked:
+    if roster.is_revoked(request.key):
         raise SpecError(f"The key of '{name}' was revoked; its operator has to make another.")
     for other, key in roster.keys.items():
-        if key == request.key and other != name:
+        if key_body(key) == key_body(request.key) and other != name:
             raise SpecError(f"The key of '{name}' is that of '{other}'.")
     before = roster.keys.get(name)
     if before not in (None, request.key) and not request.is_signed_by(before):

@@ -29,6 +29,8 @@ from wholegrain.runs.observers import SiloAnswer
 from wholegrain.runs.planning import plan_federation, policy_settings
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard
+from wholegrain.runs.score_planning import held_share
+from wholegrain.runs.setting_origins import find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import FederationSpec
 from wholegrain.runs.trained_model import federation_model
@@ -65,6 +67,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         plan=plan,
         silos={},
         scored={},
+        groups={},
         learner=learner,
         task=federation.task,
         features=math.prod(federation.shape),
@@ -73,6 +76,7 @@ def prepare_server(spec: RunSpec, pricing: Accountant | None = None) -> Prepared
         clipped_sum=BookKeeping(learner.trained, loss),
         noise=noise_source(spec.privacy.noise, spec.seed),
         server=Server.of(spec.server),
+        origins=find_origins(spec, ()),
     )
 
 
@@ -93,6 +97,7 @@ def make_task(prepared: PreparedRun, policy: Policy, run: str) -> SiloTask:
         options=spec.model.options,
         start=start_task(prepared.public),
         loss=spec.model.loss or prepared.task.loss,
+        scores=None if prepared.plan.scores is None else prepared.plan.scores.form,
     )
 
 
@@ -100,7 +105,8 @@ def _line(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None) -> Flo
     """The line to the silos, with what each of them is asked."""
     tasks = {facts.name: make_task(prepared, policy, run) for policy, facts in prepared.plan.rows}
     federation = _federation(prepared.spec)
-    expected = {silo.name: _expected_facts(federation, silo) for silo in federation.silos}
+    scored = None if prepared.plan.scores is None else held_share(prepared.spec)
+    expected = {silo.name: _expected_facts(federation, silo, scored) for silo in federation.silos}
     if prepared.spec.policy.by_span:
         expected = {name: {**facts, "knows_spans": True} for name, facts in expected.items()}
     return Flower(grid, tasks, federation.patience, expected, keys)
@@ -114,7 +120,9 @@ def _engine(prepared: PreparedRun, line: Flower) -> Engine:
     return SecureSums(FlowerSums(line), prepared.plan, trust, prepared.spec.rounds.learning_rate)
 
 
-def _expected_facts(federation: FederationSpec, silo: SiloFacts) -> dict[str, int | str | None]:
+def _expected_facts(
+    federation: FederationSpec, silo: SiloFacts, scored: float | None
+) -> dict[str, int | float | str | None]:
     """What a silo must say of itself, for the plan to be about it."""
     return {
         "items": silo.items,
@@ -122,6 +130,7 @@ def _expected_facts(federation: FederationSpec, silo: SiloFacts) -> dict[str, in
         "items_per_subject": silo.items_per_subject,
         "features": math.prod(federation.shape),
         **federation.task.stated(),
+        **({} if scored is None else {"held_out": scored}),
     }
 
 
@@ -137,7 +146,7 @@ def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, li
         log.warning("silo '%s' is not connected", silo)
     with open_guard(prepared, folder.run, folder.path, create=False) as guard:
         engine = _engine(prepared, line)
-        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell)
+        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell, score_engine=line)
 
 
 def _tell(event: SiloAnswer | RoundRecord) -> None:

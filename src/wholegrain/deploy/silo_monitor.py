@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from wholegrain.deploy.activity_log import ActivityLog
+from wholegrain.errors import RunError
 
 log = logging.getLogger("wholegrain.silo")
 
@@ -114,7 +115,12 @@ class _HealthHandler(BaseHTTPRequestHandler):
 @contextmanager
 def serve_figures(monitor: SiloMonitor, port: int) -> Iterator[int]:
     """Serve the figures on loopback meanwhile; the port, of which 0 takes any that is free."""
-    server = ThreadingHTTPServer((LOOPBACK, port), partial(_HealthHandler, monitor))
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), partial(_HealthHandler, monitor))
+    except OSError as error:
+        raise RunError(
+            f"The silo's figures cannot be served on {LOOPBACK}:{port} ({error.strerror}): choose another port."
+        ) from error
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -30,6 +30,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
 from wholegrain.policies.policy_catalog import CATALOG, make_row
+from wholegrain.policies.score_plan import score_exposures
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.guard import Guard
@@ -39,7 +40,7 @@ from wholegrain.privacy.pricing import Price, Terms
 from wholegrain.privacy.statement import account_price, data_price
 from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
 from wholegrain.runs.evaluation import Scorer
-from wholegrain.runs.runner import require_fit
+from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo, Trainer
 
@@ -106,6 +107,8 @@ class SiloService:
         parts = split_dataset(dataset, spec, make_coins(spec, f"{account} in the silo {charter.silo}"))
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
         agreed = agree(charter, dataset, silo, held_out)
+        for each in agreed:
+            require_tokens(each.learner.model, dataset)
         return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise, link=link)
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
@@ -122,7 +125,7 @@ class SiloService:
         self.require_parameters(vector, agreed)
         self.require_fit(agreed, policy)
         noise = self.fresh_noise()
-        guard = self.open_guard(task, terms([(policy, self.silo.facts)], span=1), noise)
+        guard = self.open_guard(task, self.terms_for(task, policy), noise)
         try:
             reservation = guard.reserve(task.round, {self.charter.silo: task.steps}, digest(vector))
         except BudgetError as error:
@@ -137,7 +140,7 @@ class SiloService:
 
     def scores(self, task: SiloTask, vector: Tensor) -> Mapping[str, float]:
         """Scores on subjects that are never trained on, as far as the charter lets them out. They are not private."""
-        allowed = self.charter.allow.scores
+        allowed = self.charter.allow.scores if self.charter.allow.scores != "private" else ()
         agreed = find_model(self.agreed, task)
         if not allowed or agreed.scored is None:
             raise RefusalError("allow.scores", "no score may leave this silo")
@@ -198,6 +201,13 @@ class SiloService:
         except WholegrainError as error:
             raise RefusalError("allow.models", str(error)) from error
 
+    def terms_for(self, task: SiloTask, policy: Policy) -> Terms:
+        """On what terms the task's run is priced here: training, and beside it the scores that it asks for."""
+        trained = terms([(policy, self.silo.facts)], span=1)
+        if task.scores is None:
+            return trained
+        return replace(trained, scores=score_exposures(task.scores, [self.charter.silo], span=1))
+
     def open_guard(self, task: SiloTask, priced: Terms, noise: NoiseSource) -> Guard:
         """The guard of a run as this silo sees it, priced on these terms.
 
@@ -233,6 +243,7 @@ def public_facts(host: SiloService) -> dict[str, Any]:
         "items_per_subject": facts.items_per_subject,
         "knows_spans": facts.knows_spans,
         "features": host.dataset.features,
+        **({"held_out": host.charter.held_out} if host.charter.allow.scores == "private" else {}),
         **host.dataset.task.stated(),
         "models": [each.task.model_dump(mode="json") for each in host.agreed],
     }

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wholegrain.engines import sum_wire
-from wholegrain.engines.distributed import RankAssignment, explain_loss
+from wholegrain.engines.distributed import RankAssignment, explain_lost_connection
 from wholegrain.engines.secure_sum_engine import MaskRequest, SumReply, SumRequest
 from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.federation.messages import SiloFault
@@ -39,11 +39,11 @@ class DistributedSums:
         All answers are taken before the first is handed on: what nobody waits for would be read as the next answer.
         """
         others = [silo for silo in requests if self.spread.owner(silo)]
-        with explain_loss(None):
+        with explain_lost_connection(None):
             for silo in others:
                 _send_request(self.spread, silo, requests[silo])
         answers = list(self.local.ask({silo: each for silo, each in requests.items() if silo not in others}))
-        with explain_loss(None):
+        with explain_lost_connection(None):
             answers += [(silo, _receive_reply(self.spread, silo, requests[silo])) for silo in others]
         yield from answers
 
@@ -56,7 +56,7 @@ class DistributedSums:
 def serve_sums(local: SumSilos, spread: RankAssignment, like: Tensor) -> None:
     """Answer for this process' silos until rank 0 says stop; `like` has the shape of the parameters."""
     sent: list[dist.Work] = []
-    with explain_loss(None):
+    with explain_lost_connection(None):
         while (asked := _receive_request(spread, like)) is not None:
             silo, request = asked
             ((_, reply),) = local.ask({silo: request})

@@ -18,7 +18,7 @@ from wholegrain.engines import wire
 from wholegrain.engines.ledger_heads import SentHead, put_heads, read_head
 from wholegrain.engines.signatures import is_signed
 from wholegrain.errors import RefusalError
-from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+from wholegrain.federation.messages import RoundTask, ScoreTask, SiloFault, SiloScore, SiloUpdate
 
 log = logging.getLogger("wholegrain.server")
 
@@ -62,7 +62,7 @@ class Flower:
     grid: Grid
     tasks: Mapping[str, wire.SiloTask]
     patience: float
-    expected: Mapping[str, Mapping[str, int | str | None]] = field(default_factory=dict)
+    expected: Mapping[str, Mapping[str, int | float | str | None]] = field(default_factory=dict)
     keys: Mapping[str, ec.EllipticCurvePublicKey] | None = None
     nodes: dict[int, str] = field(default_factory=dict)
     misfits: dict[str, str] = field(default_factory=dict)
@@ -85,6 +85,19 @@ class Flower:
         while due is not None:
             yield found.pop(due, SiloFault(due, SILENT))
             due = next(waiting, None)
+
+    def score(self, task: ScoreTask) -> Iterator[SiloScore | SiloFault]:
+        """Send parameters out, and hand on each silo's noisy score as it comes. No raw score ever leaves a silo."""
+        awaited = set(task.silos)
+
+        def content(silo: str) -> RecordDict:
+            return wire.packed_task(self.tasks[silo].model_copy(update={"round": task.round}), task.vector)
+
+        for silo, reply in self.ask(task.silos, content, MessageType.EVALUATE, task.round):
+            found = reply if isinstance(reply, SiloFault) else _update(silo, reply)
+            awaited.discard(silo)
+            yield found if isinstance(found, SiloFault) else SiloScore(silo, found.vector.double().numpy())
+        yield from (SiloFault(silo, SILENT) for silo in sorted(awaited))
 
     def ask(
         self, silos: Iterable[str], content: Callable[[str], RecordDict], kind: str, round: int
@@ -214,7 +227,7 @@ def _update(silo: str, reply: Message) -> SiloUpdate | SiloFault:
         return SiloFault(silo, f"{UNREADABLE}: {error}")
 
 
-def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | str | None]) -> str:
+def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | float | str | None]) -> str:
     """In what a silo is not as expected; empty where it is."""
     for name, value in expected.items():
         if name in facts and facts[name] != value:

@@ -44,14 +44,14 @@ Names = Annotated[tuple[Name, ...], Field(max_length=MOST_SILOS)]
 Shares = Annotated[dict[Name, Bytes], Field(max_length=MOST_SILOS)]
 
 
-class _Form(BaseModel):
+class _SumForm(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Form = TypeVar("Form", bound=_Form)
+Form = TypeVar("Form", bound=_SumForm)
 
 
-class _Keys(_Form):
+class _Keys(_SumForm):
     silo: Name
     terms: Annotated[str, Field(max_length=200)]
     statement: Annotated[str, Field(max_length=2000)]
@@ -60,33 +60,33 @@ class _Keys(_Form):
     signature: Short
 
 
-class _Mask(_Form):
+class _Mask(_SumForm):
     keys: Annotated[tuple[_Keys, ...], Field(max_length=MOST_SILOS)]
     bits: Bits
 
 
-class _Survivors(_Form):
+class _Survivors(_SumForm):
     survivors: Names
 
 
-class _Open(_Form):
+class _Open(_SumForm):
     survivors: Names
     consents: Annotated[dict[Name, Short], Field(max_length=MOST_SILOS)]
     shares: Shares
 
 
-class _Part(_Form):
+class _Part(_SumForm):
     silo: Name
     bits: Bits
     shares: Shares
 
 
-class _Consent(_Form):
+class _Consent(_SumForm):
     silo: Name
     signature: Short
 
 
-class _Help(_Form):
+class _Help(_SumForm):
     silo: Name
     shares: Annotated[dict[Name, Shares], Field(max_length=MOST_SILOS)]
 

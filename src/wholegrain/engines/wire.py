@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from wholegrain.errors import RefusalError, SpecError
 from wholegrain.models.backbone import PublicStart
 from wholegrain.policies.policy_catalog import PolicySettings
+from wholegrain.policies.score_settings import ScoreForm
 
 TASK, ANSWER, PARAMETERS, VECTOR = "task", "answer", "parameters", "vector"
 RAW = "wholegrain.float32"
@@ -33,7 +34,15 @@ NONCE, SIGNATURE = "nonce", "signature"
 NO_START = "no backbone"
 USUAL_LOSS = "cross_entropy"
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+def _printable(name: str) -> str:
+    """A name goes on record, and from there to terminals: nothing in it may steer one."""
+    if not name.isprintable():
+        raise ValueError("it has characters that cannot be printed")
+    return name
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 
 
 class _Form(BaseModel):
@@ -52,7 +61,7 @@ class StartTask(_Form):
     """
 
     digest: Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
-    train: Literal["all", "head", "low_rank"]
+    train: Literal["all", "head", "low_rank", "biases"]
     rank: Annotated[int, Field(ge=1, le=4096)] | None = None
 
     def __str__(self) -> str:
@@ -83,6 +92,8 @@ class SiloTask(ModelTask):
     settings: PolicySettings
     noise_multiplier: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0, le=1e6)]
+    scores: Annotated[ScoreForm | None, Field(exclude_if=lambda scores: scores is None)] = None
+    """The private scores of the run, if there are any: they are part of what it is priced for."""
 
 
 class SumTask(_Form):

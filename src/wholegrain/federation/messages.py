@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -41,6 +43,23 @@ class SiloFault:
     reason: str
 
 
+@dataclass(frozen=True, eq=False)
+class ScoreTask:
+    """Score these parameters privately, in these silos, after a round."""
+
+    round: int
+    silos: tuple[str, ...]
+    vector: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SiloScore:
+    """A silo's noisy sum over the people whom it holds out [value], and all that leaves it of them."""
+
+    silo: str
+    sums: NDArray[np.float64]
+
+
 Answer = SiloUpdate | SumUpdate | SiloFault
 
 
@@ -49,4 +68,12 @@ class Engine(Protocol):
 
     def run(self, task: RoundTask) -> Iterator[Answer]:
         """One answer for each silo of the task; of a secure sum, one for all silos that are in it."""
+        ...
+
+
+class ScoreEngine(Protocol):
+    """Carries parameters to silos and brings their noisy scores back."""
+
+    def score(self, task: ScoreTask) -> Iterator[SiloScore | SiloFault]:
+        """One answer for each silo of the task."""
         ...

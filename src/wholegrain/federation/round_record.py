@@ -8,9 +8,12 @@ from typing import Any
 
 from wholegrain._json_numbers import finite, or_infinity
 from wholegrain.federation.messages import SiloFault
+from wholegrain.federation.private_score import PrivateScore, private_score_facts, read_private_scores
 
 SCORES = "scores (not private)"
 """The key of scores in a file, which says what they are."""
+PRIVATE = "private scores"
+"""The key of those that are paid for."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class RoundRecord:
     """How far noise alone would be expected to take them; None where private facts set the noise."""
     faults: tuple[SiloFault, ...] = ()
     scores: Mapping[str, Score] = field(default_factory=dict)
+    private: Mapping[str, PrivateScore] = field(default_factory=dict)
+    """Private scores of people who are held out, of all silos together and of each; they are paid for."""
 
     def line(self) -> str:
         """The record as a line of a file."""
@@ -73,6 +78,7 @@ class RoundRecord:
             "noise": self.noise,
             "faults": [asdict(fault) for fault in self.faults],
             SCORES: score_facts(self.scores),
+            **({PRIVATE: private_score_facts(self.private)} if self.private else {}),
         }
         return json.dumps(facts, ensure_ascii=False) + "\n"
 
@@ -82,6 +88,7 @@ class RoundRecord:
         try:
             facts = json.loads(line)
             facts["scores"] = {name: Score.read(score) for name, score in facts.pop(SCORES).items()}
+            facts["private"] = read_private_scores(facts.pop(PRIVATE, {}))
             facts["faults"] = tuple(SiloFault(**fault) for fault in facts["faults"])
             facts |= {"cohort": tuple(facts["cohort"]), "epsilon": or_infinity(facts["epsilon"])}
             return RoundRecord(**facts)

@@ -7,6 +7,7 @@ that is read past its layer, items that change places, an output that depends on
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import torch
@@ -22,11 +23,12 @@ from wholegrain.gradients.candidates import (
     use_rules,
     use_vmap,
 )
-from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.parameters import Layout, call, flatten
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.sum_groups import SumGroups
-from wholegrain.gradients.trial import Terms, Trial
+from wholegrain.gradients.trial import BackendTrial, Terms
 from wholegrain.gradients.trial_items import TRIAL, make_items, perturb, zero_items
+from wholegrain.gradients.value_decisions import find_decision
 
 TRIALS = 2
 # Sizes of batches in which a model is watched for items that depend on each other.
@@ -62,14 +64,16 @@ def select_backend(
     elsewhere = perturb(flatten(model).to(vector))
     trials = list(islice(_trials(model, loss, layout, elsewhere, inputs, targets), TRIALS))
     if not trials:
-        trials = [Trial(model, loss, layout, elsewhere, zero_items(inputs), zero_items(targets))]
-    for make in (use_rules, use_vmap):
+        trials = [BackendTrial(model, loss, layout, elsewhere, zero_items(inputs), zero_items(targets))]
+    trials[0].refusal = find_decision(partial(call, model, layout, elsewhere), trials[0].inputs)
+    ways = () if trials[0].refusal else (use_rules, use_vmap)
+    for make in ways:
         if all(trial.passes(make) for trial in trials):
             return _find_steadiest(trials[0], make, model, layout)
     return _adopt(trials[0], play_one_by_one, play_one_by_one(model, layout), AnySize())
 
 
-def _find_steadiest(trial: Trial, make: MakeCandidate, model: nn.Module, layout: Layout) -> Backend:
+def _find_steadiest(trial: BackendTrial, make: MakeCandidate, model: nn.Module, layout: Layout) -> Backend:
     """A program that is right, in the first way in which its rows do not depend on their company."""
     # Of what vmap makes inside nothing is seen, so that it is trusted in fixed places alone.
     for way in (make, use_aligned_rules) if make is use_rules else ():
@@ -80,16 +84,17 @@ def _find_steadiest(trial: Trial, make: MakeCandidate, model: nn.Module, layout:
     return _adopt(trial, make, make(model, layout), FixedPlaces())
 
 
-def _adopt(trial: Trial, make: MakeCandidate, candidate: Candidate, sizes: PassSizes) -> Backend:
+def _adopt(trial: BackendTrial, make: MakeCandidate, candidate: Candidate, sizes: PassSizes) -> Backend:
     """A program for use, with a notice where it is slow."""
-    if candidate.notice:
-        warnings.warn(candidate.notice, SlowGradients, stacklevel=6)
     # Measured on another copy, whose buffers are still to be made.
     copy = trial.make(make)
+    bytes_per_item = trial.measure_bytes_per_item(copy)
+    notice = copy.notice()
+    if notice:
+        reason = f" ({trial.refusal})" if trial.refusal else ""
+        warnings.warn(notice + reason, SlowGradients, stacklevel=6)
     steady = trial.watch_subjects(candidate, sizes)
-    return Backend(
-        candidate.program, candidate.attach, trial.measure_bytes_per_item(copy), sizes, trial.count_terms(copy), steady
-    )
+    return Backend(candidate.program, candidate.attach, bytes_per_item, sizes, trial.count_terms(copy), steady)
 
 
 def mixes_items(model: nn.Module, inputs: Tensor) -> bool:
@@ -108,12 +113,12 @@ def _mixes(model: nn.Module, batch: Tensor, size: int) -> bool:
 
 def _trials(
     model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
-) -> Iterator[Trial]:
+) -> Iterator[BackendTrial]:
     """Made-up batches whose gradients are finite: some models cannot take every number."""
     for values in make_items(inputs):
         for classes in make_items(targets):
             try:
-                trial = Trial(model, loss, layout, vector, values, classes)
+                trial = BackendTrial(model, loss, layout, vector, values, classes)
             except (IndexError, RuntimeError):
                 continue
             if trial.tells:

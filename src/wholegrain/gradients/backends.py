@@ -6,7 +6,7 @@ can be any module at all.
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -22,8 +22,11 @@ from wholegrain.gradients.fallback import Tap
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
 from wholegrain.gradients.layers.activations import ByAutograd, Copy, MaxPool, Relu, Reshape, Sigmoid, Tanh
 from wholegrain.gradients.layers.base import Layer, ModuleSlots, RuleError, Space
+from wholegrain.gradients.layers.embedding import EmbeddingLayer
+from wholegrain.gradients.parameter_uses import ParameterWatch, UncoveredUseError
 from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.shape_probe import PAIRS, ShapeBook, copies, outside_watchers
 from wholegrain.gradients.vmap_gradients import silence_vmap
 from wholegrain.gradients.workspace import Workspace
 
@@ -125,14 +128,23 @@ class Graph:
         self._shadow, self._workspace = shadow, workspace
         self._anchor = torch.zeros((), requires_grad=True)
         self._pass: _Pass | None = None
-        self.unruled: list[str] = []
-        _hook(shadow, model, slots, self)
+        self._book = ShapeBook()
+        trainable = {name: p for name, p in shadow.named_parameters() if p.requires_grad}
+        self._watch = ParameterWatch(trainable, self._book, self)
+        self._known = False
+        self.unruled: dict[str, str] = {}
+        """Modules whose own parameters have no rule, and why."""
+        self._taps = _hook(shadow, model, slots, self)
 
     def run(self, loss: Loss, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
         """The shadow's own forward, and autograd's backward pass without any weight's gradient."""
+        if not self._known:
+            self._probe(inputs)
         self._pass = _Pass(self._workspace, units, len(inputs))
+        self._book.begin()
+        self._watch.reset()
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), self._watch if self._watch.used else nullcontext():
                 outputs = self._shadow(inputs.clone())  # a copy: a model may work in place
             if outputs.requires_grad:
                 outward = outward_gradient(loss, outputs.detach(), targets, len(inputs))
@@ -148,14 +160,54 @@ class Graph:
         assert self._pass is not None
         return self._pass.items
 
-    def count(self, tap: Tap) -> int:
-        """How often a tap was used in this pass, this time included."""
-        assert self._pass is not None
-        return self._pass.count(tap)
+    def axes(self, tensors: list[Tensor]) -> tuple[int | None, ...]:
+        """Along which dimension each tensor counts items."""
+        return self._book.axes(tensors)
 
     def apply(self, layer: Layer, *inputs: Tensor) -> Any:
         """One use of a layer, as a node of the graph."""
-        return _Use.apply(self._pass, layer, self._anchor, *inputs)  # type: ignore[no-untyped-call]
+        if any(self._watch.of(x) is not None for x in inputs):
+            raise RuleError("a layer is applied to parameters instead of items")
+        with torch._C.DisableTorchFunction():
+            return _Use.apply(self._pass, layer, self._anchor, *inputs)  # type: ignore[no-untyped-call]
+
+    def look_up(self, layer: EmbeddingLayer, tokens: Tensor) -> Any:
+        """Rows of a table: each item's own, or the same for all of them."""
+        if self._book.axes([tokens]) == (None,):
+            return self._watch.share_rows(tokens, *layer.table())
+        return self.apply(layer, tokens)
+
+    def _probe(self, inputs: Tensor) -> None:
+        """Learn which tensors count items; a module that does with its parameters what no rule covers is tapped."""
+        while not self._known:
+            uncovered: UncoveredUseError | None = None
+            for one, other in PAIRS:
+                try:
+                    found = self._probe_with(copies(inputs, one)), self._probe_with(copies(inputs, other))
+                except UncoveredUseError as error:  # or a constant that is as long as this batch
+                    uncovered = error
+                    continue
+                if self._book.keep(*found):
+                    self._known = True
+                    return
+            if uncovered is None:
+                raise RuleError("what it computes depends on the number of items")
+            if uncovered.parameter not in self._taps:
+                raise uncovered
+            self._watch.leave(self._taps[uncovered.parameter](str(uncovered)))
+
+    def _probe_with(self, inputs: Tensor) -> list[tuple[int | None, ...]]:
+        """One pass forward, apart from all buffers and watchers."""
+        items = len(inputs)
+        self._pass = _Pass(Workspace(), Units.of_items(items), items)
+        self._book.items, self._book.found = items, []
+        self._watch.reset()
+        try:
+            with outside_watchers(), torch.enable_grad(), self._watch:
+                self._shadow(inputs)
+            return self._book.found
+        finally:
+            self._book.items, self._pass = 0, None
 
 
 class _Pass:
@@ -273,21 +325,31 @@ def _insert_copies(links: list[Layer]) -> list[Layer]:
     return spared
 
 
-def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefix: str = "") -> None:
-    """Give every module with a rule another forward, in the shadow alone; what has none is tapped."""
+MakeTap = Callable[[str], set[str]]
+"""Taps a module for a reason, and gives the names of the parameters that it takes over."""
+
+
+def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefix: str = "") -> dict[str, MakeTap]:
+    """Give every module with a rule another forward, in the shadow alone; for what has none, how to tap it."""
+    reason = ""
     try:
         hooked = _find_hook(shadow, slots, graph)
-    except RuleError:
-        hooked = None
+    except RuleError as error:
+        hooked, reason = None, str(error)
     if hooked is not None:
         shadow.forward = hooked
-        return
-    if slots.of_module(shadow, recurse=False).slots:
-        tap = Tap(model, slots.of_module(shadow, recurse=False), shadow, graph)
-        shadow.forward = tap.around(shadow.forward)
-        graph.unruled.append(f"{prefix.rstrip('.') or 'the model'} ({type(model).__name__})")
+        return {}
+    owned = slots.of_module(shadow, recurse=False)
+
+    def tap(why: str) -> set[str]:
+        shadow.forward = Tap(model, owned, shadow, graph).around(shadow.forward)
+        graph.unruled[f"{prefix.rstrip('.') or 'the model'} ({type(model).__name__})"] = reason or why
+        return {slot.name for slot in owned.slots.values()}
+
+    taps: dict[str, MakeTap] = {slot.name: tap for slot in owned.slots.values()}
     for name, child in shadow.named_children():
-        _hook(child, getattr(model, name), slots, graph, f"{prefix}{name}.")
+        taps |= _hook(child, getattr(model, name), slots, graph, f"{prefix}{name}.")
+    return taps
 
 
 def _find_hook(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., Any] | None:
@@ -296,6 +358,8 @@ def _find_hook(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., A
         return None
     if type(module) in LAYERS:
         layer = LAYERS[type(module)](module, owned)
+        if isinstance(layer, EmbeddingLayer):
+            return lambda tokens: graph.look_up(layer, tokens)
         return lambda x: graph.apply(layer, x)
     if type(module) in COMPOSITES:
         composite = COMPOSITES[type(module)](module, owned)

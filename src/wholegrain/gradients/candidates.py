@@ -1,6 +1,6 @@
 """The programs that may play a model, from fast to slow: rules for layers, vmap, one item after the other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -24,7 +24,8 @@ class Candidate:
 
     program: Program
     attach: Callable[[Tensor], None]
-    notice: str | None
+    notice: Callable[[], str | None]
+    """Asked after a first pass: what a program meets, it sees then."""
     workspace: Workspace = field(default_factory=Workspace)
 
 
@@ -56,11 +57,17 @@ def use_rules(model: nn.Module, layout: Layout, aligned: bool = False) -> Candid
 
     chain = Chain.of(shadow, slots, workspace)
     if chain is not None:
-        return Candidate(chain, attach, None, workspace)
+        return Candidate(chain, attach, lambda: None, workspace)
     graph = Graph(shadow, model, slots, workspace)
-    names = ", ".join(graph.unruled)
-    notice = f"There is no gradient rule for {names}; its own parameters go item by item with vmap, which is slower."
-    return Candidate(graph, attach, notice if names else None, workspace)
+    return Candidate(graph, attach, lambda: _tell_unruled(graph.unruled), workspace)
+
+
+def _tell_unruled(unruled: Mapping[str, str]) -> str | None:
+    """Which modules have no rule, and why."""
+    if not unruled:
+        return None
+    names = "; ".join(f"{name}: {reason}" for name, reason in unruled.items())
+    return f"There is no gradient rule for {names}. Its own parameters go item by item with vmap, which is slower."
 
 
 def _copy_model(model: nn.Module) -> nn.Module:
@@ -78,15 +85,15 @@ def _copy_model(model: nn.Module) -> nn.Module:
 def use_vmap(model: nn.Module, layout: Layout) -> Candidate:
     """The whole model by vmap."""
     program = WholeModel(model, layout)
-    return Candidate(program, program.attach, "The model's gradients go item by item with vmap, which is slower.")
+    notice = "The model's gradients go item by item with vmap, which is slower."
+    return Candidate(program, program.attach, lambda: notice)
 
 
 def play_one_by_one(model: nn.Module, layout: Layout) -> Candidate:
     """The whole model, one item after the other, as the reference does it."""
     program = WholeModel(model, layout, vectorises=False)
-    return Candidate(
-        program, program.attach, "The model's gradients go one item after the other, which is much slower."
-    )
+    notice = "The model's gradients go one item after the other, which is much slower."
+    return Candidate(program, program.attach, lambda: notice)
 
 
 class WholeModel:

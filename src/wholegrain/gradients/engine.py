@@ -28,7 +28,7 @@ from wholegrain.gradients.clip_units import Buckets, Units
 from wholegrain.gradients.clipping import MOST_NORM, Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
 from wholegrain.gradients.layers.base import RuleError
-from wholegrain.gradients.parameter_sums import AddBuffers, SingleSums, WideSums
+from wholegrain.gradients.parameter_sums import AddBuffers, LazyZeros, SingleSums, WideSums
 from wholegrain.gradients.parameters import Layout, Views
 from wholegrain.gradients.piece_gradients import PieceGradients, compute_weights, may_fit, pad_weights
 from wholegrain.gradients.pieces import Piece, arrange_batch, divide, each_unit, pad_to_places, take_part, take_some
@@ -36,6 +36,8 @@ from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.rounding import SUM
 from wholegrain.gradients.sum_groups import SumGroups, plan_groups
 from wholegrain.gradients.trial import MOST_TRIED
+from wholegrain.gradients.workspace import Lease
+from wholegrain.models.dropout import DropoutByItem
 
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
@@ -75,7 +77,18 @@ class BookKeeping:
         self._chosen: Backend | None = None
         self._most_items = 0
         self._small: Views | None = None
+        self._single, self._wide = Lease(), Lease()
         self._buffers: AddBuffers | None = None
+
+    @property
+    def draws_coins(self) -> bool:
+        """Whether the model has dropout."""
+        return isinstance(self.model, DropoutByItem)
+
+    def renew_coins(self, key: int) -> None:
+        """Draw the coins of the next step with this key."""
+        if isinstance(self.model, DropoutByItem):
+            self.model.key.renew(key)
 
     def __call__(
         self,
@@ -147,7 +160,7 @@ class BookKeeping:
     def _single_total(self, vector: Tensor) -> Views:
         """A vector to sum up in, with its views. For a small model it is kept, because views cost as much as sums."""
         if vector.numel() > SMALL:
-            return Views.of(self._layout, torch.empty_like(vector))
+            return Views.of(self._layout, self._single.take(vector.numel(), vector.dtype))
         if self._small is None or self._small.vector.dtype is not vector.dtype:
             self._small = Views.of(self._layout, torch.empty_like(vector))
         return self._small
@@ -165,27 +178,31 @@ class BookKeeping:
         computed = self._compute(vector, batch, clip, size)
         if computed.bad is not None or (computed.apart and not computed.fits(SUM * clip.norm, clip, grouping)):
             return False
-        sums = SingleSums(total.views)
+        zeros = LazyZeros(total)
+        sums = SingleSums(zeros)
         for share in computed.shares:
             share.add(computed.units, computed.units.whole, computed.weights, sums)
-        sums.finish()
+        zeros.settle()
         return clip.per is not ClipPer.NONE or _finite(total.vector)
 
     def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: SumGroups) -> tuple[Tensor, int]:
         """The sum in double precision, group by group, and how many contributions were not finite."""
-        total = _wide_zeros(vector.numel())
+        total = self._wide_zeros(vector.numel(), self._wide)
         batch = replace(batch, shares=grouping.shares(batch.units, batch.numbers))
         pieces = list(self._cut(batch, grouping))
         assert self._chosen is not None
         self._chosen.attach(vector)  # sizes of subjects may have been tried at other parameters
         zeroed = sum([self._add(vector, piece, clip, total, grouping) for piece in pieces])
-        if clip.per is ClipPer.NONE and not _finite(total):
-            total.zero_()
+        if clip.per is ClipPer.NONE and not _finite(total.settle()):
+            total.clear()
             measured = replace(clip, per=ClipPer.ITEM, norm=MOST_NORM)
             zeroed = sum([self._add(vector, piece, measured, total, grouping) for piece in pieces])
-        return total, zeroed
+        return total.settle(), zeroed
 
-    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor, grouping: SumGroups) -> int:
+    def _wide_zeros(self, size: int, lease: Lease | None = None) -> LazyZeros:
+        return LazyZeros(Views.of(self._layout, (lease or Lease()).take(size, torch.float64)))
+
+    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: LazyZeros, grouping: SumGroups) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""
         items = piece.inputs.shape[0]
         if items > self._most_items and piece.units.count == 1:
@@ -243,14 +260,14 @@ class BookKeeping:
             raise ModelError(f"The model computes something else than it was tried with: {error}.") from error
 
     def _add_gradients(
-        self, vector: Tensor, computed: PieceGradients, clip: Clip, total: Tensor, grouping: SumGroups
+        self, vector: Tensor, computed: PieceGradients, clip: Clip, total: LazyZeros, grouping: SumGroups
     ) -> int:
         """Group by group, so that a subject changes no other group than its own; how many were not finite.
 
         Where a norm is not certain, the reference tells not finite from only large.
         """
         zeroed = 0
-        sums = WideSums(self._layout.views(total), self._add_buffers(vector))
+        sums = WideSums(total, self._add_buffers(vector))
         for parts, uncertain in computed.plan_sums(clip, grouping):
             for part in parts:
                 for share in computed.shares:
@@ -265,32 +282,32 @@ class BookKeeping:
             self._buffers = AddBuffers.like(vector)
         return self._buffers
 
-    def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
+    def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: LazyZeros) -> int:
         """Every unit by the reference, but for those that only fill up."""
         counts = [True] * piece.units.count if piece.after is None else (piece.after != 0).tolist()
         masks = (one for one, real in zip(each_unit(piece.units.count), counts, strict=True) if real)
         return sum(self._by_reference(vector, take_some(piece, one), clip, total) for one in masks)
 
-    def _by_reference(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
+    def _by_reference(self, vector: Tensor, piece: Piece, clip: Clip, total: LazyZeros) -> int:
         alone = clip if clip.per is ClipPer.SUBJECT else replace(clip, pool=Pool.SUM)
         with torch.inference_mode(False):
             inputs, targets = piece.inputs.clone(), piece.targets.clone()
             groups = torch.zeros(len(inputs), dtype=torch.int64)
             pooled = reference.clipped_sum(self.model, self._loss, vector, inputs, targets, groups, alone)
-        total.add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
+        total.settle().add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
         return pooled.zeroed
 
-    def _add_large_unit(self, vector: Tensor, piece: Piece, clip: Clip, total: Tensor) -> int:
+    def _add_large_unit(self, vector: Tensor, piece: Piece, clip: Clip, total: LazyZeros) -> int:
         """One unit that is larger than what is computed at once: its gradient is summed up first, then clipped."""
-        own = torch.zeros_like(total)
+        own = self._wide_zeros(vector.numel())
         unclipped = Clip(ClipPer.NONE, Pool.SUM, clip.norm)
         for start in range(0, len(piece.inputs), self._most_items):
             part = slice(start, start + self._most_items)
             some = Piece(piece.inputs[part], piece.targets[part], Units.of_items(len(piece.inputs[part])))
             self._add(vector, some, unclipped, own, UNGROUPED)
-        row = own[None] if piece.before is None else own[None] * piece.before
+        row = own.settle()[None] if piece.before is None else own.settle()[None] * piece.before
         pooled = pool_gradients(row, torch.zeros(1, dtype=torch.int64), Clip(ClipPer.ITEM, Pool.SUM, clip.norm))
-        total.add_(pooled.total)
+        total.settle().add_(pooled.total)
         return pooled.zeroed
 
     def _cut(self, batch: Piece, grouping: SumGroups) -> Iterator[Piece]:
@@ -320,15 +337,6 @@ def _count(groups: Tensor, clip: Clip) -> int:
     if clip.per is ClipPer.BATCH:
         return 1
     return len(torch.unique(groups)) if clip.per is ClipPer.SUBJECT else len(groups)
-
-
-@torch.inference_mode(False)
-def _wide_zeros(size: int) -> Tensor:
-    """What is handed to a caller must be an ordinary tensor, also where a program runs in inference mode.
-
-    Made by numpy, which asks the system for zeros instead of writing them.
-    """
-    return torch.from_numpy(np.zeros(size))
 
 
 def _finite(values: Tensor) -> bool:

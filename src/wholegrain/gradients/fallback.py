@@ -21,8 +21,8 @@ class TapHost(Protocol):
         """One use of a layer."""
         ...
 
-    def count(self, tap: "Tap") -> int:
-        """How often a tap was used in this pass, this time included."""
+    def axes(self, tensors: list[Tensor]) -> tuple[int | None, ...]:
+        """Along which dimension each tensor counts items; None for those that do not."""
         ...
 
 
@@ -34,9 +34,6 @@ class Tap:
 
     def __init__(self, module: nn.Module, owned: ModuleSlots, shadow: nn.Module, recording: TapHost) -> None:
         self._module, self._owned, self._shadow, self._recording = module, owned, shadow, recording
-        # Which tensors have an item in each row, by use: as it was when the engine was tried. Later batches may be as
-        # long as a constant is by chance.
-        self._batched: dict[int, list[bool]] = {}
 
     def around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The module's forward, tapped."""
@@ -45,7 +42,10 @@ class Tap:
             outputs = forward(*args, **kwargs)
             leaves, shape = tree_flatten(outputs)
             where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-            use = _TapUse(self, args, kwargs, where, self._recording.count(self))
+            given = tree_flatten((args, kwargs))[0]
+            axes = iter(self._recording.axes([leaf for leaf in given if isinstance(leaf, Tensor)]))
+            batched = [isinstance(leaf, Tensor) and next(axes) == 0 for leaf in given]
+            use = _TapUse(self, args, kwargs, where, batched)
             through = self._recording.apply(use, *(leaves[k] for k in where))
             for k, leaf in zip(where, through if isinstance(through, tuple) else (through,), strict=True):
                 leaves[k] = leaf
@@ -57,10 +57,9 @@ class Tap:
         """Each item's gradient [item, ...] of the own parameters."""
         leaves, shape = tree_flatten((use.args, use.kwargs))
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        fits = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == items for leaf in leaves]
-        batched = self._batched.setdefault(use.number, fits)
-        if len(batched) != len(fits) or any(varies and not fit for varies, fit in zip(batched, fits, strict=True)):
-            raise RuleError("its inputs are not those that it was tried with")
+        batched = use.batched
+        if any(varies and len(leaf) != items for varies, leaf in zip(batched, leaves, strict=True)):
+            raise RuleError("its inputs do not have the items in their first dimension")
         given = [leaf for leaf, varies in zip(leaves, batched, strict=True) if varies]
         if any(g is not None and len(g) != items for g in outward):
             raise RuleError("its output does not have the items in its first dimension")
@@ -86,8 +85,8 @@ class Tap:
 class _TapUse:
     """One call of a tapped module, as a layer that changes nothing."""
 
-    def __init__(self, tap: Tap, args: Any, kwargs: Any, where: list[int], number: int) -> None:
-        self._tap, self.args, self.kwargs, self.where, self.number = tap, args, kwargs, where, number
+    def __init__(self, tap: Tap, args: Any, kwargs: Any, where: list[int], batched: list[bool]) -> None:
+        self._tap, self.args, self.kwargs, self.where, self.batched = tap, args, kwargs, where, batched
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Any, Any]:
         """The outputs as they are."""

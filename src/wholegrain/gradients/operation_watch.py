@@ -65,7 +65,7 @@ SAFE = MOVES | ROUNDED | ROWS
 
 def _is_safe(name: str, args: Any, options: Any) -> bool:
     if name == "pow":
-        return bool(args[1] == 2)
+        return not isinstance(args[1], Tensor) and bool(args[1] == 2)
     alpha = options.get("alpha", 1)
     return name in SAFE and math.frexp(abs(alpha))[0] == 0.5  # a power of two: the product is exact
 

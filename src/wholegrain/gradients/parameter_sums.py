@@ -4,21 +4,19 @@ A model's parameters are larger than a cache. So a product is made a few rows at
 there, and a sum that begins is written instead of being set to zero first.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.parameters import Slot
+from wholegrain.gradients.parameters import Slot, Views
+from wholegrain.gradients.workspace import VECTOR_BYTES
 
 PRODUCT = 1 << 18
 """Values of a product that are made at a time: 1 MB of float32."""
 BLOCK = 1 << 16
 """Values that are added up at a time, so that they stay in the cache."""
-VECTOR_BYTES = 64
-"""Where the widest vectors begin in memory."""
 
 
 class ParameterSums(Protocol):
@@ -41,50 +39,65 @@ class ParameterSums(Protocol):
         ...
 
 
-class SingleSums:
-    """In the precision of the shares, into views of a vector whose values are whatever was there before."""
+class LazyZeros:
+    """A vector of zeros that are written only where nothing is added: until then its values are whatever was there."""
 
-    def __init__(self, views: Mapping[str, Tensor]) -> None:
-        self._views, self._begun = views, set[str]()
+    def __init__(self, total: Views) -> None:
+        self._total, self._begun = total, set[str]()
+
+    def take(self, slot: Slot) -> tuple[Tensor, bool]:
+        """A slot's part, and whether it holds a sum already; if not, it is to be written and not added to."""
+        views = self._total.views
+        if slot.name in self._begun:
+            return slot.of(views), True
+        self._begun.add(slot.name)
+        if slot.rows is None:
+            return views[slot.name], False
+        views[slot.name].zero_()
+        return slot.of(views), True
+
+    def settle(self) -> Tensor:
+        """The vector, with zeros where nothing was added."""
+        vector, views = self._total
+        if len(self._begun) < len(views):
+            for name in views.keys() - self._begun:
+                views[name].zero_()
+            self._begun.update(views)
+        return vector
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._begun.clear()
+
+
+class SingleSums:
+    """In the precision of the shares."""
+
+    def __init__(self, total: LazyZeros) -> None:
+        self._total = total
 
     def add_product(self, slot: Slot, left: Tensor, right: Tensor) -> None:
         """By one product."""
-        view, kept = self._take(slot)
-        view.addmm_(left, right, beta=kept)
+        view, begun = self._total.take(slot)
+        view.addmm_(left, right, beta=int(begun))
 
     def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:
         """By one product with a vector."""
-        view, kept = self._take(slot)
-        (view if view.dim() == 1 else view.view(-1)).addmv_(rows.t(), weights, beta=kept)
+        view, begun = self._total.take(slot)
+        (view if view.dim() == 1 else view.view(-1)).addmv_(rows.t(), weights, beta=int(begun))
 
     def add_at(self, slot: Slot, places: Tensor, rows: Tensor) -> None:
         """By a scatter."""
-        view, kept = self._take(slot)
-        (view if kept else view.zero_()).index_add_(0, places, rows)
+        view, begun = self._total.take(slot)
+        (view if begun else view.zero_()).index_add_(0, places, rows)
 
     def add(self, slot: Slot, values: Tensor) -> None:
         """As they are."""
-        view, kept = self._take(slot)
-        if kept:
+        view, begun = self._total.take(slot)
+        if begun:
             view.add_(values.view(view.shape))
         else:
             view.copy_(values.view(view.shape))
-
-    def finish(self) -> None:
-        """Set to zero what no share has touched."""
-        if len(self._begun) < len(self._views):
-            for name in self._views.keys() - self._begun:
-                self._views[name].zero_()
-
-    def _take(self, slot: Slot) -> tuple[Tensor, int]:
-        """A slot's view, and 1 if it is part of a sum already, else 0."""
-        if slot.name in self._begun:
-            return slot.of(self._views), 1
-        self._begun.add(slot.name)
-        if slot.rows is None:
-            return self._views[slot.name], 0
-        self._views[slot.name].zero_()
-        return slot.of(self._views), 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,43 +118,49 @@ class AddBuffers:
 class WideSums:
     """In double precision: every product is made in the precision of the shares, and then added."""
 
-    def __init__(self, views: Mapping[str, Tensor], buffers: "AddBuffers") -> None:
-        self._views, self._product, self._wide = views, buffers.product, buffers.wide
+    def __init__(self, total: LazyZeros, buffers: AddBuffers) -> None:
+        self._total, self._product, self._wide = total, buffers.product, buffers.wide
 
     def add_product(self, slot: Slot, left: Tensor, right: Tensor) -> None:
         """Some rows at a time."""
-        total, width = slot.of(self._views), right.shape[1]
+        width = right.shape[1]
         if width > self._product.shape[0]:
             self.add(slot, torch.mm(left, right))
             return
+        total, begun = self._total.take(slot)
         step = self._product.shape[0] // width
         for start in range(0, left.shape[0], step):
             rows = left[start : start + step]
             made = self._product[: rows.shape[0] * width]
             torch.mm(rows, right, out=made.view(rows.shape[0], width))
-            self._add(made, total[start : start + step].view(-1))
+            self._add(made, total[start : start + step].view(-1), begun)
 
     def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:
         """By one product with a vector."""
-        self._add(torch.mv(rows.t(), weights), slot.of(self._views).view(-1))
+        self.add(slot, torch.mv(rows.t(), weights))
 
     def add_at(self, slot: Slot, places: Tensor, rows: Tensor) -> None:
         """By a scatter into a table of zeros."""
-        total = slot.of(self._views)
+        total, begun = self._total.take(slot)
         table = rows.new_zeros(total.shape).index_add_(0, places, rows)
-        self._add(table.view(-1), total.view(-1))
+        self._add(table.view(-1), total.view(-1), begun)
 
     def add(self, slot: Slot, values: Tensor) -> None:
         """Values in single precision."""
-        self._add(values.reshape(-1), slot.of(self._views).view(-1))
+        total, begun = self._total.take(slot)
+        self._add(values.reshape(-1), total.view(-1), begun)
 
-    def _add(self, values: Tensor, total: Tensor) -> None:
+    def _add(self, values: Tensor, total: Tensor, begun: bool) -> None:
         """Some at a time: at once it is ten times slower."""
-        if values.dtype is total.dtype:
+        if not begun:
+            total.copy_(values)
+        elif values.dtype is total.dtype:
             total.add_(values)
-            return
-        for some, sums in zip(torch.split(values, BLOCK), torch.split(total, BLOCK), strict=True):
-            sums.add_(self._wide[: some.shape[0]].copy_(some))
+        elif values.shape[0] <= self._wide.shape[0]:
+            total.add_(self._wide[: values.shape[0]].copy_(values))
+        else:
+            for some, sums in zip(torch.split(values, BLOCK), torch.split(total, BLOCK), strict=True):
+                sums.add_(self._wide[: some.shape[0]].copy_(some))
 
 
 def align(rows: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The slow, obvious way: one item at a time. It is the oracle that every faster way is tested against."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,20 @@ class ClippedSum(Protocol):
 
         `buckets` say in which groups of the sum subjects are added up; without them, no subject has a group of its own.
         """
+        ...
+
+
+@runtime_checkable
+class HasItemCoins(Protocol):
+    """Gradients of a model whose items have coins (dropout): they are renewed in every step."""
+
+    @property
+    def draws_coins(self) -> bool:
+        """Whether there are any."""
+        ...
+
+    def renew_coins(self, key: int) -> None:
+        """Draw the coins of the next step with this key."""
         ...
 
 

@@ -71,7 +71,12 @@ def _squares(rows: Tensor) -> Tensor:
     if rows.shape[-1] <= BLOCK:
         squares: Tensor = torch.linalg.vecdot(rows, rows)
         return squares
-    return torch.stack([torch.linalg.vecdot(part, part) for part in torch.split(rows, BLOCK, -1)]).sum(0)
+    # Block after block, in one order for every row: a sum over a dimension is added up by where its column stands.
+    first, *rest = torch.split(rows, BLOCK, -1)
+    total: Tensor = torch.linalg.vecdot(first, first).double()
+    for part in rest:
+        total.add_(torch.linalg.vecdot(part, part))
+    return total.to(rows.dtype)
 
 
 @lru_cache

@@ -12,9 +12,10 @@ from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, 
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
+from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.operation_watch import MemoryWatch, RestWatch
-from wholegrain.gradients.parameter_sums import SingleSums
-from wholegrain.gradients.parameters import Layout
+from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
+from wholegrain.gradients.parameters import Layout, Views
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
@@ -32,20 +33,22 @@ Terms = Callable[[Units, int], int]
 """How many products a unit of so many items adds to one parameter, in the layer where they are most."""
 
 
-class Trial:
+class BackendTrial:
     """Items, targets and parameters to compare a program with the reference on."""
 
     def __init__(
         self, model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
     ) -> None:
         self._model, self._loss, self._layout, self._vector = model, loss, layout, vector
-        self._inputs, self._targets = inputs, targets
+        self.inputs, self._targets = inputs, targets
 
         def gradients(items: slice) -> list[Tensor]:
             return summed_gradients(model, loss, layout, vector, inputs[items], targets[items])
 
         kinds = Units.of_items(TRIAL), Units.of_sizes(np.array([1, TRIAL - 1]))
         self._expected = [ReferenceResult.of(units, gradients) for units in kinds]
+        self.refusal: str | None = None
+        """Why a rule did not cover the model, where one said so."""
 
     @property
     def tells(self) -> bool:
@@ -59,6 +62,9 @@ class Trial:
             made = self.make(make)
             made.attach(self._vector)
             return all(self._agrees(made.program, expected) for expected in self._expected)
+        except RuleError as error:
+            self.refusal = str(error)
+            return False
         except Exception:  # the reference has run: whatever fails here is about this program and not the model
             return False
 
@@ -68,7 +74,7 @@ class Trial:
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
         """
-        inputs, targets = vary_items(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
 
         def rows(size: int) -> list[Tensor]:
@@ -79,7 +85,11 @@ class Trial:
             made.workspace.watched = watched
             with made.program.mode():
                 uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                found = [*watched, *(rows for share in uses.shares for rows in share.rows()), *_measure(uses, units)]
+                found = [
+                    *watched,
+                    *(rows for share in uses.shares for rows in share.rows()),
+                    *measure_units(uses, units),
+                ]
             made.workspace.watched = None
             return [_by_item(each, size) for each in found]
 
@@ -110,7 +120,7 @@ class Trial:
 
     def _repeats(self, made: Candidate, size: int) -> bool:
         """Whether equal subjects of so many items give equal norms and gradients behind any number of others."""
-        inputs, targets = vary_items(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         first: list[Tensor] = []
         for subjects, others in COMPANY:
             before = max(others, LEAST_ROWS - subjects * size)  # no pass has fewer rows
@@ -121,7 +131,7 @@ class Trial:
             made.attach(self._vector)
             with made.program.mode():
                 uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                rows = [each[before:].clone() for each in _measure(uses, units)]
+                rows = [each[before:].clone() for each in measure_units(uses, units)]
             first = first or [each[:TRIAL].clone() for each in rows]
             same = torch.arange(subjects) % TRIAL
             if not all(torch.equal(each, one[same]) for each, one in zip(rows, first, strict=True)):
@@ -131,7 +141,7 @@ class Trial:
     @torch.no_grad()
     def count_terms(self, made: Candidate) -> Terms:
         """How many products units add up."""
-        shares = merge_uses(made.program.run(self._loss, self._inputs, self._targets, Units.of_items(TRIAL))).shares
+        shares = merge_uses(made.program.run(self._loss, self.inputs, self._targets, Units.of_items(TRIAL))).shares
         return lambda units, size: max((share.terms(units, size) for share in shares), default=1)
 
     def measure_bytes_per_item(self, made: Candidate) -> int:
@@ -141,22 +151,22 @@ class Trial:
         for items in (1, TRIAL):
             with torch.no_grad(), MemoryWatch() as allocations:
                 units = Units.of_items(items)
-                shares = made.program.run(self._loss, self._inputs[:items], self._targets[:items], units)
+                shares = made.program.run(self._loss, self.inputs[:items], self._targets[:items], units)
                 gradient_lengths(merge_uses(shares), units)
             taken.append(allocations.bytes)
         return max(1, int(taken[1] - taken[0]) // (TRIAL - 1))
 
     @torch.no_grad()
     def _agrees(self, program: Program, expected: ReferenceResult) -> bool:
-        uses = merge_uses(program.run(self._loss, self._inputs, self._targets, expected.units))
+        uses = merge_uses(program.run(self._loss, self.inputs, self._targets, expected.units))
         squared = gradient_lengths(uses, expected.units).squared
         # A norm that a program does not vouch for is not wrong.
         found_lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())
-        total = torch.empty_like(self._vector)
-        sums = SingleSums(self._layout.views(total))
+        zeros = LazyZeros(Views.of(self._layout, torch.empty_like(self._vector)))
+        sums = SingleSums(zeros)
         for share in uses.shares:
             share.add(expected.units, expected.units.whole, expected.weights, sums)
-        sums.finish()
+        total = zeros.settle()
         if not _close(found_lengths, expected.lengths, float(expected.lengths.max())):
             return False
         # In each parameter by itself, however small its gradients are beside those of others.
@@ -175,16 +185,17 @@ def _by_item(rows: Tensor, items: int) -> Tensor:
     """The same with items in the first dimension; recurrent layers have time there, and others flatten positions."""
     if rows.shape[0] == items or rows.dim() < 2:
         return rows
-    if rows.shape[1] == items:
+    if rows.dim() > 2 and rows.shape[1] == items:
         return rows.transpose(0, 1)
     return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
 
 
-def _measure(uses: Uses, units: Units) -> list[Tensor]:
+def measure_units(uses: Uses, units: Units) -> list[Tensor]:
     """Norms [unit], together and of each share by itself, and gradients that were formed for units of the last run."""
     found = [gradient_lengths(uses, units).squared]
     for share in uses.shares:
         own = share.lengths(units)
-        found += [each for each in own if each is not None]
+        # As many for every arrangement of units: what is one part in some of them is several in others.
+        found += [own.squared, own.squared if own.apart is None else own.apart]
         found += share.kept_gradients(units.runs[-1])
     return found

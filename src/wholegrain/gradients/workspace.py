@@ -1,9 +1,16 @@
 """Buffers that outlive a step. A fresh large tensor costs more in page faults than many a layer costs in arithmetic."""
 
+import sys
 from collections.abc import Hashable
 from math import prod
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+VECTOR_BYTES = 64
+"""Where the widest vectors begin in memory."""
 
 
 class Workspace:
@@ -40,3 +47,24 @@ class Workspace:
             self._buffers[key] = buffer
         view = self._views[key] = buffer[:size].view(shape)
         return view
+
+
+class Lease:
+    """A vector that is handed to a caller, and used again once nothing refers to its memory any more."""
+
+    def __init__(self) -> None:
+        self._bytes: NDArray[np.uint8] | None = None
+
+    @torch.inference_mode(False)
+    def take(self, size: int, kind: torch.dtype) -> Tensor:
+        """An ordinary vector, also in inference mode; its values are whatever was there.
+
+        Every tensor that shares its memory, a view or an array among them, keeps a reference to the bytes.
+        """
+        wanted = size * kind.itemsize
+        # This object's own reference, and that of the question.
+        if self._bytes is None or self._bytes.shape[0] != wanted or sys.getrefcount(self._bytes) > 2:
+            made = np.empty(wanted + VECTOR_BYTES, np.uint8)
+            start = -made.ctypes.data % VECTOR_BYTES
+            self._bytes = made[start : start + wanted]
+        return torch.from_numpy(self._bytes).view(kind)

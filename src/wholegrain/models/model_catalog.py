@@ -33,6 +33,7 @@ MODELS = Registry(
         "small_cnn": ModelEntry(images.small_cnn),
         "upright_cnn": ModelEntry(images.upright_cnn),
         "stacked_lstm": ModelEntry(text.stacked_lstm, reads_characters=True),
+        "causal_transformer": ModelEntry(text.causal_transformer, reads_characters=True),
         "bigram": ModelEntry(text.bigram, reads_characters=True),
     },
     lambda name, factory: ModelEntry(factory),
@@ -70,10 +71,10 @@ def check_model(model: nn.Module) -> nn.Module:
                 f"The layer '{name}' ({type(module).__name__}) mixes the items of a batch, so no"
                 " item's influence can be bounded; use GroupNorm or LayerNorm instead."
             )
-        if _drops(module):
+        if _draws(module):
             raise ModelError(
-                f"The layer '{name}' ({type(module).__name__}) draws random numbers of its own, so that no"
-                " run could be repeated; remove it."
+                f"The layer '{name}' ({type(module).__name__}) draws random numbers of its own, which belong to no"
+                " item; use nn.Dropout, or switch it off (its dropout = 0, or the model's .eval())."
             )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError("The model has no trainable parameters.")
@@ -87,10 +88,12 @@ def _mixes_items(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _drops(module: nn.Module) -> bool:
-    """Dropout as a layer of its own, between recurrent layers, or on the weights of an attention; random slopes."""
+def _draws(module: nn.Module) -> bool:
+    """Random numbers that are drawn inside a layer, where coins of items cannot take their place."""
+    if not module.training:
+        return False
     if isinstance(module, nn.RReLU):
         return True
-    if isinstance(module, nn.modules.dropout._DropoutNd):
+    if isinstance(module, nn.AlphaDropout | nn.FeatureAlphaDropout):
         return module.p > 0
     return isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0

@@ -17,10 +17,12 @@ from wholegrain.policies.guarantees import Row, federation_epsilon, federation_e
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import MOST_SPAN, FixedNoise, Policy, SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, make_row
+from wholegrain.policies.score_plan import ScorePlan
+from wholegrain.privacy import events
 from wholegrain.privacy.accountants import DEFAULT, Accountant
-from wholegrain.privacy.calibration import MOST_NOISE, first_guess, least_noise, most_rounds
+from wholegrain.privacy.calibration import MOST_NOISE, calibrate_noise, first_guess, least_noise, most_rounds
 from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
-from wholegrain.privacy.pricing import Terms
+from wholegrain.privacy.pricing import NOTHING, Releases, Spending, Terms, price
 from wholegrain.privacy.trust import SecureSum
 
 
@@ -41,6 +43,8 @@ class Plan:
     accountant: Accountant
     budget: Budget | None = None
     guarantees: tuple[Guarantee, ...] = ()
+    scores: ScorePlan | None = None
+    """Private scores of people who are held out, if there are any."""
 
     def policy_for(self, silo: str) -> Policy:
         """The row of this silo."""
@@ -67,7 +71,13 @@ class Plan:
     @property
     def terms(self) -> Terms:
         """What one step of each silo reveals, for every unit: all that a ledger needs to price what was released."""
-        return terms(self.rows, self.span)
+        trained = terms(self.rows, self.span)
+        return trained if self.scores is None else replace(trained, scores=self.scores.exposures(self.span))
+
+    @property
+    def score_releases(self) -> Releases:
+        """Private scores that each silo is to release."""
+        return NOTHING if self.scores is None else self.scores.releases(self.horizon.rounds)
 
     def guarantee(self, unit: Unit = Unit.SUBJECT) -> Guarantee:
         """The strongest standing for this unit: proved before none; what is only claimed is never returned here."""
@@ -194,6 +204,8 @@ def with_guarantees(plan: Plan) -> Plan:
 
 def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
     reasons = obstacles(plan.rows[0][0], unit) or _missing_bound(plan, unit)
+    if plan.scores is not None and unit is Unit.SILO:
+        reasons = (*reasons, "private scores bound what a person adds to them, not what a silo does")
     if reasons:
         return Guarantee(
             unit=unit,
@@ -203,8 +215,9 @@ def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
             accountant=plan.accountant.name,
             because="; ".join(reasons),
         )
-    event = federation_event(plan.rows, plan.horizon.releases(), unit, plan.span)
-    epsilon = plan.epsilon(plan.horizon.releases(), unit)
+    released = Spending(plan.terms, plan.horizon.releases(), plan.score_releases)
+    event = released.terms.event(unit, released.steps, released.scores)
+    epsilon = price([released], unit, plan.accountant, plan.delta)
     through_subject = epsilon < plan.accountant.epsilon(event, plan.delta)
     return Guarantee(
         unit=unit,
@@ -213,9 +226,46 @@ def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
         delta=plan.delta,
         accountant=plan.accountant.name,
         trust=plan.trust,
-        because="at most twice what its subject pays in one silo" if through_subject else _composition(plan, unit),
+        because=("at most twice what its subject pays in one silo" if through_subject else _composition(plan, unit))
+        + _beside(plan, unit),
         event=None if through_subject else event,
     )
+
+
+def _beside(plan: Plan, unit: Unit) -> str:
+    """Why scores do not come on top: nobody pays for both."""
+    if plan.scores is None:
+        return ""
+    alone = plan.scores.exposures(plan.span)[unit].event(plan.score_releases)
+    epsilon = plan.accountant.epsilon(alone, plan.delta)
+    count = plan.scores.count(plan.horizon.rounds)
+    many = "1 private score" if count == 1 else f"{count} private scores"
+    return f"; whoever is held out pays for {many} instead (ε = {epsilon:.4g}), and nobody for both"
+
+
+def add_scores(plan: Plan, scores: ScorePlan) -> Plan:
+    """The plan with private scores, priced side by side with training; refused where they would exceed the budget."""
+    found = replace(plan, scores=scores, guarantees=tuple(g for g in plan.guarantees if g.standing is Standing.CLAIMED))
+    found = with_guarantees(found)
+    epsilon = found.guarantee(plan.unit).epsilon
+    if plan.budget is not None and not epsilon <= plan.budget.epsilon:
+        raise BudgetError(
+            f"The private scores cost a person who is held out ε = {epsilon:.4g}, and the budget is"
+            f" {plan.budget.epsilon:g}; raise evaluation.private.noise_multiplier or every, or give a share instead."
+        )
+    return found
+
+
+def calibrate_scores(plan: Plan, count: int, share: float) -> float:
+    """The noise multiplier with which so many scores in each silo cost a person `share` of the budget's ε."""
+    if plan.budget is None:
+        raise SpecError(
+            "evaluation.private takes its noise from a share of the budget, and there is none: set privacy.epsilon, or"
+            " evaluation.private.noise_multiplier."
+        )
+    reach = plan.span if plan.unit is Unit.SUBJECT else 1
+    budget = Budget(plan.budget.epsilon * share, plan.delta)
+    return calibrate_noise(lambda noise: events.repeat(events.gaussian(noise), count * reach), budget, plan.accountant)
 
 
 def _composition(plan: Plan, unit: Unit) -> str:
@@ -269,6 +319,15 @@ def _calibrate(plan: Plan, goal: Goal) -> Plan:
 def _with_noise(plan: Plan, noise: float) -> Plan:
     """The plan with this noise on what is seen: a silo's release, or the sum of the honest silos."""
     return replace(plan, rows=tuple((policy.with_visible_noise(noise), silo) for policy, silo in plan.rows))
+
+
+def set_noise(plan: Plan, training: float, scores: float) -> Plan:
+    """The plan with other noise multipliers of training and of its private scores; it promises nothing yet."""
+    found = replace(_with_noise(plan, training), budget=None, guarantees=())
+    if plan.scores is None:
+        return found
+    form = plan.scores.form.model_copy(update={"noise_multiplier": scores})
+    return replace(found, scores=replace(plan.scores, form=form))
 
 
 def _require_met(plan: Plan, goal: Goal) -> None:

@@ -3,7 +3,8 @@
 Every price is computed in the process that charges, refuses or prints it; none is ever read from a file.
 
 PLD (privacy loss distributions, the default) is the tighter one and prices everything that our policies do. RDP (the
-moments accountant) is what the paper used; it cannot price mixtures and says so. Both give upper bounds for
+moments accountant) is what the paper used; it cannot price mixtures and says so. The best of a random number of trials
+is priced by its Rényi curve, whichever accountant is asked (`renyi`). Both give upper bounds for
 add/remove-one; neither ever approximates what it cannot price.
 """
 
@@ -13,22 +14,18 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, singledispatch
 from typing import Protocol
 
 import numpy as np
 from dp_accounting import (
     ComposedDpEvent,
     DpEvent,
-    GaussianDpEvent,
     NonPrivateDpEvent,
-    NoOpDpEvent,
-    PoissonSampledDpEvent,
     SelfComposedDpEvent,
     UnsupportedEventError,
     rdp,
 )
-from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from wholegrain import _check
@@ -36,9 +33,13 @@ from wholegrain.errors import AccountingError
 from wholegrain.privacy.events import iterate_cases
 from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.first_guess import suitable_grid
+from wholegrain.privacy.loss_distributions import loss_distribution
+from wholegrain.privacy.renyi import iterate_steps, renyi_epsilon
 
 # Raise it with every change to how events are priced, here or in `first_guess`.
-PRICING = 2
+PRICING = 3
+
+SELECTION = "rdp (repeat and select)"
 
 # Beyond this the library's way to ε leaves floating point (it takes exp(−ε)), and so does the smallest double.
 LARGE_EPSILON = 700.0
@@ -104,6 +105,8 @@ class PldAccountant:
     def epsilon(self, event: DpEvent, delta: float) -> float:
         """The smallest ε that the discretised distribution shows at δ."""
         _check_delta(delta)
+        if _selects(event):
+            return renyi_epsilon(event, delta)
         worst = 0.0
         for case in iterate_cases(event):
             grid = self.grid or suitable_grid(case)
@@ -117,15 +120,15 @@ class PldAccountant:
             return math.inf
         try:
             with np.errstate(over="ignore", divide="ignore"):
-                distribution = _distribution(event, grid)
+                distribution = loss_distribution(event, grid)
                 epsilon = float(distribution.get_epsilon_for_delta(delta))
                 return epsilon if epsilon < LARGE_EPSILON else _large_epsilon(distribution, delta)
         except OverflowError:  # losses beyond floating point: so little noise that there is no bound to speak of
             return math.inf
 
     def way(self, event: DpEvent) -> str:
-        """Composition of the event's steps, which are fixed beforehand."""
-        return self.name
+        """Composition of the event's steps, which are fixed beforehand; of a private selection, its Rényi curve."""
+        return SELECTION if _selects(event) else self.name
 
     def filtered(self, limit: float | None) -> Filter:
         """A filter over the steps."""
@@ -149,6 +152,8 @@ class RdpAccountant:
     def epsilon(self, event: DpEvent, delta: float) -> float:
         """The smallest ε over dp_accounting's standard orders."""
         _check_delta(delta)
+        if _selects(event):
+            return renyi_epsilon(event, delta)
         return max(self._epsilon(case, delta) for case in iterate_cases(event))
 
     def _epsilon(self, event: DpEvent, delta: float) -> float:
@@ -166,8 +171,8 @@ class RdpAccountant:
         return float(accountant.get_epsilon(delta))
 
     def way(self, event: DpEvent) -> str:
-        """Composition of the event's steps, which are fixed beforehand."""
-        return self.name
+        """Composition of the event's steps, which are fixed beforehand; of a private selection, its Rényi curve."""
+        return SELECTION if _selects(event) else self.name
 
     def filtered(self, limit: float | None) -> Filter:
         """A filter over the steps."""
@@ -189,6 +194,11 @@ def _check_delta(delta: float) -> None:
         raise AccountingError(
             f"δ = {delta:g} is below what the accountant resolves ({SMALLEST_DELTA:g}); choose a larger δ."
         )
+
+
+def _selects(event: DpEvent) -> bool:
+    """Whether the best of several trials is part of the event: its price is known as a Rényi curve alone."""
+    return any(isinstance(step, RepeatAndSelectDpEvent) for step, _ in iterate_steps(event))
 
 
 def _is_non_private(event: DpEvent) -> bool:
@@ -231,63 +241,3 @@ def _large_epsilon(distribution: pld.PrivacyLossDistribution, delta: float) -> f
         middle = (low + high) / 2
         low, high = (low, middle) if distribution.get_delta_for_epsilon(middle) <= delta else (middle, high)
     return high
-
-
-@lru_cache(maxsize=256)
-def _distribution(event: DpEvent, grid: float) -> pld.PrivacyLossDistribution:
-    """The event's privacy loss distribution; every node of an event is remembered, so that one more round is cheap."""
-    return _build(event, grid)
-
-
-@singledispatch
-def _build(event: DpEvent, grid: float) -> pld.PrivacyLossDistribution:
-    raise AccountingError(f"The PLD accountant cannot price {type(event).__name__}.")
-
-
-@_build.register
-def _(event: NoOpDpEvent, grid: float) -> pld.PrivacyLossDistribution:
-    return pld.identity(value_discretization_interval=grid)
-
-
-@_build.register
-def _(event: GaussianDpEvent, grid: float) -> pld.PrivacyLossDistribution:
-    return pld.from_gaussian_mechanism(standard_deviation=event.noise_multiplier, value_discretization_interval=grid)
-
-
-@_build.register
-def _(event: PoissonSampledDpEvent, grid: float) -> pld.PrivacyLossDistribution:
-    if not isinstance(event.event, GaussianDpEvent):
-        raise AccountingError(f"The PLD accountant cannot price a Poisson-sampled {type(event.event).__name__}.")
-    return pld.from_gaussian_mechanism(
-        standard_deviation=event.event.noise_multiplier,
-        sampling_prob=event.sampling_probability,
-        value_discretization_interval=grid,
-    )
-
-
-@_build.register
-def _(event: MixtureOfGaussiansDpEvent, grid: float) -> pld.PrivacyLossDistribution:
-    # Measured in units of σ: the same mechanism, but the library's search for each grid point is far shorter.
-    return pld.from_mixture_gaussian_mechanism(
-        standard_deviation=1.0,
-        sensitivities=[value / event.standard_deviation for value in event.sensitivities],
-        sampling_probs=event.sampling_probs,
-        value_discretization_interval=grid,
-    )
-
-
-@_build.register
-def _(event: SelfComposedDpEvent, grid: float) -> pld.PrivacyLossDistribution:
-    if isinstance(event.event, GaussianDpEvent):
-        # n Gaussians are exactly one with σ/√n, which spares the grid's error n times over.
-        alone = GaussianDpEvent(event.event.noise_multiplier / math.sqrt(event.count))
-        return _distribution(alone, grid)
-    return _distribution(event.event, grid).self_compose(event.count)
-
-
-@_build.register
-def _(event: ComposedDpEvent, grid: float) -> pld.PrivacyLossDistribution:
-    first, *rest = (_distribution(part, grid) for part in event.events)
-    for other in rest:
-        first = first.compose(other)
-    return first

@@ -51,13 +51,48 @@ def worst_of(cases: Iterable[DpEvent]) -> DpEvent:
     return distinct[0] if len(distinct) == 1 else WorstOfDpEvent(distinct)
 
 
+def side_by_side(one: DpEvent, other: DpEvent) -> DpEvent:
+    """Two events of which every unit meets one at most, and nobody knows which: of plain Gaussians, the one that costs
+    more.
+
+    So it is with training and scores on people who are held out: a person's own coin decides on which side that person
+    is, and it is tossed before anything is released. Whoever is trained on changes what is released by training; scores
+    then follow from that and from other people. Whoever is held out changes the scores, and training not at all.
+    """
+    if isinstance(other, NoOpDpEvent) or one == other:
+        return one
+    if isinstance(one, NoOpDpEvent):
+        return other
+    if isinstance(one, NonPrivateDpEvent) or isinstance(other, NonPrivateDpEvent):
+        return NonPrivateDpEvent()
+    squares = _gaussian_square(one), _gaussian_square(other)
+    if squares[0] is not None and squares[1] is not None:
+        return one if squares[0] >= squares[1] else other
+    return worst_of([one, other])
+
+
+def _gaussian_square(event: DpEvent) -> float | None:
+    """μ² of what is composed of plain Gaussians alone, which is one of them; else None."""
+    if isinstance(event, GaussianDpEvent):
+        return float(event.noise_multiplier) ** -2
+    if isinstance(event, SelfComposedDpEvent):
+        inner = _gaussian_square(event.event)
+        return None if inner is None else event.count * inner
+    if isinstance(event, ComposedDpEvent):
+        squares = [_gaussian_square(part) for part in event.events]
+        return None if None in squares else math.fsum(square for square in squares if square is not None)
+    return None
+
+
 def iterate_cases(event: DpEvent) -> Iterator[DpEvent]:
     """Every plain event that an event with several cases may turn out to be."""
     open_choices = list(dict.fromkeys(_choices(event)))
     if math.prod(len(choice.cases) for choice in open_choices) > MOST_CASES:
         raise AccountingError(f"An event with more than {MOST_CASES:,} combinations of cases cannot be priced.")
     for chosen in product(*(choice.cases for choice in open_choices)):
-        yield _settle(event, dict(zip(open_choices, chosen, strict=True)))
+        settled = _settle(event, dict(zip(open_choices, chosen, strict=True)))
+        # A case may have cases of its own.
+        yield from iterate_cases(settled) if open_choices else (settled,)
 
 
 def _choices(event: DpEvent) -> Iterator[WorstOfDpEvent]:

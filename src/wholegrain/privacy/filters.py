@@ -39,31 +39,20 @@ left to name: a run with steps of several kinds is priced by PLD while nothing w
 afterwards. That is sound for faults that do not depend on what was released; somebody who stops and resumes a run
 because of what it released can bring δ to 2δ.
 
-Rényi divergences are those of the pairs that dominate a step (see `events`), by quadrature of their one-dimensional
-densities; no discretised distribution is involved, and no tail is cut off.
+A run whose training and private scores concern different people is, for each person, one of the two (see `events`): a
+filter adds up, order by order, the larger one. The best of a random number of trials is one step with a Rényi curve of
+its own (see `renyi`).
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from dp_accounting import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    NonPrivateDpEvent,
-    NoOpDpEvent,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-)
-from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
-from numpy.typing import NDArray
+from dp_accounting import DpEvent, GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent
 
-from wholegrain.errors import AccountingError
-from wholegrain.privacy.events import WorstOfDpEvent
+from wholegrain.privacy.renyi import curve, epsilons, iterate_steps
 
 GAUSSIAN, RENYI = "Gaussian filter", "Rényi filter"
 
@@ -75,18 +64,6 @@ SHARES = tuple(1 / (1 + abs(math.log2(a / 8))) for a in ORDERS)
 
 SHARE_OF_GAUSSIANS = 1 / 3
 """Of δ, for the case that all steps turn out to be Gaussians."""
-
-MOST_POINTS = 400_000
-"""Orders whose integrand would take more are left out: another order gives the bound, or there is none."""
-
-MARGIN = 14.0
-"""Beyond the farthest peak, in σ: what lies there is less than 1e-40 of the integral."""
-
-SLACK = 1e-9
-"""Relative, upwards: more than quadrature and rounding can be wrong by."""
-
-Curve = NDArray[np.float64]
-"""Rényi divergences by (direction, order)."""
 
 
 class GaussianPricer(Protocol):
@@ -140,74 +117,7 @@ class Filter:
             return self.inner.epsilon(alone, delta * SHARE_OF_GAUSSIANS)
         orders, shares = _orders(self.limit, delta)
         total = sum((count * curve(step, orders) for step, count in steps), np.zeros((2, len(orders))))
-        return float(max(_epsilons(total, np.asarray(orders), delta * np.asarray(shares)).min(axis=1).max(), 0.0))
-
-
-def iterate_steps(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
-    """The steps that an event is composed of, each kind with its number."""
-    if isinstance(event, ComposedDpEvent):
-        for part in event.events:
-            yield from iterate_steps(part)
-    elif isinstance(event, SelfComposedDpEvent):
-        yield from ((step, count * event.count) for step, count in iterate_steps(event.event))
-    elif not isinstance(event, NoOpDpEvent):
-        yield event, 1
-
-
-@lru_cache(maxsize=4096)
-def curve(step: DpEvent, orders: tuple[float, ...]) -> Curve:
-    """The Rényi divergences of one step, in both directions, at the orders 1 + a; infinite where none is computed."""
-    match step:
-        case GaussianDpEvent(noise_multiplier=noise):
-            alone = (1 + np.asarray(orders)) / (2 * noise**2)
-            return np.stack([alone, alone])
-        case PoissonSampledDpEvent(sampling_probability=rate, event=GaussianDpEvent(noise_multiplier=noise)):
-            moves, chances = [0.0, 1 / noise], [1 - rate, rate]
-        case MixtureOfGaussiansDpEvent(standard_deviation=noise):
-            moves, chances = [move / noise for move in step.sensitivities], list(step.sampling_probs)
-        case WorstOfDpEvent(cases=cases):
-            # Of each unit one case is true, whichever: at every order none diverges by more than the worst.
-            return np.asarray(np.max([curve(case, orders) for case in cases], axis=0))
-        case NoOpDpEvent():
-            return np.zeros((2, len(orders)))
-        case NonPrivateDpEvent():
-            return np.full((2, len(orders)), np.inf)
-        case _:
-            raise AccountingError(f"A filter cannot price {type(step).__name__}.")
-    return np.array([_divergences(np.asarray(moves), np.asarray(chances), orders, out) for out in (False, True)])
-
-
-def _divergences(moves: Curve, chances: Curve, orders: tuple[float, ...], out: bool) -> list[float]:
-    return [_divergence(moves, chances, a, out) for a in orders]
-
-
-def _divergence(moves: Curve, chances: Curve, a: float, out: bool) -> float:
-    """D_{1+a} between P = Σ p_j N(m_j, 1) and Q = N(0, 1): of P from Q, or (`out`) of Q from P.
-
-    With r = P/Q the integrands are φ·r^{1+a} and φ·r^{−a}: analytic, falling like a Gaussian beyond their last peak,
-    and without a singularity nearer to the real line than the zeros of r, about π/m. The trapezoidal rule converges
-    exponentially on such functions; its step is far below what that takes.
-    """
-    most, power = float(moves.max()), -a if out else 1 + a
-    farthest = abs(power) * most
-    low, high = (-farthest - MARGIN, MARGIN) if out else (-MARGIN, farthest + MARGIN)
-    points = (high - low) * max(1.0, most) / 0.08
-    if points > MOST_POINTS:
-        return math.inf
-    grid = np.linspace(low, high, int(points) + 2)
-    log_ratio = np.full_like(grid, -np.inf)
-    for move, chance in zip(moves, chances, strict=True):
-        if chance > 0:
-            log_ratio = np.logaddexp(log_ratio, math.log(chance) + grid * move - move**2 / 2)
-    logs = power * log_ratio - grid**2 / 2
-    top = float(logs.max())
-    integral = top + math.log(float(np.exp(logs - top).sum()) * (grid[1] - grid[0]) / math.sqrt(2 * math.pi))
-    return max(integral, 0.0) / a * (1 + SLACK) + SLACK * 1e-6 / a
-
-
-def _epsilons(total: Curve, a: Curve, delta: Curve) -> Curve:
-    """ε from each order's divergence at its share of δ [Canonne, Kamath & Steinke 2020, Proposition 12]."""
-    return total + np.log(a / (1 + a)) - np.log(delta * (1 + a)) / a
+        return float(max(epsilons(total, np.asarray(orders), delta * np.asarray(shares)).min(axis=1).max(), 0.0))
 
 
 @lru_cache(maxsize=256)
@@ -223,5 +133,5 @@ def _orders(limit: float | None, delta: float) -> tuple[tuple[float, ...], tuple
 def _best_order(limit: float, delta: float) -> float:
     """The order at which a Gaussian may be largest within the limit: many small steps look like one."""
     a = np.geomspace(ORDERS[0], ORDERS[-1], 481)
-    largest = (limit - _epsilons(np.zeros_like(a), a, np.full_like(a, delta))) / (1 + a)
+    largest = (limit - epsilons(np.zeros_like(a), a, np.full_like(a, delta))) / (1 + a)
     return float(a[largest.argmax()])

@@ -4,13 +4,14 @@ import math
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from wholegrain.errors import BudgetError, LedgerError, RefusalError
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened, Released, Reserved, RunOpened
 from wholegrain.privacy.ledger_state import Book, RunAccount
-from wholegrain.privacy.pricing import Price, Releases
+from wholegrain.privacy.pricing import NOTHING, Price, Releases
 from wholegrain.privacy.statement import account_price, run_price
 
 
@@ -48,8 +49,9 @@ class Guard:
         horizon: Releases,
         stream: str | None,
         accountant: Accountant,
+        scores: Releases = NOTHING,
     ) -> "Guard":
-        """The guard of a run that is to release `horizon`; refused where its account cannot pay for all of that.
+        """The guard of a run that is to release `horizon` and `scores`; refused where its account cannot pay for it.
 
         The account is opened with `budget` unless it is there already. A run that is there already must have been
         opened on the same terms, and goes on.
@@ -65,7 +67,7 @@ class Guard:
             if known is None:
                 before = page.book.runs_of(run.account)
                 _require_room(opened or budget, before, run.run)
-                after = [*before, RunAccount(run, horizon)]
+                after = [*before, RunAccount(run, horizon, scored=scores)]
                 _require_paid(opened or budget, before, after, "The run", accountant)
                 page.add(*([] if opened else [budget]), run)
         return Guard(ledger, run.run, stream, accountant)
@@ -80,15 +82,23 @@ class Guard:
 
         With `once_among`, a silo that was ever paid for this round, in any run whose name begins so, is refused.
         """
-        asked = self._asked(round, steps, start)
+        return self._pay(self._asked(round, steps, start, "training"), f"Round {round}", once_among)
+
+    def reserve_scores(self, round: int, silos: Iterable[str], start: str) -> Reservation:
+        """Pay for one private score of the parameters `start` in each of these silos, before it is computed."""
+        asked = self._asked(round, dict.fromkeys(silos, 1), start, "scores")
+        return self._pay(asked, f"The private scores of round {round}")
+
+    def _pay(self, asked: tuple[Reserved, ...], who: str, once_among: str | None = None) -> Reservation:
         with self.ledger.writing() as page:
-            if once_among is not None and any(page.book.was_played(once_among, round, silo) for silo in steps):
-                raise RefusalError("secure_sum", f"round {round} was answered before, and is answered once")
+            for each in asked if once_among is not None else ():
+                if page.book.was_played(once_among or "", each.round, each.silo):
+                    raise RefusalError("secure_sum", f"round {each.round} was answered before, and is answered once")
             fresh = tuple(release for release in asked if not page.book.holds(release))
             opened = _budget(page.book, self.run)
             before, after = page.book.runs_of(opened.account), page.book.runs_of(opened.account, fresh)
             _require_room(opened, before, self.run)
-            account = _require_paid(opened, before, after, f"Round {round}", self.accountant)
+            account = _require_paid(opened, before, after, who, self.accountant)
             own = self._own(opened, after, account)
             page.add(*fresh)
         return Reservation(asked, own.epsilon, account.epsilon)
@@ -117,10 +127,12 @@ class Guard:
         run = next(run for run in runs if run.opening.run == self.run)
         return run_price(run, opened.unit, self.accountant, opened.delta)
 
-    def _asked(self, round: int, steps: Mapping[str, int], start: str) -> tuple[Reserved, ...]:
+    def _asked(
+        self, round: int, steps: Mapping[str, int], start: str, purpose: Literal["training", "scores"]
+    ) -> tuple[Reserved, ...]:
         stream = self.stream or f"once:{secrets.token_hex(16)}"
         return tuple(
-            Reserved(run=self.run, round=round, silo=silo, steps=count, stream=stream, start=start)
+            Reserved(run=self.run, round=round, silo=silo, steps=count, stream=stream, start=start, purpose=purpose)
             for silo, count in steps.items()
         )
 

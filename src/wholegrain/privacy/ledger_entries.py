@@ -7,6 +7,7 @@ dp_accounting takes more than a second to import. Reading and verifying a ledger
 records into events, or events into records, imports it.
 """
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -103,7 +104,36 @@ class WorstOf(Record):
         return WorstOfDpEvent(tuple(case.event() for case in self.cases))
 
 
-Step = Nothing | Everything | Gaussian | Mixture | WorstOf
+class RepeatedStep(Record):
+    """A step, so many times over."""
+
+    step: Annotated[Gaussian | Mixture, Field(discriminator="kind")]
+    times: Annotated[int, Field(ge=1)]
+
+
+class BestTrial(Record):
+    """The best of a random number of trials, of which nothing else is released.
+
+    The number has a mean, and the law of a truncated negative binomial of this shape, or without one of Poisson. A
+    trial is one of several cases, each of them a sequence of steps.
+    """
+
+    kind: Literal["best trial"] = "best trial"
+    mean: Annotated[float, Field(ge=1)]
+    shape: Positive | None
+    cases: Annotated[tuple[tuple[RepeatedStep, ...], ...], Field(min_length=1)]
+
+    def event(self) -> "DpEvent":
+        """As the accountants know it."""
+        from dp_accounting.dp_event import RepeatAndSelectDpEvent
+
+        from wholegrain.privacy.events import compose, repeat, worst_of
+
+        cases = [compose(repeat(each.step.event(), each.times) for each in case) for case in self.cases]
+        return RepeatAndSelectDpEvent(worst_of(cases), self.mean, math.inf if self.shape is None else self.shape)
+
+
+Step = Nothing | Everything | Gaussian | Mixture | WorstOf | BestTrial
 StepRecord = Annotated[Step, Field(discriminator="kind")]
 
 
@@ -115,9 +145,9 @@ def step_record(event: "DpEvent") -> Step:
     Gaussian(kind='gaussian', noise=2.0, rate=0.1)
     """
     from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, PoissonSampledDpEvent
-    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
 
-    from wholegrain.privacy.events import WorstOfDpEvent
+    from wholegrain.privacy.events import WorstOfDpEvent, iterate_cases
 
     match event:
         case NoOpDpEvent():
@@ -133,7 +163,21 @@ def step_record(event: "DpEvent") -> Step:
         case WorstOfDpEvent(cases=cases):
             records = tuple(step_record(case) for case in cases)
             return WorstOf(cases=tuple(each for each in records if isinstance(each, Gaussian | Mixture)))
+        case RepeatAndSelectDpEvent(event=trial, mean=mean, shape=shape):
+            return BestTrial(
+                mean=mean,
+                shape=None if math.isinf(shape) else shape,
+                cases=tuple(_repeated_steps(case) for case in iterate_cases(trial)),
+            )
     raise AccountingError(f"A step's event of the kind {type(event).__name__} cannot be written down.")
+
+
+def _repeated_steps(event: "DpEvent") -> tuple[RepeatedStep, ...]:
+    from wholegrain.privacy.renyi import iterate_steps
+
+    return tuple(
+        RepeatedStep.model_validate({"step": step_record(step), "times": times}) for step, times in iterate_steps(event)
+    )
 
 
 class ExposureRecord(Record):
@@ -171,22 +215,32 @@ class TermsRecord(Record):
 
     exposures: dict[Unit, ExposureRecord]
     through_subject: ExposureRecord | None = None
+    scores: Annotated[dict[Unit, ExposureRecord] | None, Field(exclude_if=lambda scores: scores is None)] = None
+    """Of private scores; earlier versions had none."""
 
     @staticmethod
     def of(terms: "Terms") -> "TermsRecord":
         """The terms, written down."""
-        through = terms.through_subject
-        exposures = {unit: ExposureRecord.of(exposure) for unit, exposure in terms.exposures.items()}
-        return TermsRecord(exposures=exposures, through_subject=ExposureRecord.of(through) if through else None)
+        through, scores = terms.through_subject, terms.scores
+        return TermsRecord(
+            exposures={unit: ExposureRecord.of(exposure) for unit, exposure in terms.exposures.items()},
+            through_subject=ExposureRecord.of(through) if through else None,
+            scores=None if scores is None else {unit: ExposureRecord.of(each) for unit, each in scores.items()},
+        )
 
     @cached_property
     def terms(self) -> "Terms":
         """The terms that were written down; made when they are first asked for."""
         from wholegrain.privacy.pricing import Terms
 
-        through = self.through_subject
+        through, scores = self.through_subject, self.scores
         exposures = {unit: record.exposure() for unit, record in self.exposures.items()}
-        return Terms(exposures, through.exposure() if through else None)
+        scored = None if scores is None else {unit: record.exposure() for unit, record in scores.items()}
+        return Terms(exposures, through.exposure() if through else None, scored)
+
+
+Purpose = Annotated[Literal["training", "scores"], Field(exclude_if=lambda purpose: purpose == "training")]
+"""What a release is for. Ledgers of earlier versions know training alone, and do not say it."""
 
 
 class Account(Record):
@@ -242,6 +296,8 @@ class RunOpened(Record):
 class Reserved(Record):
     """`steps` noisy releases by one silo in one round, paid for before they are made.
 
+    Of scores, one private score of the parameters `start` is one of `steps`.
+
     `stream` and `start` tell releases apart: the same stream of noise from the same parameters is the same release,
     however often it is computed.
     """
@@ -253,6 +309,7 @@ class Reserved(Record):
     steps: Annotated[int, Field(ge=1)]
     stream: str
     start: str
+    purpose: Purpose = "training"
 
 
 class Released(Record):
@@ -264,6 +321,7 @@ class Released(Record):
     silo: str
     stream: str
     start: str
+    purpose: Purpose = "training"
 
 
 Entry = Opened | BudgetOpened | RunOpened | Reserved | Released

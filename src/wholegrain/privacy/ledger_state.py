@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger_entries import Account, BudgetOpened, Entry, Opened, Released, Reserved, RunOpened
@@ -11,8 +11,13 @@ from wholegrain.privacy.ledger_entries import Account, BudgetOpened, Entry, Open
 if TYPE_CHECKING:  # pricing imports dp_accounting, which reading a ledger does without
     from wholegrain.privacy.pricing import Releases, Spending, Terms
 
-Key = tuple[str, int, str, str, str]
-"""What tells one release from all others: run, round, silo, stream of noise, and the parameters it started from."""
+Key = tuple[str, int, str, str, str, str]
+"""What tells one release from all others: run, round, silo, purpose, stream of noise, and the parameters it started
+from.
+"""
+
+Place = tuple[str, int, str, str]
+"""A round of a silo, of training or of scores, however often it is played."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class RunAccount:
     reserved: "Releases" = field(default_factory=Counter)
     released: "Releases" = field(default_factory=Counter)
     replayed: int = 0
+    scored: "Releases" = field(default_factory=Counter)
+    """Private scores that are paid for, by silo."""
 
     @property
     def terms(self) -> "Terms":
@@ -36,16 +43,21 @@ class RunAccount:
     @property
     def has_spent(self) -> bool:
         """Whether anything was ever reserved."""
-        return any(self.reserved.values())
+        return any(self.reserved.values()) or any(self.scored.values())
 
     @property
     def spending(self) -> "Spending":
         """What it has reserved, on its terms."""
-        return self.terms, self.reserved
+        from wholegrain.privacy.pricing import Spending
 
-    def after(self, steps: "Releases", replayed: int = 0) -> "RunAccount":
-        """The run when it has reserved these steps, too."""
-        return replace(self, reserved=Counter(self.reserved) + Counter(steps), replayed=self.replayed + replayed)
+        return Spending(self.terms, self.reserved, self.scored)
+
+    def after(self, entry: Reserved, replayed: int = 0) -> "RunAccount":
+        """The run when it has reserved this, too."""
+        field = "scored" if entry.purpose == "scores" else "reserved"
+        more = Counter(getattr(self, field)) + Counter({entry.silo: entry.steps})
+        changes: dict[str, Any] = {field: more, "replayed": self.replayed + replayed}
+        return replace(self, **changes)
 
 
 @dataclass
@@ -61,7 +73,7 @@ class Book:
     runs: dict[str, RunAccount] = field(default_factory=dict)
     _reserved: dict[Key, int] = field(default_factory=dict)
     _released: set[Key] = field(default_factory=set)
-    _played: set[tuple[str, int, str]] = field(default_factory=set)
+    _played: set[Place] = field(default_factory=set)
 
     def add(self, entry: Entry) -> None:
         """Count one entry; one that contradicts the entries before it is refused."""
@@ -91,14 +103,14 @@ class Book:
 
     def was_played(self, runs: str, round: int, silo: str) -> bool:
         """Whether a silo was ever paid for this round, in a run whose name begins with `runs`."""
-        return any((each, by) == (round, silo) and run.startswith(runs) for run, each, by in self._played)
+        return any((each, by) == (round, silo) and run.startswith(runs) for run, each, by, _ in self._played)
 
     def runs_of(self, account: Account, more: Iterable[Reserved] = ()) -> list[RunAccount]:
         """The runs that spend from an account, in the order in which they were opened, and these releases on top."""
         runs = {run.opening.run: run for run in self.runs.values() if run.opening.account == account}
         for release in more:
             run = runs[release.run]
-            runs[release.run] = run.after({release.silo: release.steps}, _place(release) in self._played)
+            runs[release.run] = run.after(release, _place(release) in self._played)
         return list(runs.values())
 
     def runs_on(self, data: str) -> list[RunAccount]:
@@ -108,11 +120,13 @@ class Book:
     def _add_reserved(self, entry: Reserved) -> None:
         _require(entry.run in self.runs, f"the run '{entry.run}' was never opened")
         run = self.runs[entry.run]
-        known = all(entry.silo in exposure.silos for exposure in run.opening.terms.exposures.values())
+        terms = run.opening.terms
+        stated = (terms.exposures if entry.purpose == "training" else terms.scores) or {}
+        known = bool(stated) and all(entry.silo in exposure.silos for exposure in stated.values())
         _require(known, f"the terms of the run '{entry.run}' do not name the silo '{entry.silo}'")
         _require(_key(entry) not in self._reserved, f"round {entry.round} of '{entry.silo}' is paid for twice")
         self._reserved[_key(entry)] = entry.steps
-        self.runs[entry.run] = run.after({entry.silo: entry.steps}, _place(entry) in self._played)
+        self.runs[entry.run] = run.after(entry, _place(entry) in self._played)
         self._played.add(_place(entry))
 
     def _add_released(self, entry: Released) -> None:
@@ -121,15 +135,16 @@ class Book:
         _require(_key(entry) not in self._released, f"round {entry.round} of '{entry.silo}' is released twice")
         run = self.runs[entry.run]
         self._released.add(_key(entry))
-        self.runs[entry.run] = replace(run, released=Counter(run.released) + Counter({entry.silo: steps}))
+        if entry.purpose == "training":
+            self.runs[entry.run] = replace(run, released=Counter(run.released) + Counter({entry.silo: steps}))
 
 
 def _key(entry: Reserved | Released) -> Key:
-    return entry.run, entry.round, entry.silo, entry.stream, entry.start
+    return entry.run, entry.round, entry.silo, entry.purpose, entry.stream, entry.start
 
 
-def _place(entry: Reserved) -> tuple[str, int, str]:
-    return entry.run, entry.round, entry.silo
+def _place(entry: Reserved) -> Place:
+    return entry.run, entry.round, entry.silo, entry.purpose
 
 
 def _require(true: bool, otherwise: str) -> None:

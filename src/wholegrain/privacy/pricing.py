@@ -6,8 +6,10 @@ made of events, which are public facts, so that a ledger can keep them and price
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
-from dp_accounting import DpEvent
+from dp_accounting import DpEvent, NoOpDpEvent
 
 from wholegrain.errors import AccountingError
 from wholegrain.privacy import events
@@ -18,6 +20,9 @@ from wholegrain.privacy.group_privacy import group_epsilon
 
 Releases = Mapping[str, int]
 """Steps that each silo released."""
+
+NOTHING: Releases = MappingProxyType({})
+"""No silo released anything."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,13 @@ class Terms:
     """A run's exposures by unit.
 
     An item more or less is also its subject taken away and another version of it put in place: `through_subject`,
-    where it is given, is what that subject meets in one silo, and often the better bound.
+    where it is given, is what that subject meets in one silo, and often the better bound. `scores`, where it is given,
+    is what one private score of each silo reveals of people who are not trained on.
     """
 
     exposures: Mapping[Unit, Exposure]
     through_subject: Exposure | None = None
+    scores: Mapping[Unit, Exposure] | None = None
 
     def of(self, unit: Unit) -> Exposure:
         """The exposure of this unit."""
@@ -68,9 +75,34 @@ class Terms:
             raise AccountingError(f"The run's terms say nothing about the unit '{unit}'.")
         return self.exposures[unit]
 
+    def event(self, unit: Unit, steps: Releases, scores: Releases) -> DpEvent:
+        """What these releases reveal about one unit, which is trained on or held out, and never both."""
+        return events.side_by_side(self.of(unit).event(steps), self._event_of_scores(unit, scores))
 
-Spending = tuple[Terms, Releases]
-"""What one run has released so far, and on what terms."""
+    def event_through_subject(self, steps: Releases, scores: Releases) -> DpEvent | None:
+        """What the subject of an item meets in one silo, if that is stated."""
+        if self.through_subject is None:
+            return None
+        return events.side_by_side(self.through_subject.event(steps), self._event_of_scores(Unit.ITEM, scores))
+
+    def _event_of_scores(self, unit: Unit, scores: Releases) -> DpEvent:
+        if not any(scores.values()):
+            return NoOpDpEvent()
+        if self.scores is None or unit not in self.scores:
+            raise AccountingError(f"The run's terms say nothing about what scores reveal of the unit '{unit}'.")
+        return self.scores[unit].event(scores)
+
+
+class Spending(NamedTuple):
+    """What one run has released so far, steps of training and private scores, and on what terms."""
+
+    terms: Terms
+    steps: Releases
+    scores: Releases = NOTHING
+
+
+Spent = Spending | tuple[Terms, Releases]
+"""The same; without scores, a pair is enough."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +113,7 @@ class Price:
     way: str
 
 
-def price(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> float:
+def price(spent: Iterable[Spent], unit: Unit, accountant: Accountant, delta: float) -> float:
     """The smallest ε at δ that can be proved for one unit, over all that these runs released.
 
     >>> from wholegrain.privacy.accountants import DEFAULT
@@ -92,13 +124,13 @@ def price(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: 
     return _cheapest(spent, unit, accountant, delta)[0]
 
 
-def price_with_method(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> Price:
+def price_with_method(spent: Iterable[Spent], unit: Unit, accountant: Accountant, delta: float) -> Price:
     """The same, with its way."""
     epsilon, event = _cheapest(spent, unit, accountant, delta)
     return Price(epsilon, accountant.way(event))
 
 
-def _cheapest(spent: Iterable[Spending], unit: Unit, accountant: Accountant, delta: float) -> tuple[float, DpEvent]:
+def _cheapest(spent: Iterable[Spent], unit: Unit, accountant: Accountant, delta: float) -> tuple[float, DpEvent]:
     """ε, and the event that it was found from.
 
     Where steps were chosen later, so was the cheaper of two ways: each then has half of δ (see `filters`).
@@ -112,11 +144,12 @@ def _cheapest(spent: Iterable[Spending], unit: Unit, accountant: Accountant, del
     return (epsilon, direct) if epsilon <= around else (around, subject)
 
 
-def compose_events(spent: Iterable[Spending], unit: Unit) -> tuple[DpEvent, DpEvent | None]:
+def compose_events(spent: Iterable[Spent], unit: Unit) -> tuple[DpEvent, DpEvent | None]:
     """What all of it reveals about a unit; and of an item, where that can be told, what its subject meets."""
-    spent = list(spent)
-    direct = events.compose(terms.of(unit).event(steps) for terms, steps in spent)
-    around = [(terms.through_subject, steps) for terms, steps in spent]
-    if unit is not Unit.ITEM or not all(exposure for exposure, _ in around):
+    found = [Spending(*each) for each in spent]
+    direct = events.compose(each.terms.event(unit, each.steps, each.scores) for each in found)
+    if unit is not Unit.ITEM:
         return direct, None
-    return direct, events.compose(exposure.event(steps) for exposure, steps in around if exposure)
+    around = [each.terms.event_through_subject(each.steps, each.scores) for each in found]
+    known = [event for event in around if event is not None]
+    return direct, events.compose(known) if len(known) == len(around) else None

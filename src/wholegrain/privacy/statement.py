@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Unit
-from wholegrain.privacy.filters import iterate_steps
+from wholegrain.privacy.events import iterate_cases
 from wholegrain.privacy.ledger_entries import BudgetOpened
 from wholegrain.privacy.ledger_state import Book, RunAccount
 from wholegrain.privacy.pricing import Price, Spending, compose_events, price_with_method
+from wholegrain.privacy.renyi import iterate_steps
 
 
 def run_price(run: RunAccount, unit: Unit, accountant: Accountant, delta: float) -> Price:
@@ -51,7 +52,10 @@ def data_price(book: Book, data: str, unit: Unit, accountant: Accountant, delta:
 
 
 def _kinds(spent: list[Spending], unit: Unit) -> int:
-    """How many kinds of steps there are in what was spent."""
+    """How many kinds of steps one unit can meet in what was spent."""
     return max(
-        len({step for step, _ in iterate_steps(event)}) for event in compose_events(spent, unit) if event is not None
+        len({step for step, _ in iterate_steps(case)})
+        for event in compose_events(spent, unit)
+        if event is not None
+        for case in iterate_cases(event)
     )

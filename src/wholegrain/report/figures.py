@@ -7,6 +7,9 @@ from typing import Any
 
 import altair as alt
 
+from wholegrain.federation.private_score import ALL as ALL_SILOS
+from wholegrain.federation.private_score import Estimate
+from wholegrain.privacy.tradeoff_curve import AttackView
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.runs.data_description import DataCounts, Histogram
 
@@ -36,7 +39,9 @@ def figures(runs: list[RunRecord]) -> Iterator[Figure]:
     """All figures that these runs have numbers for."""
     yield from _scores(runs)
     yield from _budget_figure(runs)
+    yield from _private_scores(runs)
     yield from _noise(runs)
+    yield from _attacks(runs)
     yield from _seconds(runs)
     yield from _counts(runs)
 
@@ -74,6 +79,57 @@ def _budget_figure(runs: list[RunRecord]) -> Iterator[Figure]:
             chart = alt.layer(figure.chart, rule.encode(y=alt.Y("ε:Q")))
             figure = Figure(**{**vars(figure), "chart": chart.properties(width=WIDTH, height=HEIGHT)})
         yield figure
+
+
+def _private_scores(runs: list[RunRecord]) -> Iterator[Figure]:
+    """What was paid for, with the interval of its noise."""
+    measures = dict.fromkeys(name for run in runs for done in run.rounds for name in done.private.get(ALL_SILOS, {}))
+    for measure in measures:
+        rows = tuple(
+            (run.name, part, done.round + 1, value)
+            for run in runs
+            for done in run.rounds
+            if measure in done.private.get(ALL_SILOS, {})
+            for part, value in _interval(done.private[ALL_SILOS][measure])
+            if math.isfinite(value)
+        )
+        if rows:
+            title = f"Private {measure} over rounds (paid; 95 % for noise)"
+            yield _lines(f"private_{measure}", title, _names(runs), ("run", "part", "round", measure), rows, measure)
+
+
+def _interval(found: Estimate) -> tuple[tuple[str, float], ...]:
+    return ("estimate", found.value), ("low", found.value - found.noise), ("high", found.value + found.noise)
+
+
+def _attacks(runs: list[RunRecord]) -> Iterator[Figure]:
+    """The fewest misses of an attacker at each number of false alarms: below the line is out of reach."""
+    rows = tuple(
+        (run.name, view.unit, alarms, misses)
+        for run in runs
+        for view in run.attacks
+        for alarms, misses in zip(view.false_alarms, view.misses, strict=True)
+    )
+    if not rows:
+        return
+    columns = ("run", "part", "false alarms", "misses")
+    encoding: dict[str, Any] = {
+        "x": alt.X("false alarms:Q", scale=alt.Scale(domain=[0, 1])),
+        "y": alt.Y("misses:Q", scale=alt.Scale(domain=[0, 1])),
+        "color": alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend()),
+    }
+    if len(runs) > 1:
+        encoding["strokeDash"] = alt.StrokeDash("run:N", legend=_legend())
+    chart = alt.Chart(_data(columns, rows)).mark_line().encode(**encoding).properties(width=WIDTH, height=HEIGHT)
+    title = "Trade-off of an attacker who tells whether somebody took part (f-DP)"
+    told = f"{title}: at 1 % of false alarms, the fewest misses are " + "; ".join(
+        f"{view.unit} of {run.name}: {_misses_at(view, 0.01):.1%}" for run in runs for view in run.attacks
+    )
+    yield Figure("tradeoff", title, f"{told}.", columns, rows, chart)
+
+
+def _misses_at(view: AttackView, alarms: float) -> float:
+    return next(misses for rate, misses in zip(view.false_alarms, view.misses, strict=True) if rate >= alarms)
 
 
 def _noise(runs: list[RunRecord]) -> Iterator[Figure]:

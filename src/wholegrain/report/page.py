@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from wholegrain.report.figures import Figure, figures
 from wholegrain.report.run_reader import RunRecord
-from wholegrain.report.wording import conditions, number, promise
+from wholegrain.report.wording import conditions, number, promise, unpaid_words
 
 GLOBAL = "window.vegaEmbed = vegaEmbed;"
 COMPARISON = (
@@ -60,7 +60,7 @@ def _template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = (promise, conditions)
+    words = (promise, conditions, unpaid_words)
     rows = (
         comparison_rows,
         guarantee_rows,
@@ -71,6 +71,8 @@ def _template(name: str) -> Template:
         silo_rows,
         identity_rows,
         spec_text,
+        private_rows,
+        origin_rows,
     )
     environment.filters |= {filter.__name__: filter for filter in (*words, *rows)}
     return environment.get_template(name)
@@ -115,6 +117,20 @@ def score_rows(run: RunRecord) -> Rows:
         for name, score in ((part, own), (f"{part}: constant answer", run.summary.constant.get(part))):
             if score is not None:
                 yield (name, *(_cell(score.facts().get(head)) for head in score_heads(run)[1:]))
+
+
+def private_rows(run: RunRecord) -> Rows:
+    """The final model's private scores, of all silos together and of each."""
+    for place, score in run.summary.private.items() if run.summary else ():
+        for name, found in score.items():
+            yield place, name, _cell(found.value), _cell(found.noise), _cell(found.both)
+
+
+def origin_rows(run: RunRecord) -> Rows:
+    """Every setting, its value, and where it comes from."""
+    for place, origin in run.origins.items():
+        section, key = place.split(".", 1)
+        yield place, str(getattr(getattr(run.spec, section), key)), origin
 
 
 def guarantee_rows(run: RunRecord) -> Rows:

@@ -1,21 +1,23 @@
 """What a run's folder holds, as a report needs it. Unfinished runs are read as far as they got; nothing is written."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wholegrain.errors import LedgerError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.models.backbone import PublicStart
 from wholegrain.privacy.accountants import accountant
-from wholegrain.privacy.definitions import Guarantee, Standing
+from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.tradeoff_curve import AttackView, attack_view
 from wholegrain.runs.accounts import AccountState, account_state, require_known, spent_guarantee
 from wholegrain.runs.data_description import DataCounts
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.plan_record import PlanRecord, proper
 from wholegrain.runs.run_folder import RunFolder, RunIdentity
 from wholegrain.runs.run_summary import RunSummary
+from wholegrain.runs.setting_origins import Origins
 from wholegrain.runs.spec import RunSpec
 
 
@@ -45,6 +47,10 @@ class RunRecord:
     """The plan's guarantees with what the ledger says was spent of each."""
     account: AccountState | None
     """Where the account stands, if its ledger can be read."""
+    origins: Origins = field(default_factory=dict)
+    """Where each setting comes from; runs of earlier versions do not say."""
+    attacks: tuple[AttackView, ...] = ()
+    """What was spent of each unit, as an attacker meets it."""
 
     @property
     def finished(self) -> bool:
@@ -96,7 +102,25 @@ def read_run(path: Path, name: str) -> RunRecord:
         ledger=check,
         spent=spent,
         account=account,
+        origins=folder.origins,
+        attacks=_attacks(folder, spec, spent),
     )
+
+
+def _attacks(folder: RunFolder, spec: RunSpec, spent: tuple[Guarantee, ...]) -> tuple[AttackView, ...]:
+    """A subject's view and an item's, of what the ledger says was released."""
+    proved = [each for each in spent if each.standing is Standing.PROVED and each.unit in (Unit.SUBJECT, Unit.ITEM)]
+    pricing = accountant(spec.privacy.accountant)
+    try:
+        with Ledger.open(ledger_path(spec, folder.path) or Path(), create=False) as ledger:
+            released = ledger.book.runs[folder.run].spending
+    except (LedgerError, KeyError):
+        return ()
+    views = [
+        attack_view(each.unit, released.terms.event(each.unit, released.steps, released.scores), each.delta, pricing)
+        for each in proved
+    ]
+    return tuple(view for view in views if view is not None)
 
 
 def _account(
@@ -113,10 +137,10 @@ def _account(
             return check, spent, account_state(book, run, pricing)
     except LedgerError as error:
         noted = () if summary is None else summary.spent
-        return LedgerCheck(False, str(error)), noted or tuple(map(_unknown, plan.guarantees)), None
+        return LedgerCheck(False, str(error)), noted or tuple(map(_without_ledger, plan.guarantees)), None
 
 
-def _unknown(planned: Guarantee) -> Guarantee:
+def _without_ledger(planned: Guarantee) -> Guarantee:
     """Nothing is proved of a run that goes on if nobody knows what it has spent."""
     if planned.standing is not Standing.PROVED:
         return planned

@@ -1,10 +1,13 @@
 """The guarantee in words that somebody who answers for it can sign. Every sentence follows from the record."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from wholegrain.privacy.definitions import Guarantee, Standing
+from wholegrain.privacy.tradeoff_curve import AttackView
 from wholegrain.report.run_reader import RunRecord
+from wholegrain.runs.setting_origins import Origin, name_unpaid
 
 WHO = {
     "subject": "any one person, with all of that person's records in every silo,",
@@ -16,12 +19,17 @@ TRUST = (
     "each silo is trusted with its own data, and to add its noise before anything leaves it; whoever sees the updates,"
     " the server too, need not be trusted"
 )
-TRAINED = {"all": "all of it", "head": "its last layer", "low_rank": "low-rank updates and its last layer"}
+TRAINED = {
+    "all": "all of it",
+    "head": "its last layer",
+    "low_rank": "low-rank updates and its last layer",
+    "biases": "its biases and its last layer",
+}
 OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
 NOT_COVERED = (
     "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
-    " how the settings of this run were chosen; what is true of a person because it is true of people like them; what"
-    " other runs on the same data released, unless one account pays for all"
+    " how settings that are given or unpaid were chosen; what is true of a person because it is true of people like"
+    " them; what other runs on the same data released, unless one account pays for all"
 )
 
 
@@ -73,9 +81,41 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "Trust", TRUST
     yield "Assumes", _assumptions(run)
     yield "Public", public_words(run)
+    if run.origins:
+        yield "Settings", origin_words(run)
+    for view in run.attacks:
+        yield f"An attacker ({view.unit})", attack_words(view)
     yield "Not covered", NOT_COVERED
     who = f"{plan.cohort} of {_plural(len(plan.silos), 'silo')}"
     yield "Training", f"{_plural(plan.rounds, 'round')} of {_plural(plan.steps_per_round, 'step')} in {who}"
+
+
+def unpaid_words(run: RunRecord) -> str:
+    """What the first box says of settings that were chosen for nothing; empty where there are none."""
+    found = name_unpaid(run.origins)
+    if not found:
+        return ""
+    return (
+        f"UNPAID: {', '.join(found)} {'was' if len(found) == 1 else 'were'} chosen by scores on private people, and no"
+        " ε covers that choice. The people behind those scores are not protected by what follows."
+    )
+
+
+def origin_words(run: RunRecord) -> str:
+    """How many settings come from where, and which were searched."""
+    counts = Counter(run.origins.values())
+    told = [f"{counts[origin]} {origin}" for origin in Origin if counts[origin]]
+    searched = [place for place, origin in run.origins.items() if origin in (Origin.PAID, Origin.UNPAID)]
+    return ", ".join(told) + (f" (searched: {', '.join(searched)})" if searched else "")
+
+
+def attack_words(view: AttackView) -> str:
+    """The guarantee as an attacker meets it, in one sentence."""
+    guesses = "; ".join(f"a guess of {before:.0%} can become {after:.1%}" for before, after in view.beliefs)
+    return (
+        f"{guesses}, by an outcome that without them has a probability of 1 % or more; nearest Gaussian mechanism:"
+        f" μ = {view.mu:.3g}"
+    )
 
 
 def _account(run: RunRecord) -> Iterator[tuple[str, str]]:

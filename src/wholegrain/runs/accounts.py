@@ -19,7 +19,7 @@ from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
 from wholegrain.privacy.ledger_state import Book, RunAccount
-from wholegrain.privacy.pricing import Price
+from wholegrain.privacy.pricing import Price, Releases, Terms
 from wholegrain.privacy.statement import account_price, data_price, run_price
 from wholegrain.runs.ledger_registry import LedgerRegistry, open_known_ledger
 from wholegrain.runs.spec import RunSpec
@@ -57,8 +57,24 @@ def require_known(ledger: Ledger, run: str) -> None:
         )
 
 
-def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, noise: NoiseSource) -> Guard:
-    """The guard of a run, opened in the ledger; a run that its account cannot pay for is refused."""
+@dataclass(frozen=True)
+class Bill:
+    """What is to be paid for: on which terms, how many steps and scores, under which name."""
+
+    terms: Terms
+    steps: Releases
+    scores: Releases
+    policy: str
+
+
+def guard_run(
+    ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, noise: NoiseSource, bill: Bill | None = None
+) -> Guard:
+    """The guard of a run, opened in the ledger; a run that its account cannot pay for is refused.
+
+    It pays for what the plan releases, unless another bill is given.
+    """
+    bill = bill or Bill(plan.terms, plan.horizon.releases(), plan.score_releases, plan.policy)
     account = Account(data=spec.ledger.data or data, budget=spec.ledger.budget)
     _require_same_budget(ledger, account, spec)
     limit = spec.ledger.epsilon or (None if plan.budget is None else plan.budget.epsilon)
@@ -66,9 +82,9 @@ def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, no
         run=run,
         account=account,
         spec=spec.digest,
-        policy=plan.policy,
+        policy=bill.policy,
         noise=noise.name,
-        terms=TermsRecord.of(plan.terms),
+        terms=TermsRecord.of(bill.terms),
     )
     # A limit of the run's own is for this run alone. One that was named in the spec may be for several.
     alone = spec.ledger.epsilon is None and plan.budget is not None
@@ -77,7 +93,7 @@ def guard_run(ledger: Ledger, run: str, spec: RunSpec, data: str, plan: Plan, no
     )
     _say_what_is_gone(ledger, account, plan)
     stream = noise.identity if noise.repeats else None
-    return Guard.open(ledger, opening, budget, plan.horizon.releases(), stream, plan.accountant)
+    return Guard.open(ledger, opening, budget, bill.steps, stream, plan.accountant, scores=bill.scores)
 
 
 def _say_what_is_gone(ledger: Ledger, account: Account, plan: Plan) -> None:

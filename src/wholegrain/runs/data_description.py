@@ -41,13 +41,13 @@ def describe(spec: RunSpec) -> dict[str, Any]:
         "classes": dataset.classes,
         "test": _sizes(dataset.test) if dataset.test else None,
         "notes": list(dataset.notes),
-        "dropped": _dropped(spec, dataset, silos),
+        "dropped": _count_dropped(spec, dataset, silos),
         **count(spec, silos).facts(),
         "proposed_sizes": proposed_sizes(spec, dataset),
     }
 
 
-def _dropped(spec: RunSpec, dataset: Dataset, silos: Mapping[str, Silo]) -> dict[str, int] | None:
+def _count_dropped(spec: RunSpec, dataset: Dataset, silos: Mapping[str, Silo]) -> dict[str, int] | None:
     """How many items K leaves out of how many; None where no K is declared."""
     bound = items_bound(dataset, spec)
     if bound is None:

@@ -10,7 +10,7 @@ owner's eyes.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,21 +33,24 @@ from wholegrain.policies.policy_catalog import find
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
 from wholegrain.runs.planning import policy_settings
+from wholegrain.runs.score_groups import group_items
+from wholegrain.runs.score_planning import TEST_SHARE, held_share
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.spec_sections import TableSpec
 from wholegrain.silo.training import Silo
 
 log = logging.getLogger("wholegrain.runs")
 
-TEST_SHARE = 0.2
-
 
 @dataclass(frozen=True, eq=False)
 class DataParts:
-    """Silos to train in, and items that are held out to score on."""
+    """Silos to train in, and items that are held out to score on; the latter also by the groups of the spec."""
 
     silos: Mapping[str, Silo]
     held_out: Mapping[str, SubjectData]
+    groups: Mapping[str, SubjectData]
+    scored: Mapping[str, SubjectData] = field(default_factory=dict)
+    """Of the part that is scored privately, what each silo holds out."""
 
 
 def load_dataset(spec: RunSpec) -> Dataset:
@@ -96,6 +99,7 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     kept, held_out = _hold_out(dataset, spec, coins)
     labels = _labels(dataset, spec, coins)
     if spec.privacy.noise == "secure":
+        _require_declared_classes(dataset)
         _require_known_silos(labels, sizes)
     by_name = partition.split(dataset.data, labels, kept, also=tuple(sizes.named))
     _require_span(by_name, spec.silos.span)
@@ -105,7 +109,32 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
     if dataset.test is not None and spec.evaluation.test is None:
         parts["test"] = dataset.test
-    return DataParts(silos, parts)
+    places = {name: labels[index] for name, index in held_out.items() if len(index)}
+    groups = group_items(dataset, parts, places, spec.evaluation.groups)
+    return DataParts(silos, parts, groups, _scored_by_silo(dataset, spec, labels, held_out, tuple(silos)))
+
+
+def _scored_by_silo(
+    dataset: Dataset,
+    spec: RunSpec,
+    labels: partition.Labels,
+    held_out: Mapping[str, np.ndarray],
+    silos: tuple[str, ...],
+) -> Mapping[str, SubjectData]:
+    """What each silo holds out of the part that is scored privately; whoever is there is in no silo's training."""
+    private = spec.evaluation.private
+    if private is None:
+        return {}
+    if not held_share(spec, dataset.test is not None):
+        raise SpecError(
+            f"evaluation.private scores the part '{private.part}', and nobody is held out for it: set"
+            f" evaluation.{private.part} to a share of the people, such as 0.2."
+        )
+    by_silo = partition.split(dataset.data, labels, held_out[private.part], also=silos)
+    # A silo that nobody is trained in takes no part in the run, and so in no score.
+    found = {name: data for name, data in by_silo.items() if name in silos}
+    _require_span(found, spec.silos.span)
+    return found
 
 
 def items_bound(dataset: Dataset, spec: RunSpec) -> int | None:
@@ -199,6 +228,15 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
     if size is None:
         facts = replace(facts, items=data.items, subjects=data.subject_count)
     return Silo(replace(facts, drops_surplus=drops), data)
+
+
+def _require_declared_classes(dataset: Dataset) -> None:
+    """Refuse classes that were counted: in a release, the shape of the model is public."""
+    if dataset.counted_classes:
+        raise SpecError(
+            'noise = "secure" makes a release, in which the number of classes is public and therefore not read off the'
+            " data; declare it with from_torch(…, classes=…)."
+        )
 
 
 def _require_known_silos(labels: partition.Labels, sizes: DeclaredSizes) -> None:

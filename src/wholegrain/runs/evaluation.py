@@ -17,6 +17,7 @@ from wholegrain.data.tasks import Task
 from wholegrain.federation.round_record import Score
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import Loss
+from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.runs.metrics import LESS_IS_BETTER, Metric, find_metrics
 
@@ -41,7 +42,7 @@ class Scorer:
     def score(self, model: nn.Module, vector: Tensor, data: SubjectData) -> Score:
         """The model's score at parameters `vector`."""
         layout, inputs = Layout.of(model), torch.from_numpy(data.inputs)
-        with torch.no_grad():
+        with torch.no_grad(), without_dropout(model):
             outputs = torch.cat([call(model, layout, vector, values(x)) for x in torch.split(inputs, CHUNK)])
             return self.of_outputs(outputs, torch.from_numpy(data.targets))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy
+from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 
 
@@ -39,6 +40,8 @@ class PlanRecord:
     rounds_allowed: int | None
     guarantees: tuple[Guarantee, ...]
     silos: tuple[SiloPlan, ...]
+    scores: Mapping[str, Any] | None = None
+    """The private scores that are planned: their form, when, of which part, and how many people each silo holds out."""
 
     @staticmethod
     def of(plan: Plan) -> "PlanRecord":
@@ -67,6 +70,7 @@ class PlanRecord:
                 )
                 for policy, facts in plan.rows
             ),
+            scores=None if plan.scores is None else _score_facts(plan.scores),
         )
 
     @property
@@ -82,6 +86,8 @@ class PlanRecord:
     def facts(self) -> dict[str, Any]:
         """The record as JSON has it."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.scores is None:
+            del facts["scores"]
         return facts | {
             "unit": str(self.unit),
             "guarantees": [guarantee.facts() for guarantee in self.guarantees],
@@ -99,6 +105,16 @@ class PlanRecord:
                 "silos": tuple(SiloPlan(**each) for each in facts["silos"]),
             }
         )
+
+
+def _score_facts(scores: ScorePlan) -> dict[str, Any]:
+    return {
+        **scores.form.model_dump(mode="json"),
+        "every": scores.every,
+        "part": scores.part,
+        "people": dict(scores.sizes),
+        "counted": scores.counted,
+    }
 
 
 def proper(guarantees: tuple[Guarantee, ...], unit: Unit) -> Guarantee:

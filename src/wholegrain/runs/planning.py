@@ -20,6 +20,7 @@ from wholegrain.privacy.definitions import Budget, Guarantee, Standing, Unit
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.metrics import find_metrics
+from wholegrain.runs.score_planning import ScoredData, plan_scores
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.spec_sections import FederationSpec
 
@@ -31,8 +32,11 @@ MOST_LEARNING_RATE = 1e6
 def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
     """The plan of a server, which holds no data, from what its silos have published."""
     check_early(spec)
+    private = spec.evaluation.private
+    if private is not None and (private.part != "test" or spec.evaluation.validation):
+        raise SpecError("Silos of a federation hold out one part; leave out evaluation.validation, and private.part.")
     silos = tuple(replace(silo, knows_spans=spec.policy.by_span) for silo in federation.silos)
-    plan = plan_for(spec, silos, pricing)
+    plan = plan_for(spec, silos, pricing, scored=ScoredData(federation.task))
     if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
         raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
     return plan
@@ -43,8 +47,11 @@ def plan_for(
     silos: tuple[SiloFacts, ...],
     pricing: Accountant,
     largest_subject: Mapping[str, int] | None = None,
+    scored: ScoredData | None = None,
 ) -> Plan:
     """The plan that the spec asks for on silos of which these facts are public.
+
+    Without `scored`, private scores are left out.
 
     Private: `largest_subject`, which only the paper's own rows read; without it they are refused.
     """
@@ -63,6 +70,8 @@ def plan_for(
             " train in a round."
         )
     _warn_of_large_delta(plan)
+    if scored is not None:
+        plan = plan_scores(plan, spec, silos, scored)
     if spec.privacy.noise == "secure":
         return plan
     counted = not all(silo.declared for silo in silos)

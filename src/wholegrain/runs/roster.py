@@ -4,6 +4,7 @@ A silo is one line of `roster.toml`, which the server's spec names (`[federation
 into the plan and so into the spec's digest; keys do not, so that a new key does not begin a new run.
 """
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,10 @@ class Roster:
         """The public key of every silo, in OpenSSH's form."""
         return {name: str(line.get("key", "")) for name, line in self.silos.items()}
 
+    def is_revoked(self, key: str) -> bool:
+        """Whether a key was revoked, whatever is written beside it."""
+        return key_body(key) in set(map(key_body, self.revoked))
+
     def facts(self) -> list[dict[str, Any]]:
         """What a plan needs to know of the silos: all but their keys."""
         return [
@@ -51,8 +56,17 @@ class Roster:
     def as_toml(self) -> str:
         """The file's text."""
         lines = [f"{name} = {{ {_pairs(line)} }}" for name, line in self.silos.items()]
-        revoked = [f"{_quoted(key)} = {_quoted(note)}" for key, note in self.revoked.items()]
+        revoked = [f"{_quote(key)} = {_quote(note)}" for key, note in self.revoked.items()]
         return "\n".join([HEADER + "[silos]", *lines, "", "[revoked]", *revoked]) + "\n"
+
+
+def key_body(key: str) -> bytes:
+    """What makes a public key this one: its line without the comment, decoded. Two spellings of one key are one key."""
+    kind, _, rest = key.strip().partition(" ")
+    try:
+        return base64.b64decode(rest.split()[0])
+    except (IndexError, ValueError):
+        return kind.encode()
 
 
 def read_roster(path: Path) -> Roster:
@@ -70,12 +84,13 @@ def parse_roster(tree: Mapping[str, Any], path: Path) -> Roster:
     for name, line in silos.items():
         if not isinstance(line.get("key"), str):
             raise SpecError(f"In the roster '{path}', '{name}' has no key.")
-        if line["key"] in revoked:
+    found = Roster(silos, {str(key): str(note) for key, note in revoked.items()})
+    for name, key in found.keys.items():
+        if found.is_revoked(key):
             raise SpecError(f"In the roster '{path}', the key of '{name}' is revoked.")
-    keys = [line["key"] for line in silos.values()]
-    if len(set(keys)) != len(keys):
+    if len(set(map(key_body, found.keys.values()))) != len(silos):
         raise SpecError(f"In the roster '{path}', two silos have the same key.")
-    return Roster(silos, {str(key): str(note) for key, note in revoked.items()})
+    return found
 
 
 def write_roster(roster: Roster, path: Path) -> None:
@@ -87,9 +102,9 @@ def write_roster(roster: Roster, path: Path) -> None:
 
 
 def _pairs(line: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {_quoted(value)}" for key, value in line.items())
+    return ", ".join(f"{key} = {_quote(value)}" for key, value in line.items())
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     """A value as TOML writes it, which for text, numbers and truths is how JSON does."""
     return json.dumps(value, ensure_ascii=False)

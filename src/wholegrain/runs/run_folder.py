@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -36,12 +36,14 @@ from wholegrain.runs.model_file import MODEL, write_model
 from wholegrain.runs.plan_record import PlanRecord
 from wholegrain.runs.run_summary import RunSummary
 from wholegrain.runs.runner import PreparedRun, RunResult, StartState, open_guard
+from wholegrain.runs.setting_origins import Origin, Origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec import load as load_spec
 from wholegrain.silo.training import Silo
 
 FORMAT = 1
 IDENTITY, PLAN, ROUNDS, SUMMARY = "run.json", "plan.json", "rounds.jsonl", "summary.json"
+ORIGINS = "origins.json"
 BATCHES = 20
 """Drawn in each silo of a simulation, to show how large a person's group gets in one."""
 
@@ -66,6 +68,19 @@ class RunIdentity:
 
 
 @dataclass(frozen=True)
+class PaidRun:
+    """A run that was paid for before it had a folder; `ledger`, where it is given, is to be kept in that folder."""
+
+    run: str
+    ledger: Path | None = None
+
+
+def new_run() -> str:
+    """A name that no other run has."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
 class RunFolder:
     """The folder of one run: what is read from one, and what is written to one, is read and written here."""
 
@@ -73,18 +88,18 @@ class RunFolder:
     run: str
 
     @staticmethod
-    def create(path: Path, prepared: PreparedRun) -> "RunFolder":
+    def create(path: Path, prepared: PreparedRun, paid: PaidRun | None = None) -> "RunFolder":
         """A new folder with spec, plan and the first parameters; one that already holds something is refused.
 
-        It appears whole or not at all, with the run opened in its ledger; a run that its account cannot pay for leaves
-        nothing behind.
+        It appears whole or not at all, with the run opened in its ledger, unless it was `paid` for before; a run that
+        its account cannot pay for leaves nothing behind.
         """
         require_free(path)
-        run = secrets.token_hex(8)
+        run = new_run() if paid is None else paid.run
         draft = path.with_name(f".{path.name}.{run}")
         try:
             draft.mkdir(parents=True)
-            RunFolder(draft, run)._fill(prepared)
+            RunFolder(draft, run)._fill(prepared, paid)
             os.rename(draft, path)
             sync_folder(path.parent)
         except OSError as error:
@@ -158,6 +173,13 @@ class RunFolder:
         return self._read("public.json", lambda facts: PublicStart(**facts)) if there else None
 
     @property
+    def origins(self) -> Origins:
+        """Where each setting comes from; runs of earlier versions do not say."""
+        if not (self.path / ORIGINS).exists():
+            return {}
+        return self._read(ORIGINS, lambda facts: {place: Origin(word) for place, word in facts.items()})
+
+    @property
     def counts(self) -> DataCounts | None:
         """Counts of the raw data, which only a simulation keeps."""
         return self._read("data.json", DataCounts.read) if (self.path / "data.json").exists() else None
@@ -215,6 +237,13 @@ class RunFolder:
                 f" whole. Make room, then `wholegrain resume {self.path}`."
             ) from error
 
+    def add_played(self, rounds: Iterable[RoundRecord]) -> None:
+        """The lines of rounds that were played before the folder was there."""
+        try:
+            self._write_text(ROUNDS, "".join(done.line() for done in rounds))
+        except OSError as error:
+            raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
+
     def finish(self, run: RunResult) -> None:
         """Write the model and the summary, which says that the run is at its end."""
         try:
@@ -227,7 +256,7 @@ class RunFolder:
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self.path / "checkpoints", self.run)
 
-    def _fill(self, prepared: PreparedRun) -> None:
+    def _fill(self, prepared: PreparedRun, paid: PaidRun | None = None) -> None:
         identity = RunIdentity(
             run=self.run,
             spec=prepared.spec.digest,
@@ -238,6 +267,7 @@ class RunFolder:
         )
         self._write("spec.json", prepared.spec.model_dump(mode="json"))
         self._write(PLAN, PlanRecord.of(prepared.plan).facts())
+        self._write(ORIGINS, dict(prepared.origins))
         if prepared.public is not None:
             self._write("public.json", prepared.public.facts())
         self._write_text(ROUNDS, "")
@@ -248,8 +278,12 @@ class RunFolder:
         self._checkpoints.path.mkdir()
         self._checkpoints.add(State(0, prepared.first))
         self._write(IDENTITY, asdict(identity))
-        with open_guard(prepared, self.run, self.path):
-            pass
+        if paid is None:
+            with open_guard(prepared, self.run, self.path):
+                pass
+        elif paid.ledger is not None:
+            for file in (paid.ledger, paid.ledger.with_name(f"{paid.ledger.name}.heads")):
+                write_whole(self.path / file.name, file.read_bytes(), private=True)
 
     def _require_same(self, prepared: PreparedRun) -> None:
         """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""

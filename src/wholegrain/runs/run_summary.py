@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wholegrain.federation.round_record import SCORES, Score, score_facts
+from wholegrain.federation.private_score import PrivateScore, private_score_facts, read_private_scores
+from wholegrain.federation.round_record import PRIVATE, SCORES, Score, score_facts
 from wholegrain.privacy.definitions import Guarantee
 from wholegrain.runs.runner import RunResult
 
@@ -31,6 +32,8 @@ class RunSummary:
     """What the best constant answer would score on each part."""
     warnings: tuple[str, ...] = ()
     """Bad news about the model, in sentences."""
+    private: Mapping[str, PrivateScore] = field(default_factory=dict)
+    """Private scores of the final model."""
 
     @staticmethod
     def of(run: RunResult) -> "RunSummary":
@@ -48,6 +51,7 @@ class RunSummary:
             scores=run.scores,
             constant=run.constant,
             warnings=run.warnings,
+            private=run.private,
         )
 
     def facts(self) -> dict[str, Any]:
@@ -65,6 +69,7 @@ class RunSummary:
             SCORES: score_facts(self.scores),
             CONSTANT: score_facts(self.constant),
             WARNINGS: list(self.warnings),
+            **({PRIVATE: private_score_facts(self.private)} if self.private else {}),
         }
 
     @staticmethod
@@ -73,6 +78,7 @@ class RunSummary:
         content = {"spent": (), "account": None, **facts}
         for key, kept in (("scores", SCORES), ("constant", CONSTANT)):
             content[key] = {part: Score.read(score) for part, score in content.pop(kept, {}).items()}
+        content["private"] = read_private_scores(content.pop(PRIVATE, {}))
         content["warnings"] = tuple(content.pop(WARNINGS, ()))
         planned = content.pop("guarantees", None)
         for key, found in (("spent", content["spent"]), ("planned", planned or content["planned"])):

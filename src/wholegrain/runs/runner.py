@@ -5,10 +5,10 @@ budget).
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from wholegrain import _check
@@ -17,23 +17,24 @@ from wholegrain.data.schema import TableLayout
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.engines.inprocess import InProcess
+from wholegrain.engines.score_engine import ScoresInProcess
 from wholegrain.engines.secure_sum_engine import SecureSums
 from wholegrain.engines.simulated_sum import SumSilos
-from wholegrain.errors import BudgetError, ModelError
+from wholegrain.errors import BudgetError
 from wholegrain.federation.aggregation import Averaging, weights
-from wholegrain.federation.messages import Engine
+from wholegrain.federation.messages import Engine, ScoreEngine
+from wholegrain.federation.private_score import PrivateScore
 from wholegrain.federation.round_record import RoundRecord, Score
-from wholegrain.federation.rounds import Aggregation, RoundResult, State, rounds
+from wholegrain.federation.rounds import Aggregation, Payer, RoundResult, State, rounds
+from wholegrain.federation.scoring import ScorePayer, score_round
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.backend_selection import mixes_items
-from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten, load
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.models.backbone import PublicStart
-from wholegrain.models.model_inputs import values
 from wholegrain.policies.plan import Plan
+from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.privacy.guard import Guard
@@ -49,18 +50,23 @@ from wholegrain.runs.accounts import (
 )
 from wholegrain.runs.constant_answer import warn
 from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.default_settings import facts_of, fill_rate, fill_settings
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.metrics import find_metrics
+from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.runs.noise_to_signal import noise_distance
 from wholegrain.runs.observers import ObservedEngine, Observer, ignore
 from wholegrain.runs.planning import check_early, plan_for
+from wholegrain.runs.score_planning import ScoredData
+from wholegrain.runs.setting_origins import Origins, find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.trained_model import TrainedModel, build_trained_model, own_model
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.noise_sources import noise_source
-from wholegrain.silo.training import Silo, Trainer, apply_view
+from wholegrain.silo.score_release import ScoreMaker
+from wholegrain.silo.training import Silo, Trainer
 
 log = logging.getLogger("wholegrain.runs")
 
@@ -77,6 +83,8 @@ class PreparedRun:
     plan: Plan
     silos: Mapping[str, Silo]
     scored: Mapping[str, SubjectData]
+    groups: Mapping[str, SubjectData]
+    """Parts of what is scored, of which only the final model's scores are told."""
     learner: TrainedModel
     """The model; silos and scored items are seen through its frozen beginning, where it has one."""
     first: Tensor
@@ -89,6 +97,10 @@ class PreparedRun:
     noise: NoiseSource
     server: Server
     layout: TableLayout | None = None
+    held_out: Mapping[str, SubjectData] = field(default_factory=dict)
+    """Whom each silo holds out to be scored privately."""
+    origins: Origins = field(default_factory=dict)
+    """Where each setting comes from."""
 
     @property
     def model(self) -> nn.Module:
@@ -139,6 +151,8 @@ class RunResult:
     model: nn.Module
     noise: str
     seconds: float
+    private: Mapping[str, PrivateScore] = field(default_factory=dict)
+    """Private scores of the final model, of all silos together and of each; none where the spec asks for none."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -171,19 +185,23 @@ def prepare(
 ) -> PreparedRun:
     """Load, split, check and price; every refusal comes from here. Data, a model or a loss may be given as values."""
     check_early(fill_rate(spec))
+    if spec.privacy.noise == "secure":  # whoever holds data declares its sizes, whatever else the spec describes
+        require_declared(spec)
     dataset = dataset or load_dataset(spec)
     dataset.require_targets()
     find_metrics(spec.evaluation.metrics, dataset.task)
     parts = split_dataset(dataset, spec)
     facts = tuple(silo.facts for silo in parts.silos.values())
-    spec = fill_settings(spec, facts_of(dataset, facts, own_model=model is not None)).spec
+    filled = fill_settings(spec, facts_of(dataset, facts, own_model=model is not None))
+    origins, spec = find_origins(spec, filled.reasons), filled.spec
     largest = {name: silo.data.largest_subject for name, silo in parts.silos.items()}
-    plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest)
+    scored_data = ScoredData(dataset.task, own_test=dataset.test is not None)
+    plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest, scored_data)
     if model is None:
         learner = build_trained_model(spec.model, dataset.features, dataset.task.outputs, spec.seed)
     else:
         learner = own_model(model)
-    scored = dict(parts.held_out)
+    scored, groups = ({}, {}) if _scores_privately_alone(spec) else (dict(parts.held_out), parts.groups)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items() if silo.data.items}
     if loss is None:
@@ -192,17 +210,21 @@ def prepare(
         require_mean(loss, getattr(loss, "__name__", "given"), dataset.task)
     gradients = BookKeeping(learner.trained, loss, memory=_memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
+    require_tokens(learner.model, dataset)
     return PreparedRun(
         spec=spec,
         data=dataset.name,
         plan=plan,
         silos=learner.silos(parts.silos),
         scored={name: learner.apply_frozen(data) for name, data in scored.items()},
+        groups={name: learner.apply_frozen(data) for name, data in groups.items()},
+        held_out={name: learner.apply_frozen(data) for name, data in parts.scored.items()},
         learner=learner,
         first=flatten(learner.model),
         task=dataset.task,
         features=dataset.features,
         layout=dataset.layout,
+        origins=origins,
         loss=loss,
         clipped_sum=gradients,
         noise=noise_source(spec.privacy.noise, spec.seed),
@@ -223,9 +245,9 @@ def open_guard(prepared: PreparedRun, run: str, folder: Path | None = None, *, c
 
 
 def _ledger(prepared: PreparedRun, folder: Path | None, create: bool) -> contextlib.AbstractContextManager[Ledger]:
-    """A release is paid for where this machine keeps the data's account. A server has no data, and silos their own."""
+    """A release is paid for where this machine keeps the data's account. A server has no silos here; theirs pay."""
     spec, path = prepared.spec, ledger_path(prepared.spec, folder)
-    if spec.privacy.noise == "seeded" or spec.federation is not None or path is None:
+    if spec.privacy.noise == "seeded" or not prepared.silos or path is None:
         return open_ledger(path, create=create)
     return release_ledger(path, spec.ledger.data or prepared.data, create=create)
 
@@ -238,37 +260,99 @@ def execute(
     start: StartState | None = None,
     record: Recorder = forget,
     observe: Observer = ignore,
+    score_engine: ScoreEngine | None = None,
 ) -> RunResult:
     """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
     start = start or StartState(State(0, prepared.first))
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
+    played = play_rounds(
+        prepared, guard, engine=engine, start=start, record=record, observe=observe, score_engine=score_engine
+    )
+    return make_result(prepared, played, guard.ledger, guard.run)
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedRounds:
+    """What a run's rounds left: their records, and the parameters that its server shows."""
+
+    rounds: tuple[RoundRecord, ...]
+    vector: Tensor
+
+
+class RunPayer(Payer, ScorePayer, Protocol):
+    """Who answers for a run's releases, of training and of scores."""
+
+
+def play_rounds(
+    prepared: PreparedRun,
+    guard: RunPayer,
+    *,
+    engine: Engine | None = None,
+    start: StartState | None = None,
+    record: Recorder = forget,
+    observe: Observer = ignore,
+    score_engine: ScoreEngine | None = None,
+) -> PlayedRounds:
+    """The rounds alone, whoever pays for them."""
+    start = start or StartState(State(0, prepared.first))
     state, done = start.state, list(start.done)
     carrier, averaged = ObservedEngine(engine or in_process(prepared), observe), aggregation_for(prepared)
     size, each_round = state.vector.numel(), _scorer(prepared)
     for played, state in _affordable(rounds(state, prepared.plan.horizon, carrier, guard, averaged), done):  # noqa: B020
-        scores = _scores(prepared, averaged.server.choose_parameters(state.vector, state.memory), each_round)
-        done.append(replace(played, scores=scores, noise=_noise(prepared, averaged, played, size)))
+        chosen = averaged.server.choose_parameters(state.vector, state.memory)
+        played = replace(played, noise=_noise(prepared, averaged, played, size))
+        played = _score_privately(prepared, played, chosen, guard, score_engine)
+        done.append(replace(played, scores=_scores(prepared, chosen, each_round)))
         record(done[-1], state)
         observe(done[-1])
-    chosen = averaged.server.choose_parameters(state.vector, state.memory)
-    load(prepared.model, chosen)
-    book, final = guard.ledger.book, _scorer(prepared, prepared.task.metrics)
+    return PlayedRounds(tuple(done), averaged.server.choose_parameters(state.vector, state.memory))
+
+
+def make_result(prepared: PreparedRun, played: PlayedRounds, ledger: Ledger, run: str) -> RunResult:
+    """The finished run, with what its ledger says of it."""
+    load(prepared.model, played.vector)
+    book, final = ledger.book, _scorer(prepared, prepared.task.metrics)
+    parts = {**prepared.scored, **prepared.groups}
     return RunResult(
         spec=prepared.spec,
         plan=prepared.plan,
-        guarantees=spent_guarantees(prepared.plan, book.runs[guard.run]),
-        account=account_state(book, guard.run, prepared.plan.accountant),
-        rounds=tuple(done),
+        guarantees=spent_guarantees(prepared.plan, book.runs[run]),
+        account=account_state(book, run, prepared.plan.accountant),
+        rounds=played.rounds,
         task=prepared.task,
         features=prepared.features,
         layout=prepared.layout,
-        scores=_scores(prepared, chosen, final),
-        constant={name: final.constant(data) for name, data in prepared.scored.items()},
-        vector=chosen,
+        scores={name: final.score(prepared.learner.trained, played.vector, data) for name, data in parts.items()},
+        constant={name: final.constant(data) for name, data in parts.items()},
+        vector=played.vector,
         model=prepared.model,
         noise=prepared.noise.name,
-        seconds=sum(each.seconds for each in done),
+        seconds=sum(each.seconds for each in played.rounds),
+        private=played.rounds[-1].private if played.rounds else {},
     )
+
+
+def _score_privately(
+    prepared: PreparedRun, played: RoundRecord, vector: Tensor, guard: ScorePayer, engine: ScoreEngine | None
+) -> RoundRecord:
+    """The round with its private scores, where one is due."""
+    plan = prepared.plan.scores
+    if plan is None or not plan.is_due(played.round, prepared.plan.horizon.rounds):
+        return played
+    engine = engine or scores_in_process(prepared, plan)
+    found = score_round(plan, prepared.task, engine, guard, played.round, vector)
+    return replace(played, private=found.scores, faults=played.faults + found.faults)
+
+
+def scores_in_process(prepared: PreparedRun, plan: ScorePlan) -> ScoresInProcess:
+    """Who scores all silos here."""
+    maker = ScoreMaker(model=prepared.learner.trained, loss=prepared.loss, task=prepared.task, noise=prepared.noise)
+    return ScoresInProcess(prepared.held_out, plan.form, maker)
+
+
+def _scores_privately_alone(spec: RunSpec) -> bool:
+    """Whether nothing is scored but what is paid for: a release that pays for scores needs no others."""
+    return spec.evaluation.private is not None and spec.privacy.noise == "secure"
 
 
 def _affordable(played: Iterator[RoundResult], done: list[RoundRecord]) -> Iterator[RoundResult]:
@@ -325,43 +409,3 @@ def _scores(prepared: PreparedRun, vector: Tensor, scorer: Scorer) -> Mapping[st
 
 def _memory(spec: RunSpec) -> int:
     return int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
-
-
-def require_fit(
-    model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Dataset, frozen: nn.Module | None = None
-) -> None:
-    """Two items of zeros through the gradients of the plan, so that what cannot train is refused before it costs.
-
-    Gradients are those of what follows `frozen`, where it is given. A model that changes its buffers on the way would
-    carry facts about private rows out of the silo without noise.
-    """
-    vector = flatten(model)
-    inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
-    targets, groups = torch.from_numpy(dataset.task.made_up(2)), torch.arange(2)
-    shape = (2, dataset.task.outputs)
-    before = [buffer.clone() for buffer in model.buffers()]
-    random = torch.random.get_rng_state()
-    try:
-        outputs = model(inputs)
-        if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
-            gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
-    except Exception as error:  # the model is the user's own code
-        raise ModelError(
-            f"The model does not fit the data ({dataset.features} features, {dataset.task}): {_check.reason(error)}."
-        ) from error
-    if tuple(outputs.shape) != shape:
-        raise ModelError(
-            f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be {list(shape)}, for"
-            f" {dataset.task}."
-        )
-    if not torch.equal(random, torch.random.get_rng_state()):
-        raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
-    if mixes_items(model, inputs):
-        raise ModelError(
-            "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
-            " be bounded."
-        )
-    if not bool(torch.isfinite(vector).all()):
-        raise ModelError("The model's initial parameters are not all finite.")
-    if any(not torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True)):
-        raise ModelError("The model changes its buffers while it runs, which would keep private facts without noise.")

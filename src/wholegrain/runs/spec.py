@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -34,6 +34,11 @@ GIVEN = "given in Python"
 """What stands for data, a model or a loss that a call was given as a value: no spec can name it."""
 
 
+OriginWord = Literal["given", "public", "planned", "paid", "unpaid"]
+OriginSpec = OriginWord | dict[str, OriginWord]
+"""Of a whole section, or of its keys."""
+
+
 class RunSpec(Section):
     """A whole run.
 
@@ -54,6 +59,10 @@ class RunSpec(Section):
     evaluation: EvaluationSpec = EvaluationSpec()
     compute: ComputeSpec = ComputeSpec()
     federation: FederationSpec | None = None
+    origin: Annotated[Mapping[str, OriginSpec], Field(exclude_if=lambda origin: not origin)] = Field(
+        default_factory=dict
+    )
+    """How settings were chosen, by section and key; see `setting_origins`."""
 
     @staticmethod
     def of(tree: Mapping[str, Any]) -> "RunSpec":

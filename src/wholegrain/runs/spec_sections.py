@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
 from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
+from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.policies.silo_facts import SiloFacts
 from wholegrain.runs.section_files import Section
 
@@ -117,15 +118,15 @@ class ModelSpec(Section):
     """A model of the catalogue or `module:factory`, with its options.
 
     `start` names a backbone that was trained on public data (`wholegrain pretrain`); a relative path is taken from the
-    spec's folder. `train` says what is trained from there: all of it, its head (the last layer), or updates of rank
-    `rank` beside its layers, and the head. `loss` is one of the catalogue or `module:function`: of outputs and targets,
-    a mean over items; without it, the usual one of what is to be predicted.
+    spec's folder. `train` says what is trained from there: all of it, its head (the last layer), the head with updates
+    of rank `rank` beside the other layers, or the head with all biases. `loss` is one of the catalogue or
+    `module:function`: of outputs and targets, a mean over items; without it, the usual one of what is to be predicted.
     """
 
     name: str = "logistic"
     options: dict[str, Any] = Field(default_factory=dict)
     start: str | None = None
-    train: Literal["all", "head", "low_rank"] = "all"
+    train: Literal["all", "head", "low_rank", "biases"] = "all"
     rank: Annotated[int, Field(ge=1, le=4096)] = 4
     loss: Annotated[str | None, Field(exclude_if=lambda loss: loss in (None, "cross_entropy"))] = None
 
@@ -221,6 +222,8 @@ class EvaluationSpec(Section):
     Whole subjects are held out, or with `by = "item"` items of every subject, whose other items are trained on. Without
     `test`, the data's own test part is scored, or where it has none a fifth is held out; 0 scores no test part at all.
     Loss and accuracy are always told; `metrics` names others of the catalogue, or your own as `module:function`.
+    `groups` scores the final model by group as well: by "silo", or by columns with categories.
+    These scores are not private. Those of `private` are: they have noise, and are paid for.
     """
 
     test: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -228,6 +231,8 @@ class EvaluationSpec(Section):
     by: Literal["subject", "item"] = "subject"
     train: bool = False
     metrics: Annotated[tuple[str, ...], Field(exclude_if=lambda metrics: not metrics)] = ()
+    groups: Annotated[tuple[str, ...], Field(exclude_if=lambda groups: not groups)] = ()
+    private: Unset[ScoreSettings] = None
 
 
 class ComputeSpec(Section):

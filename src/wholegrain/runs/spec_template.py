@@ -241,22 +241,13 @@ SILOS = (
 )
 EACH = "  # a line for each silo"
 REST = """
-[model]
-name = "logistic"
-
-[policy]
-name = "subject_dp"
-rate = 1.0  # every subject in every step
-
 [privacy]
 epsilon = 4.0  # yours to choose; for all silos and rounds together
 delta = 1e-5   # well below one in the number of subjects
 
-[rounds]
-count = 15
-learning_rate = 1.0
-averaging = "subjects"
-
 [evaluation]
 test = 0.2  # share of subjects that are only scored
+
+# Model, policy, rounds and learning rate are chosen from the sizes and bounds above. To see them with their reasons, or
+# to have them in a file: wholegrain plan THIS_FILE --optimise --write better.toml
 """

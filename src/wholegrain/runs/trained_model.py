@@ -14,7 +14,8 @@ from wholegrain.errors import SpecError
 from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import PublicStart, read_backbone
-from wholegrain.models.trainable_part import split_model, train_head, train_low_rank
+from wholegrain.models.dropout import with_item_coins
+from wholegrain.models.trainable_part import split_model, train_biases, train_head, train_low_rank
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import FederationSpec, ModelSpec
 from wholegrain.silo.training import Silo, apply_view
@@ -56,11 +57,13 @@ def build_trained_model(spec: ModelSpec, features: int, outputs: int, seed: int)
     if spec.start is None:
         if spec.train != "all":
             raise SpecError(f"model.train = '{spec.train}' needs model.start: without it, what is frozen is random.")
-        return TrainedModel(model, None, model)
+        return TrainedModel(model, None, with_item_coins(model))
     backbone = read_backbone(Path(spec.start))
     backbone.load_into(model, spec.name)
     if spec.train == "head":
         train_head(model)
+    elif spec.train == "biases":
+        train_biases(model)
     elif spec.train == "low_rank":
         train_low_rank(model, spec.rank, seed)
     public = PublicStart(
@@ -71,7 +74,8 @@ def build_trained_model(spec: ModelSpec, features: int, outputs: int, seed: int)
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         backbone=dict(backbone.facts),
     )
-    return TrainedModel(model, *split_model(model), public)
+    frozen, trained = split_model(model)
+    return TrainedModel(model, frozen, with_item_coins(trained), public)
 
 
 def federation_model(spec: RunSpec, federation: FederationSpec) -> TrainedModel:
@@ -84,4 +88,5 @@ def federation_model(spec: RunSpec, federation: FederationSpec) -> TrainedModel:
 
 def own_model(model: nn.Module) -> TrainedModel:
     """The caller's own module, trained as it is."""
-    return TrainedModel(model_catalog.check_model(model), *split_model(model))
+    frozen, trained = split_model(model_catalog.check_model(model))
+    return TrainedModel(model, frozen, with_item_coins(trained))

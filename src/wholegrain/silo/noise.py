@@ -58,6 +58,10 @@ class NoiseSource(Protocol):
         """What decides who is in the batches of this silo in this round."""
         ...
 
+    def step_key(self, round: int, silo: str, step: int) -> int:
+        """128 bits for the coins of dropout in one step."""
+        ...
+
 
 @dataclass(frozen=True)
 class SeededNoise:
@@ -88,6 +92,10 @@ class SeededNoise:
     def coins(self, round: int, silo: str) -> np.random.Generator:
         """Coins that depend on nothing but the seed and these keys."""
         return generator(self.seed, Purpose.SAMPLING, round, silo)
+
+    def step_key(self, round: int, silo: str, step: int) -> int:
+        """Bits that depend on nothing but the seed and these keys."""
+        return derive(self.seed, Purpose.DROPOUT, round, silo, step)
 
     def stream(self, round: int, silo: str) -> NoiseStream:
         """Noise that depends on nothing but the seed, these keys and how often it was asked."""

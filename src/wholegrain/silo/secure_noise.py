@@ -90,6 +90,10 @@ class SecureNoise:
         """
         return SecureDraws(secrets.token_bytes(32))
 
+    def step_key(self, round: int, silo: str, step: int) -> int:
+        """Bits from the operating system, other ones at each call."""
+        return secrets.randbits(128)
+
     def stream(self, round: int, silo: str) -> NoiseStream:
         """Noise under a fresh key. A stream belongs to one process: a fork of it would draw the same again."""
         return GridNoise(Keystream(secrets.token_bytes(32)))

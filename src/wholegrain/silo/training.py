@@ -13,7 +13,8 @@ from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
-from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.reference import ClippedSum, HasItemCoins
+from wholegrain.gradients.value_decisions import find_decision
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
@@ -53,6 +54,8 @@ def _steady(view: View, like: Tensor) -> bool:
     made_up = (
         torch.rand(shape, generator=draws) if like.is_floating_point() else torch.randint(2, shape, generator=draws)
     )
+    if find_decision(lambda rows: view(values(rows)), made_up.to(like.dtype)):
+        return False  # in other company it might compute something else
     number = torch.arange(CHUNK) % TRIED
     with torch.no_grad():
         features = view(values(made_up.to(like.dtype)[number]))
@@ -131,6 +134,8 @@ class LocalSteps:
         self._sum, self._repeats = policy.clipped_sum(clipped_sum), noise.repeats
         self._silo, self._policy = silo, policy
         self._draws = noise.coins(round, silo.facts.name)
+        self._key: Callable[[int], int] = lambda step: noise.step_key(round, silo.facts.name, step)
+        self._step = 0
         self._noise = noise.stream(round, silo.facts.name)
         self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
 
@@ -153,6 +158,9 @@ class LocalSteps:
 
     def _pooled(self, batch: Batch, vector: Tensor) -> Tensor:
         silo, policy = self._silo, self._policy
+        if isinstance(self._sum, HasItemCoins) and self._sum.draws_coins:
+            self._sum.renew_coins(self._key(self._step))
+        self._step += 1
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
         inputs, targets = values(silo.inputs[items]), silo.targets[items]
         buckets = Buckets(silo.numbers, batch.items, *self._public)

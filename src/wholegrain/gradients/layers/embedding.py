@@ -1,6 +1,6 @@
 """nn.Embedding: a table whose rows are looked up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,20 @@ class EmbeddingLayer:
         if module.scale_grad_by_freq:
             raise RuleError("it scales gradients by the batch's frequencies (scale_grad_by_freq)")
         owned.require("weight")
-        self._module, self._slot = module, owned.slot("weight")
+        self._table: Callable[[], Tensor] = lambda: module.weight.data
+        self._slot, self.padding = owned.slot("weight"), module.padding_idx
+
+    @staticmethod
+    def of_table(table: Callable[[], Tensor], slot: Slot, padding: int | None) -> "EmbeddingLayer":
+        """The rule for a table that is no module of its own."""
+        layer = EmbeddingLayer.__new__(EmbeddingLayer)
+        layer._table, layer._slot, layer.padding = table, slot, padding
+        return layer
+
+    def table(self) -> tuple[Tensor, Slot, int | None]:
+        """The table, its slot, and the row that is not trained."""
+        assert self._slot is not None
+        return self._table(), self._slot, self.padding
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """Look up."""
@@ -35,7 +48,7 @@ class EmbeddingLayer:
         if tokens.dim() < 1 or len(tokens) % space.items:
             raise RuleError(f"its input has shape {list(tokens.shape)} for {space.items} items")
         flat = tokens.reshape(-1)
-        table = self._module.weight.data
+        table = self._table()
         out = space.take("y", (len(flat), table.shape[1]), table)
         torch.index_select(table, 0, flat, out=out)
         return out.view(*tokens.shape, -1), tokens
@@ -46,10 +59,10 @@ class EmbeddingLayer:
         if g is None or self._slot is None:
             return (None,), ()
         tokens, g = saved.reshape(space.items, -1), g.reshape(space.items, -1, g.shape[-1])
-        if self._module.padding_idx is not None:
-            g = g * (tokens != self._module.padding_idx)[..., None]
-        share = EmbeddingShare(self._slot, tokens, g, len(self._module.weight))
-        if self._module.weight.numel() > SMALL_TABLE:
+        if self.padding is not None:
+            g = g * (tokens != self.padding)[..., None]
+        share = EmbeddingShare(self._slot, tokens, g, len(self._table()))
+        if self._table().numel() > SMALL_TABLE:
             return (None,), (share,)
         return (None,), (Rows([(self._slot, share.tables(space.units))]),)
 

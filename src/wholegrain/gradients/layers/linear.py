@@ -12,12 +12,19 @@ from wholegrain.gradients.parameters import Slot
 
 
 class LinearLayer:
-    """y = x Wᵀ + b at every position; `values` reads W and b anew at every use, because the vector moves."""
+    """y = x Wᵀ + b at every position; `values` reads W and b anew at every use, because the vector moves.
+
+    With `flipped`, the parameter is Wᵀ [in, out].
+    """
 
     def __init__(
-        self, values: Callable[[], tuple[Tensor, Tensor | None]], weight: Slot | None, bias: Slot | None
+        self,
+        values: Callable[[], tuple[Tensor, Tensor | None]],
+        weight: Slot | None,
+        bias: Slot | None,
+        flipped: bool = False,
     ) -> None:
-        self._values, self._weight, self._bias = values, weight, bias
+        self._values, self._weight, self._bias, self._flipped = values, weight, bias, flipped
 
     @staticmethod
     def of(module: nn.Linear, owned: ModuleSlots) -> "LinearLayer":
@@ -53,5 +60,8 @@ class LinearLayer:
     def _shares(self, x: Tensor, g: Tensor, items: int) -> tuple[Share, ...]:
         if self._weight is None and self._bias is None:
             return ()
+        if self._flipped and self._weight:
+            own = Outer(by_item(x, items), ((self._weight, by_item(g, items)),), ())
+            return (own, Outer(by_item(g, items), (), (self._bias,))) if self._bias else (own,)
         factors = ((self._weight, by_item(x, items)),) if self._weight else ()
         return (Outer(by_item(g, items), factors, (self._bias,) if self._bias else ()),)

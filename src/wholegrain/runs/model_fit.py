@@ -1,0 +1,78 @@
+"""Whether a model and the data go together, tried before anything is paid for: a failing step would tell of people."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from wholegrain import _check
+from wholegrain.data.dataset import Dataset
+from wholegrain.errors import ModelError
+from wholegrain.gradients.backend_selection import mixes_items
+from wholegrain.gradients.clipping import Clip
+from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.reference import ClippedSum
+from wholegrain.models.dropout import without_dropout
+from wholegrain.models.model_inputs import values
+from wholegrain.silo.training import apply_view
+
+
+def require_fit(
+    model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Dataset, frozen: nn.Module | None = None
+) -> None:
+    """Two items of zeros through the gradients of the plan, so that what cannot train is refused before it costs.
+
+    Gradients are those of what follows `frozen`, where it is given. A model that changes its buffers on the way would
+    carry facts about private rows out of the silo without noise.
+    """
+    vector = flatten(model)
+    inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
+    targets, groups = torch.from_numpy(dataset.task.made_up(2)), torch.arange(2)
+    shape = (2, dataset.task.outputs)
+    before = [buffer.clone() for buffer in model.buffers()]
+    random = torch.random.get_rng_state()
+    try:
+        with without_dropout(model):
+            outputs = model(inputs)
+        if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
+            gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
+    except Exception as error:  # the model is the user's own code
+        raise ModelError(
+            f"The model does not fit the data ({dataset.features} features, {dataset.task}): {_check.reason(error)}."
+        ) from error
+    if tuple(outputs.shape) != shape:
+        raise ModelError(
+            f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be {list(shape)}, for"
+            f" {dataset.task}."
+        )
+    if not torch.equal(random, torch.random.get_rng_state()):
+        raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
+    with without_dropout(model):
+        mixes = mixes_items(model, inputs)
+    if mixes:
+        raise ModelError(
+            "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
+            " be bounded."
+        )
+    if not bool(torch.isfinite(vector).all()):
+        raise ModelError("The model's initial parameters are not all finite.")
+    if any(not torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True)):
+        raise ModelError("The model changes its buffers while it runs, which would keep private facts without noise.")
+
+
+def require_tokens(model: nn.Module, dataset: Dataset) -> None:
+    """Refuse tokens that the model does not know: it would fail in a step, where a failure tells whose they are.
+
+    Private: the refusal, which one person's items can decide; it is for whoever holds the data, before any release.
+    """
+    stored = dataset.data.inputs
+    if not len(stored) or stored.dtype.kind == "f" or stored.dtype == np.uint8:
+        return
+    least, most = stored.min(0), stored.max(0)  # of every position by itself: each may have a vocabulary of its own
+    try:
+        with torch.no_grad():
+            model(values(torch.from_numpy(np.stack([least, most]))))
+    except Exception as error:  # the model is the user's own code
+        raise ModelError(
+            f"The model cannot take all tokens of the data, which are from {least.min()} to {most.max()}:"
+            f" {_check.reason(error)}; give it a larger vocabulary, or mend the data."
+        ) from error

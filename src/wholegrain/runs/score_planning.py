@@ -1,0 +1,79 @@
+"""From a spec to the private scores of its run: their form, their noise, and how many people they are about."""
+
+from dataclasses import dataclass
+
+from wholegrain.data.tasks import Task
+from wholegrain.errors import SpecError
+from wholegrain.policies.plan import Plan, add_scores, calibrate_scores
+from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.score_plan import ScorePlan
+from wholegrain.privacy.definitions import Unit
+from wholegrain.runs.spec import RunSpec
+from wholegrain.silo.score_release import make_form
+
+TEST_SHARE = 0.2
+"""Of the people, held out where the spec does not say and the data has no test part of its own."""
+
+
+@dataclass(frozen=True)
+class ScoredData:
+    """What is public of the data that is scored: what is predicted, and whether it has a test part of its own."""
+
+    task: Task
+    own_test: bool = False
+
+
+def plan_scores(plan: Plan, spec: RunSpec, facts: tuple[SiloFacts, ...], scored: ScoredData) -> Plan:
+    """The plan with the private scores that the spec asks for; as it is, where it asks for none."""
+    asked = spec.evaluation.private
+    if asked is None:
+        return plan
+    _require_disjoint(spec)
+    if plan.trust is not None:
+        raise SpecError("Private scores are released by each silo by itself; set trust.model to 'local'.")
+    draft = ScorePlan(
+        form=make_form(asked, scored.task, asked.noise_multiplier or 1.0),
+        every=asked.every,
+        part=asked.part,
+        sizes=held_out_sizes(spec, facts, scored.own_test),
+        counted=not all(silo.declared for silo in facts),
+    )
+    if asked.noise_multiplier is not None:
+        return add_scores(plan, draft)
+    count = draft.count(plan.horizon.rounds)
+    noise = calibrate_scores(plan, count, 1.0 if asked.share is None else asked.share)
+    form = draft.form.model_copy(update={"noise_multiplier": noise})
+    return add_scores(plan, ScorePlan(**{**vars(draft), "form": form}))
+
+
+def _require_disjoint(spec: RunSpec) -> None:
+    """Refuse what could put one person on both sides, or protect nobody."""
+    if spec.evaluation.by == "item":
+        raise SpecError(
+            'Private scores are of people who are not trained on, and evaluation.by = "item" trains on their other'
+            ' items; set it to "subject".'
+        )
+    if Unit(spec.privacy.unit) is Unit.SILO:
+        raise SpecError("Private scores protect people and items; nothing bounds what a whole silo adds to them.")
+
+
+def held_share(spec: RunSpec, own_test: bool = False) -> float:
+    """The share of all people who are held out for private scores; 0 where nobody is."""
+    private = spec.evaluation.private
+    if private is None:
+        return 0.0
+    test = _test_share(spec, own_test)
+    return test if private.part == "test" else (1 - test) * spec.evaluation.validation
+
+
+def held_out_sizes(spec: RunSpec, facts: tuple[SiloFacts, ...], own_test: bool = False) -> dict[str, int]:
+    """How many people each silo is expected to hold out, from the public number of those whom it trains on."""
+    trained = (1 - _test_share(spec, own_test)) * (1 - spec.evaluation.validation)
+    ratio = held_share(spec, own_test) / trained
+    return {silo.name: max(1, round(silo.subjects * ratio)) for silo in facts}
+
+
+def _test_share(spec: RunSpec, own_test: bool) -> float:
+    if spec.evaluation.test is None:
+        return 0.0 if own_test else TEST_SHARE
+    return spec.evaluation.test

@@ -1,0 +1,156 @@
+"""A private score of one silo: what the people who are held out add up to, in whole steps of a grid, and noise.
+
+Why the noise is enough, in the arithmetic that runs:
+
+- What a person adds depends on that person's items alone. Outputs are computed in passes of one size, in which an
+  item's place does not matter (`training.apply_view`); a loss is computed for one item at a time.
+- It is made of whole numbers of steps, 2⁻²⁰ each, and every one of them is brought into its range as a whole number:
+  2k − 2²⁰ with 0 ≤ k ≤ 2²⁰, or cells that add up to 2²⁰ at most. Nothing that a model puts out, finite or not, can make
+  it longer than one for each measure.
+- Whole numbers add up exactly, in any order. So one person more or less moves the sum by that person's own part, and
+  all the others' stay the same to the last bit.
+
+An answer that is not finite counts as wrong, a loss that is not finite as its bound, a probability that is none as one
+half. A silo in which nobody is held out releases noise, as any other does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import Classification, MultiLabel, Regression, Task
+from wholegrain.errors import SpecError
+from wholegrain.gradients.parameters import Layout, call
+from wholegrain.gradients.reference import Loss
+from wholegrain.models.dropout import without_dropout
+from wholegrain.policies.score_settings import Measure, ScoreForm, ScoreSettings
+from wholegrain.silo.noise import NoiseSource
+from wholegrain.silo.training import apply_view
+
+STEPS = 1 << 20
+"""Steps of the grid in a contribution of 1."""
+
+STREAM = "\x1fscores"
+"""What is added to a silo's name, so that scores never have the noise of training."""
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScoreMaker:
+    """Private scores of one model: the part that is trained, its loss, and what it predicts."""
+
+    model: nn.Module
+    loss: Loss
+    task: Task
+    noise: NoiseSource
+
+    def score(self, silo: str, data: SubjectData | None, form: ScoreForm, vector: Tensor, round: int) -> Tensor:
+        """The noisy sum over the people of `data` [value], a whole number of steps.
+
+        Guarantee: a Gaussian mechanism of noise multiplier `form.noise_multiplier`, for a person and for an item.
+        Private: `data`.
+        """
+        total = np.zeros(form.width, np.int64)
+        if data is not None and data.items:
+            total = self.add_up(data, form, vector)
+        noisy = torch.from_numpy(total.astype(np.float64) / STEPS)
+        self.noise.stream(round, silo + STREAM).add_steps_to(noisy, form.noise_multiplier, form.reach, 1 / STEPS)
+        return noisy / STEPS  # exact
+
+    def add_up(self, data: SubjectData, form: ScoreForm, vector: Tensor) -> Counts:
+        """What all people of these items add up to [value], in steps.
+
+        Private: the result.
+        """
+        layout = Layout.of(self.model)
+        with torch.no_grad(), without_dropout(self.model):
+            outputs = apply_view(torch.from_numpy(data.inputs), lambda inputs: call(self.model, layout, vector, inputs))
+        targets = torch.from_numpy(data.targets)
+        rows: dict[Measure, Callable[[], Counts]] = {
+            "accuracy": lambda: self._centre(data, self._right(outputs, targets)),
+            "mae": lambda: self._centre(data, self._errors(outputs, targets)),
+            "loss": lambda: self._centre(data, self._losses(outputs, targets, form.loss_bound)),
+            "histogram": lambda: self._spread(data, self._cells(outputs, targets, form.bins), 2 * form.bins),
+        }
+        return np.concatenate([rows[measure]().reshape(-1) for measure in form.measures])
+
+    def _centre(self, data: SubjectData, shares: Counts) -> Counts:
+        """Σ 2k − 2²⁰ over people, k the mean of a person's shares [item], rounded down."""
+        means = _add_within(data, np.clip(shares, 0, STEPS)) // data.index.counts
+        return np.asarray((2 * means - STEPS).sum(), np.int64)
+
+    def _spread(self, data: SubjectData, cells: Counts, width: int) -> Counts:
+        """Σ over people of a mass of 2²⁰, spread over the cells of their items [cell]."""
+        people = data.index.subjects.astype(np.int64)
+        places, counts = np.unique(people * width + cells, return_counts=True)
+        mass = counts * STEPS // data.index.counts[places // width]
+        total = np.zeros(width, np.int64)
+        np.add.at(total, places % width, mass)
+        return total
+
+    def _right(self, outputs: Tensor, targets: Tensor) -> Counts:
+        """The share of right answers of each item, in steps."""
+        finite = torch.isfinite(outputs).all(1)
+        if isinstance(self.task, MultiLabel):
+            right = ((outputs > 0) == (targets > 0)).sum(1) * finite
+            return np.asarray(right.numpy().astype(np.int64) * STEPS // targets.shape[1])
+        return np.asarray(((outputs.argmax(1) == targets) & finite).numpy().astype(np.int64) * STEPS)
+
+    def _errors(self, outputs: Tensor, targets: Tensor) -> Counts:
+        """The absolute error of each item as a share of the declared range, which is 2 in stored units."""
+        errors = (outputs.double().clamp(-1, 1) - targets.double()).abs()[:, 0] / 2
+        return _in_steps(errors.nan_to_num(1.0).numpy())
+
+    def _losses(self, outputs: Tensor, targets: Tensor, bound: float) -> Counts:
+        """The loss of each item as a share of its bound. One by one: what is computed beside it must not matter."""
+        found = np.array([float(self.loss(outputs[[i]], targets[[i]])) for i in range(len(outputs))], np.float64)
+        return _in_steps(np.where(np.isfinite(found), found, bound) / bound)
+
+    def _cells(self, outputs: Tensor, targets: Tensor, bins: int) -> Counts:
+        """The cell of each item: the range of its predicted probability, of what came true and of what did not.
+
+        Of two classes the probability of the second, and whether it is that; of more, that of the most likely one, and
+        whether it is right.
+        """
+        likely = apply_view(outputs, lambda some: some.double().softmax(1))
+        two = outputs.shape[1] == 2
+        chosen = likely[:, 1] if two else likely.max(1).values
+        true = targets == 1 if two else outputs.argmax(1) == targets
+        bin = (chosen.nan_to_num(0.5) * bins).long().clamp(0, bins - 1)
+        return np.asarray((bin + bins * true.long()).numpy(), np.int64)
+
+
+def make_form(settings: ScoreSettings, task: Task, noise_multiplier: float) -> ScoreForm:
+    """The form of a score of this task; measures that are none of its are refused."""
+    known: dict[type[Task], tuple[Measure, ...]] = {
+        Regression: ("mae", "loss"),
+        MultiLabel: ("accuracy", "loss"),
+        Classification: ("accuracy", "loss", "histogram"),
+    }
+    usual = next(measures for kind, measures in known.items() if isinstance(task, kind))
+    for measure in settings.measures:
+        if measure not in usual:
+            raise SpecError(f"The private measure '{measure}' is not for {task}; known: {', '.join(usual)}.")
+    return ScoreForm(
+        noise_multiplier=noise_multiplier,
+        measures=settings.measures or usual[:1],
+        bins=settings.bins,
+        loss_bound=settings.loss_bound or 1.0,
+    )
+
+
+def _in_steps(shares: NDArray[np.float64]) -> Counts:
+    """Shares in steps, rounded down; what is not between 0 and 1 is brought there."""
+    bounded = np.clip(np.nan_to_num(shares, nan=1.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
+    return np.asarray((bounded * STEPS).astype(np.int64))
+
+
+def _add_within(data: SubjectData, values: Counts) -> Counts:
+    """Values [item] added up within each subject [subject], as whole numbers."""
+    return np.add.reduceat(values[data.index.order], data.index.starts)
