@@ -61,15 +61,27 @@ class Tied(nn.Module):
 
 
 class Own(nn.Module):
-    """Parameters without any rule."""
+    """A layer whose weight is also read by an operation that has no rule."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.ones(CLASSES, 4)), nn.Parameter(torch.zeros(CLASSES))
+        self.layer = nn.Linear(4, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """A linear map by hand."""
-        return (x[:, None] * self.scale).sum(2) + self.shift
+        """A linear map, twice."""
+        return self.layer(x) + torch.einsum("ni,oi->no", x, self.layer.weight)
+
+
+class Deciding(nn.Module):
+    """Looks at values to decide what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A linear map, with a shortcut where it changes nothing."""
+        return self.layer(x if (x > 0).all() else x.relu())
 
 
 class Looked(nn.Module):
@@ -157,6 +169,7 @@ KINDS: Mapping[str, Kind] = {
     "rms norm": Kind(lambda: Around(nn.RMSNorm(4), 4), (4, 4)),
     "tapped": Kind(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Linear(4, CLASSES)), (4,)),
     "vmap": Kind(Own, (4,)),
+    "one by one": Kind(Deciding, (4,)),
 }
 RULES = {*LAYERS, *COMPOSITES}
 

@@ -60,7 +60,7 @@ def probabilities(prepared: PreparedRun, run: RunResult) -> Probabilities:
 def settings(spec: RunSpec) -> Tree:
     return {
         "rounds": spec.rounds.count, "learning_rate": spec.rounds.learning_rate, "clip_norm": spec.policy.clip_norm,
-        "pool": spec.policy.pool, "policy": spec.policy.name, "rate": spec.policy.rate,
+        "pool": spec.policy.pool, "policy": spec.policy.name, "rate": spec.policy.rate, "spec": spec.digest,
     }  # fmt: skip
 
 
@@ -81,9 +81,9 @@ class Bench:
     def by_default(self, policy: str, epsilon: float | None) -> tuple[Probabilities, Tree]:
         return self.answer(self.spec(policy, epsilon))
 
-    def planned(self, epsilon: float) -> tuple[Probabilities, Tree]:
-        """By what `plan --optimise` writes, with every policy to choose from."""
-        return self.answer(optimise(self.spec("subject_dp", epsilon), dataset=self.dataset).spec)
+    def plan(self, epsilon: float) -> RunSpec:
+        """What `plan --optimise` writes, with every policy to choose from."""
+        return optimise(self.spec("subject_dp", epsilon), dataset=self.dataset).spec
 
     def tuned(self) -> tuple[Probabilities, Tree]:
         """FedAvg by the best of a grid on people who are neither trained on nor tested."""
@@ -149,7 +149,7 @@ def measure(bench: Bench, method: str, epsilon: float | None) -> Tree:
     elif method == "fedavg tuned":
         found, chosen = bench.tuned()
     elif method == "subject_dp planned":
-        found, chosen = bench.planned(epsilon or 0.0)
+        found, chosen = bench.answer(bench.plan(epsilon or 0.0))
     else:
         found, chosen = bench.by_default(method, epsilon)
     seconds = round(time.perf_counter() - start, 1)
@@ -157,6 +157,15 @@ def measure(bench: Bench, method: str, epsilon: float | None) -> Tree:
     return row | scores(bench.plain.scored["test"].targets, found) | {
         "seconds": seconds, "settings": chosen, "commit": record.circumstances("wall")["commit"],
     }  # fmt: skip
+
+
+def known_row(bench: Bench, method: str, epsilon: float | None, rows: list[Tree]) -> Tree | None:
+    """The row of the very same run, where the planner chooses what the defaults are: runs repeat to the bit."""
+    if method != "subject_dp planned":
+        return None
+    digest = bench.prepare(bench.plan(epsilon or 0.0)).spec.digest
+    same = [row for row in rows if key(row)[::3] == (bench.name, bench.seed) and row["settings"].get("spec") == digest]
+    return same[0] | {"method": method, "seconds": 0.0} if same else None
 
 
 def read(path: Path) -> list[Tree]:
@@ -176,7 +185,7 @@ def run(names: list[str], seeds: list[int], path: Path) -> None:
                 continue
             bench = Bench(name, seed)
             for method, epsilon in missing:
-                row = measure(bench, method, epsilon)
+                row = known_row(bench, method, epsilon, read(path)) or measure(bench, method, epsilon)
                 with path.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)

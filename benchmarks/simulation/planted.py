@@ -22,12 +22,15 @@ def reserve_after_training() -> Any:
     """The silo trains and answers, and pays as the last thing that it does."""
     reserve, confirm = Guard.reserve, Guard.confirm
 
-    def postponed(self: Guard, round: int, steps: Mapping[str, int], start: str) -> Any:
-        return Reservation(self._asked(round, steps, start), 0.0), (round, steps, start)
+    owed: dict[int, tuple[Any, ...]] = {}
 
-    def pay_now(self: Guard, reservation: Any, silos: Any) -> None:
-        _, asked = reservation
-        confirm(self, reserve(self, *asked), silos)
+    def postponed(self: Guard, round: int, steps: Mapping[str, int], start: str) -> Reservation:
+        given = Reservation(self._asked(round, steps, start, "training"), 0.0, 0.0)
+        owed[id(given)] = (round, steps, start)
+        return given
+
+    def pay_now(self: Guard, given: Reservation, silos: Any) -> None:
+        confirm(self, reserve(self, *owed.pop(id(given))), silos)
 
     return _both((SiloService, "answer", _answer_with(postponed, pay_now)))
 
@@ -72,10 +75,9 @@ def witness_before_commit() -> Any:
 
 def price_before_lock() -> Any:
     """The price is computed from a book that was read before the ledger's lock was taken."""
-    reserve = Guard.reserve
 
     def racing(self: Guard, round: int, steps: Mapping[str, int], start: str) -> Reservation:
-        asked = self._asked(round, steps, start)
+        asked = self._asked(round, steps, start, "training")
         with self.ledger.writing() as page:
             opened = guard._budget(page.book, self.run)
             fresh = tuple(release for release in asked if not page.book.holds(release))
@@ -85,7 +87,6 @@ def price_before_lock() -> Any:
             page.add(*(release for release in asked if not page.book.holds(release)))
         return Reservation(asked, found.epsilon, found.epsilon)
 
-    assert callable(reserve)
     return _both((Guard, "reserve", racing))
 
 

@@ -35,7 +35,7 @@ def in_single_precision(run: PreparedRun) -> PreparedRun:
 @pytest.mark.parametrize("model", ["logistic", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_parameters_let_anybody_through(policy: str, model: str) -> None:
-    assert 0.8 < largest_move(prepared(policy, model), seed=0) <= 1 + SLACK
+    assert 0.75 < largest_move(prepared(policy, model), seed=0) <= 1 + SLACK
 
 
 @pytest.mark.slow

@@ -80,6 +80,7 @@ def test_a_query_is_answered_with_name_and_public_sizes(host: SiloService) -> No
         "items_per_subject": 4,
         "features": 3,
         "classes": 2,
+        "knows_spans": False,
         "models": [{"model": "logistic", "options": {}, "start": None}],
     }
     assert not reply.content.array_records

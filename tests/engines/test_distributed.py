@@ -121,6 +121,17 @@ def test_the_model_is_the_same_on_any_number_of_processes(here, spec: Path, tmp_
     assert spent(one) == spent(two) == spent(alone)
 
 
+def test_secure_sums_are_the_same_on_any_number_of_processes(here, spec: Path, tmp_path: Path) -> None:
+    """Every silo masks its part where it is, and helps rank 0 to open the sum."""
+    changes = ("rounds.steps=1", "rounds.averaging=subjects", "trust.model=secure_sum", "policy.by_span=true")
+    summed = tuple(part for change in changes for part in ("--set", change))
+    assert here("run", spec, "--out", tmp_path / "alone", "--quiet", *summed)[0] == 0
+    several = ("--engine", "distributed", "--processes", 2)
+    assert here("run", spec, "--out", tmp_path / "two", "--quiet", *summed, *several)[0] == 0
+    assert model(tmp_path / "two") == model(tmp_path / "alone")
+    assert spent(tmp_path / "two") == spent(tmp_path / "alone")
+
+
 @pytest.mark.slow
 def test_torchrun_gives_the_same_model_and_one_record_with_a_cohort_of_some_silos(
     here, spec: Path, tmp_path: Path

@@ -7,7 +7,7 @@ from torch import nn
 from wholegrain.errors import ModelError
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.models.model_catalog import build
-from wholegrain.models.trainable_part import split_model, train_head, train_low_rank
+from wholegrain.models.trainable_part import split_model, train_biases, train_head, train_low_rank
 
 SHAPES = [("upright_cnn", 64), ("mlp", 64)]
 
@@ -22,6 +22,23 @@ def test_the_head_is_the_last_layer(name: str, features: int) -> None:
     last = list(model)[-1]
     assert Layout.of(model).size == last.in_features * 5 + 5
     assert torch.equal(flatten(model), torch.cat([last.weight.reshape(-1), last.bias]))
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "biases"),
+    [("upright_cnn", 64, 24 + 24 + 48 + 48 + 64), ("mlp", 64, 64), ("stacked_lstm", 8, 2 * 2 * 1024 + 256)],
+)
+def test_biases_are_trained_with_the_last_layer(name: str, features: int, biases: int) -> None:
+    model = train_biases(build(name, features=features, classes=5, seed=0))
+    last = list(model.modules())[-1]
+    assert Layout.of(model).size == biases + last.in_features * 5 + 5
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert len(trained) == sum(".bias" in name or name.startswith("bias") for name in trained) + 1
+
+
+def test_a_model_without_biases_has_none_to_train() -> None:
+    with pytest.raises(ModelError, match="no biases before its last layer"):
+        train_biases(nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2)))
 
 
 @pytest.mark.parametrize(("name", "features"), SHAPES)

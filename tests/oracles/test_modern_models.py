@@ -101,6 +101,10 @@ class Language(nn.Module):
             x += self.table(torch.arange(length)[None])
         elif self.places == "one place for all":
             x = x + self.table(torch.zeros(1, length, dtype=torch.int64))
+        elif self.places == "tokens' own table":
+            x = x + self.tokens(torch.arange(2, length + 2))
+        elif self.places == "every other row":
+            x = x + self.tokens(torch.arange(0, WORDS, 2)[:length]) + self.table(torch.tensor([3, 3, 0, 8, 1, 0]))
         x = self.block(x, tokens != 0 if self.padded else None)[:, -1]
         return functional.linear(x, self.tokens.weight) if self.tied == "read" else self.head(x)
 
@@ -165,6 +169,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "looked-up positions": (lambda: Language(places="row"), TOKENS),
     "positions of a batch of one": (lambda: Language(places="batch of one"), TOKENS),
     "one row for all positions": (lambda: Language(places="one place for all"), TOKENS),
+    "one table for tokens and positions": (lambda: Language(places="tokens' own table"), TOKENS),
+    "scattered positions": (lambda: Language(places="every other row", padded=True), TOKENS),
     "rotary positions": (lambda: Language(places="rotary"), TOKENS),
     "padding": (lambda: Language(padded=True), TOKENS),
     "tied parameter": (lambda: Language(tied="parameter"), TOKENS),
@@ -238,8 +244,16 @@ class Shortcut(nn.Module):
         return self.last(x if present.all() else x * present)
 
 
-def test_a_model_that_decides_by_values_is_not_run_in_batches() -> None:
-    model, batch = Shortcut(), batch_of((4,), 7)
+class Masked(nn.Module):
+    """The same without parameters, so that it can be part of a sequence."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if (x > 0).all() else x * (x > 0)
+
+
+@pytest.mark.parametrize("make", [Shortcut, lambda: nn.Sequential(Masked(), nn.Linear(4, CLASSES))])
+def test_a_model_that_decides_by_values_is_not_run_in_batches(make: Callable[[], nn.Module]) -> None:
+    model, batch = make(), batch_of((4,), 7)
     engine = BookKeeping(model, cross_entropy)
     (notice,) = slow(lambda: assert_agrees(engine, model, cross_entropy, flatten(model), batch))
     assert vectorises(engine) is False

@@ -21,7 +21,7 @@ def test_groups_partition_the_test_items() -> None:
 def test_a_group_is_scored_on_its_own_items() -> None:
     """All women are ill and no man is: of each group, a constant answer is always right."""
     frame = visits().with_columns(ill=pl.when(pl.col("sex") == "f").then(pl.lit("yes")).otherwise(pl.lit("no")))
-    run = wg.train(data(frame), groups=("sex",), **SETTINGS)
+    run = wg.train(data(frame), groups="sex", **SETTINGS)
     assert run.constant["test"].accuracy < 1
     assert run.constant["test/sex = f"].accuracy == run.constant["test/sex = m"].accuracy == 1
 

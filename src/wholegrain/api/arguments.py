@@ -25,6 +25,10 @@ NOT_FLAT = {"count", "alpha", "train", "by"}
 """Keys that would not say what they count, or what they are of, without their section."""
 
 
+SEVERAL = {"metrics", "groups"}
+"""Keys that take several names; one by itself does as well."""
+
+
 class LoopSettings(TypedDict, total=False):
     """Keywords of `private_steps` beyond the first few. Each is a key of a spec, or a section as a mapping."""
 
@@ -125,7 +129,7 @@ def _place(tree: dict[str, Any], name: str, value: Any) -> None:
     if name in WHOLE and not isinstance(value, Mapping):
         section, inner = WHOLE[name](value)
     elif name in flat_keys():
-        section, inner = flat_keys()[name], {name: value}
+        section, inner = flat_keys()[name], {name: (value,) if name in SEVERAL and isinstance(value, str) else value}
     elif name == "seed":
         tree[name] = value
         return

@@ -208,7 +208,8 @@ def _numbers(column: pl.Series) -> pl.Series:
         column = column.set(column == "", None)
         column = column.replace({"true": "1", "false": "0"})
     elif not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
-        raise DataError(f"Column '{column.name}' is declared as a number and holds {column.dtype}.")
+        near = "; declare it with dates, Date(low, high)" if column.dtype.is_temporal() else ""
+        raise DataError(f"Column '{column.name}' is declared as a number and holds {column.dtype}{near}.")
     values = column.cast(pl.Float64, strict=False)
     wrong = values.is_null() & column.is_not_null()
     if wrong.any():

@@ -221,7 +221,7 @@ seed = 0
 [model]
 name = "logistic"
 # start = "backbone.safetensors"   # parameters trained on public data; every silo needs a copy of its own
-# train = "head"                   # what is trained from there: "head", "low_rank" (with rank = 4) or "all"
+# train = "head"                   # what is trained from there: "head", "low_rank" (with rank = 4), "biases" or "all"
 
 [policy]
 name = "subject_dp"

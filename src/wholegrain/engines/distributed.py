@@ -68,7 +68,7 @@ def require_same_coins(own: Tensor) -> None:
     any of them sees.
     """
     first = own.clone()
-    with _explain_lost_connection(None):
+    with explain_lost_connection(None):
         dist.broadcast(first, src=0)
     if not torch.equal(first, own):
         raise RunError(
@@ -86,14 +86,14 @@ class Distributed:
 
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Hand the task to all ranks, and their answers on in the order of the cohort."""
-        with _explain_lost_connection(task.round):
+        with explain_lost_connection(task.round):
             _broadcast_task(task, self.spread)
         for silo in task.silos:
             owner = self.spread.owner(silo)
             if owner == 0:
                 yield self.local.answer(silo, task)
             else:
-                with _explain_lost_connection(task.round):
+                with explain_lost_connection(task.round):
                     answer = _receive(silo, owner, task.vector)
                 yield answer
 
@@ -106,7 +106,7 @@ class Distributed:
 def serve(local: InProcess, spread: RankAssignment, like: Tensor) -> None:
     """Train for rank 0 until it says stop; `like` has the shape of the parameters."""
     rank = dist.get_rank()
-    with _explain_lost_connection(None):
+    with explain_lost_connection(None):
         while (task := _receive_task(spread, like)) is not None:
             sent: list[dist.Work] = []
             for silo in task.silos:
@@ -158,7 +158,7 @@ def _receive(silo: str, owner: int, like: Tensor) -> SiloUpdate | SiloFault:
 
 
 @contextlib.contextmanager
-def _explain_lost_connection(round: int | None) -> Iterator[None]:
+def explain_lost_connection(round: int | None) -> Iterator[None]:
     """A broken connection as one sentence."""
     try:
         yield

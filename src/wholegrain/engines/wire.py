@@ -61,7 +61,7 @@ class StartTask(_Form):
     """
 
     digest: Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
-    train: Literal["all", "head", "low_rank"]
+    train: Literal["all", "head", "low_rank", "biases"]
     rank: Annotated[int, Field(ge=1, le=4096)] | None = None
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ that is read past its layer, items that change places, an output that depends on
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import torch
@@ -22,11 +23,12 @@ from wholegrain.gradients.candidates import (
     use_rules,
     use_vmap,
 )
-from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.parameters import Layout, call, flatten
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.sum_groups import SumGroups
 from wholegrain.gradients.trial import BackendTrial, Terms
 from wholegrain.gradients.trial_items import TRIAL, make_items, perturb, zero_items
+from wholegrain.gradients.value_decisions import find_decision
 
 TRIALS = 2
 # Sizes of batches in which a model is watched for items that depend on each other.
@@ -63,7 +65,9 @@ def select_backend(
     trials = list(islice(_trials(model, loss, layout, elsewhere, inputs, targets), TRIALS))
     if not trials:
         trials = [BackendTrial(model, loss, layout, elsewhere, zero_items(inputs), zero_items(targets))]
-    for make in (use_rules, use_vmap):
+    trials[0].refusal = find_decision(partial(call, model, layout, elsewhere), trials[0].inputs)
+    ways = () if trials[0].refusal else (use_rules, use_vmap)
+    for make in ways:
         if all(trial.passes(make) for trial in trials):
             return _find_steadiest(trials[0], make, model, layout)
     return _adopt(trials[0], play_one_by_one, play_one_by_one(model, layout), AnySize())

@@ -26,7 +26,7 @@ from wholegrain.gradients.layers.embedding import EmbeddingLayer
 from wholegrain.gradients.parameter_uses import ParameterWatch, UncoveredUseError
 from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.shape_probe import PAIRS, ShapeBook, ValueWatch, copies, outside_watchers
+from wholegrain.gradients.shape_probe import PAIRS, ShapeBook, copies, outside_watchers
 from wholegrain.gradients.vmap_gradients import silence_vmap
 from wholegrain.gradients.workspace import Workspace
 
@@ -131,7 +131,6 @@ class Graph:
         self._book = ShapeBook()
         trainable = {name: p for name, p in shadow.named_parameters() if p.requires_grad}
         self._watch = ParameterWatch(trainable, self._book, self)
-        self._values: ValueWatch | None = None
         self._known = False
         self.unruled: dict[str, str] = {}
         """Modules whose own parameters have no rule, and why."""
@@ -170,10 +169,7 @@ class Graph:
         if any(self._watch.of(x) is not None for x in inputs):
             raise RuleError("a layer is applied to parameters instead of items")
         with torch._C.DisableTorchFunction():
-            made = _Use.apply(self._pass, layer, self._anchor, *inputs)  # type: ignore[no-untyped-call]
-        if self._values is not None:
-            self._values.mark(made)
-        return made
+            return _Use.apply(self._pass, layer, self._anchor, *inputs)  # type: ignore[no-untyped-call]
 
     def look_up(self, layer: EmbeddingLayer, tokens: Tensor) -> Any:
         """Rows of a table: each item's own, or the same for all of them."""
@@ -206,13 +202,12 @@ class Graph:
         self._pass = _Pass(Workspace(), Units.of_items(items), items)
         self._book.items, self._book.found = items, []
         self._watch.reset()
-        self._values = ValueWatch(inputs)
         try:
-            with outside_watchers(), torch.enable_grad(), self._values, self._watch:
+            with outside_watchers(), torch.enable_grad(), self._watch:
                 self._shadow(inputs)
             return self._book.found
         finally:
-            self._book.items, self._pass, self._values = 0, None, None
+            self._book.items, self._pass = 0, None
 
 
 class _Pass:

@@ -40,7 +40,7 @@ class BackendTrial:
         self, model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
     ) -> None:
         self._model, self._loss, self._layout, self._vector = model, loss, layout, vector
-        self._inputs, self._targets = inputs, targets
+        self.inputs, self._targets = inputs, targets
 
         def gradients(items: slice) -> list[Tensor]:
             return summed_gradients(model, loss, layout, vector, inputs[items], targets[items])
@@ -74,7 +74,7 @@ class BackendTrial:
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
         """
-        inputs, targets = vary_items(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
 
         def rows(size: int) -> list[Tensor]:
@@ -120,7 +120,7 @@ class BackendTrial:
 
     def _repeats(self, made: Candidate, size: int) -> bool:
         """Whether equal subjects of so many items give equal norms and gradients behind any number of others."""
-        inputs, targets = vary_items(self._inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         first: list[Tensor] = []
         for subjects, others in COMPANY:
             before = max(others, LEAST_ROWS - subjects * size)  # no pass has fewer rows
@@ -141,7 +141,7 @@ class BackendTrial:
     @torch.no_grad()
     def count_terms(self, made: Candidate) -> Terms:
         """How many products units add up."""
-        shares = merge_uses(made.program.run(self._loss, self._inputs, self._targets, Units.of_items(TRIAL))).shares
+        shares = merge_uses(made.program.run(self._loss, self.inputs, self._targets, Units.of_items(TRIAL))).shares
         return lambda units, size: max((share.terms(units, size) for share in shares), default=1)
 
     def measure_bytes_per_item(self, made: Candidate) -> int:
@@ -151,14 +151,14 @@ class BackendTrial:
         for items in (1, TRIAL):
             with torch.no_grad(), MemoryWatch() as allocations:
                 units = Units.of_items(items)
-                shares = made.program.run(self._loss, self._inputs[:items], self._targets[:items], units)
+                shares = made.program.run(self._loss, self.inputs[:items], self._targets[:items], units)
                 gradient_lengths(merge_uses(shares), units)
             taken.append(allocations.bytes)
         return max(1, int(taken[1] - taken[0]) // (TRIAL - 1))
 
     @torch.no_grad()
     def _agrees(self, program: Program, expected: ReferenceResult) -> bool:
-        uses = merge_uses(program.run(self._loss, self._inputs, self._targets, expected.units))
+        uses = merge_uses(program.run(self._loss, self.inputs, self._targets, expected.units))
         squared = gradient_lengths(uses, expected.units).squared
         # A norm that a program does not vouch for is not wrong.
         found_lengths = torch.where(squared.isnan(), expected.lengths, squared.sqrt())

@@ -1,6 +1,10 @@
 """Models for windows of characters."""
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from wholegrain.errors import ModelError
 
 
 class StackedLSTM(nn.Module):
@@ -30,6 +34,66 @@ def stacked_lstm(
 ) -> nn.Module:
     """The character model of the paper; what comes next is one of the characters that came before."""
     return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers)
+
+
+class CausalBlock(nn.Module):
+    """Attention to what came before, and two linear layers, each after a norm and beside a shortcut."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.RMSNorm(width, eps=1e-6), nn.RMSNorm(width, eps=1e-6)
+        self.fused, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.inner, self.outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[item, position, width] to the same shape."""
+        parts = self.fused(self.first(x)).chunk(3, 2)
+        query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
+        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.drop(self.out(seen.transpose(1, 2).flatten(2)))
+        outputs: Tensor = x + self.drop(self.outer(gelu(self.inner(self.second(x)))))
+        return outputs
+
+
+class CausalTransformer(nn.Module):
+    """Tables of tokens and places, causal blocks, and scores of what follows the last token."""
+
+    def __init__(
+        self, length: int, classes: int, vocabulary: int, width: int, heads: int, layers: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.blocks = nn.ModuleList(CausalBlock(width, heads, dropout) for _ in range(layers))
+        self.norm, self.head = nn.RMSNorm(width, eps=1e-6), nn.Linear(width, classes)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of the next token [item, class] after windows of tokens [item, position]."""
+        x = self.tokens(tokens) + self.places[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        scores: Tensor = self.head(self.norm(x[:, -1]))
+        return scores
+
+
+def causal_transformer(
+    features: int,
+    classes: int,
+    vocabulary: int | None = None,
+    width: int = 32,
+    heads: int = 4,
+    layers: int = 2,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """A small transformer of the present kind: norms first, learned places, causal attention."""
+    if width % heads:
+        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
+    return CausalTransformer(features, classes, vocabulary or classes, width, heads, layers, dropout)
 
 
 class Bigram(nn.Module):

@@ -1,4 +1,4 @@
-"""Which part of a model is trained: all of it, its last layer, or updates of low rank beside frozen layers."""
+"""Which part of a model is trained: all of it, its last layer, its biases, or low-rank updates of frozen layers."""
 
 from collections.abc import Iterator
 
@@ -36,6 +36,18 @@ def train_head(model: nn.Module) -> nn.Module:
     head = _head(model)
     model.requires_grad_(False)
     head.requires_grad_(True)
+    return model
+
+
+def train_biases(model: nn.Module) -> nn.Module:
+    """The model with everything frozen but its biases and its last layer [BitFit; Ben Zaken et al. 2022]."""
+    head = _head(model)
+    biases = [p for name, p in model.named_parameters() if name.rpartition(".")[2].startswith("bias")]
+    train_head(model)
+    if all(any(bias is own for own in head.parameters()) for bias in biases):
+        raise ModelError("The model has no biases before its last layer; train its head instead.")
+    for bias in biases:
+        bias.requires_grad_(True)
     return model
 
 

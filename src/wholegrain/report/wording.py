@@ -19,7 +19,12 @@ TRUST = (
     "each silo is trusted with its own data, and to add its noise before anything leaves it; whoever sees the updates,"
     " the server too, need not be trusted"
 )
-TRAINED = {"all": "all of it", "head": "its last layer", "low_rank": "low-rank updates and its last layer"}
+TRAINED = {
+    "all": "all of it",
+    "head": "its last layer",
+    "low_rank": "low-rank updates and its last layer",
+    "biases": "its biases and its last layer",
+}
 OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
 NOT_COVERED = (
     "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"

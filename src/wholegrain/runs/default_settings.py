@@ -215,6 +215,11 @@ def _reached(policy: Policy, silo: SiloFacts) -> float:
     return 1.0 if cap is None else min(1.0, cap * silo.subjects / (rate * silo.items))
 
 
+def leaves_out_records(spec: RunSpec, facts: PublicFacts) -> bool:
+    """Whether subjects with many records count for less than these: they are averaged, or a cap leaves some out."""
+    return _pools_subjects(spec, facts) or any(_reached(policy, silo) < 1 for policy, silo in _rows(spec, facts))
+
+
 def predicted_noise(spec: RunSpec, facts: PublicFacts, parameters: int) -> tuple[float, float]:
     """Nearly the noise multiplier of a filled spec, and signal to noise of all its steps together."""
     rows = _rows(spec, facts)

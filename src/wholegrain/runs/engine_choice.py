@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,14 +12,18 @@ from torch import Tensor
 from wholegrain import _check
 from wholegrain._random import Purpose
 from wholegrain.engines.distributed import Distributed, RankAssignment, join_process_group, require_same_coins, serve
+from wholegrain.engines.distributed_sum import DistributedSums, serve_sums
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.processes import Processes, beside, end_at_once, rank, world_size
+from wholegrain.engines.secure_sum_engine import SecureSums
+from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import Engine
 from wholegrain.runs.datasets import make_coins
 from wholegrain.runs.runner import PreparedRun, in_process
 
 NAMES = ("inprocess", "distributed")
+Local = TypeVar("Local", InProcess, SumSilos)
 
 
 @dataclass(frozen=True)
@@ -54,18 +59,23 @@ def open_engine(prepared: PreparedRun, choice: EngineChoice) -> Iterator[Engine]
     if choice.name == "inprocess":
         yield local
         return
-    if not isinstance(local, InProcess):
-        raise SpecError("Secure sums are simulated in one process; leave out --engine distributed.")
     with _others(choice) as others, join_process_group():
         require_same_coins(_coins(prepared))
-        engine = Distributed(_own(local), _spread(prepared))
+        post: Distributed | DistributedSums
+        engine: Engine
+        if isinstance(local, SecureSums):
+            assert isinstance(local.post, SumSilos)
+            post = DistributedSums(_own(local.post), _spread(prepared))
+            engine = replace(local, post=post)
+        else:
+            engine = post = Distributed(_own(local), _spread(prepared))
         try:
             yield engine
         except BaseException:
             # Who is in the middle of a round would not hear that the run is over. They hold nothing that is not here.
             end_at_once(others)
             raise
-        engine.stop()
+        post.stop()
 
 
 def _others(choice: EngineChoice) -> contextlib.AbstractContextManager[Processes]:
@@ -78,9 +88,11 @@ def serve_silos(prepared: PreparedRun) -> None:
     with join_process_group():
         require_same_coins(_coins(prepared))
         local = in_process(prepared)
-        if not isinstance(local, InProcess):
-            raise SpecError("Secure sums are simulated in one process; leave out --engine distributed.")
-        serve(_own(local), _spread(prepared), prepared.first)
+        if isinstance(local, InProcess):
+            serve(_own(local), _spread(prepared), prepared.first)
+            return
+        assert isinstance(local.post, SumSilos)
+        serve_sums(_own(local.post), _spread(prepared), prepared.first)
 
 
 def _coins(prepared: PreparedRun) -> Tensor:
@@ -89,7 +101,7 @@ def _coins(prepared: PreparedRun) -> Tensor:
     return torch.from_numpy(own.words([0])[0].astype(np.int64))
 
 
-def _own(local: InProcess) -> InProcess:
+def _own(local: Local) -> Local:
     """Only the silos of this process: the memory of the others is given back."""
     owned = RankAssignment(tuple(local.silos), world_size()).owned(rank() or 0)
     return replace(local, silos={name: local.silos[name] for name in owned})

@@ -118,15 +118,15 @@ class ModelSpec(Section):
     """A model of the catalogue or `module:factory`, with its options.
 
     `start` names a backbone that was trained on public data (`wholegrain pretrain`); a relative path is taken from the
-    spec's folder. `train` says what is trained from there: all of it, its head (the last layer), or updates of rank
-    `rank` beside its layers, and the head. `loss` is one of the catalogue or `module:function`: of outputs and targets,
-    a mean over items; without it, the usual one of what is to be predicted.
+    spec's folder. `train` says what is trained from there: all of it, its head (the last layer), the head with updates
+    of rank `rank` beside the other layers, or the head with all biases. `loss` is one of the catalogue or
+    `module:function`: of outputs and targets, a mean over items; without it, the usual one of what is to be predicted.
     """
 
     name: str = "logistic"
     options: dict[str, Any] = Field(default_factory=dict)
     start: str | None = None
-    train: Literal["all", "head", "low_rank"] = "all"
+    train: Literal["all", "head", "low_rank", "biases"] = "all"
     rank: Annotated[int, Field(ge=1, le=4096)] = 4
     loss: Annotated[str | None, Field(exclude_if=lambda loss: loss in (None, "cross_entropy"))] = None
 

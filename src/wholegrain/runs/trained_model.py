@@ -15,7 +15,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import PublicStart, read_backbone
 from wholegrain.models.dropout import with_item_coins
-from wholegrain.models.trainable_part import split_model, train_head, train_low_rank
+from wholegrain.models.trainable_part import split_model, train_biases, train_head, train_low_rank
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import FederationSpec, ModelSpec
 from wholegrain.silo.training import Silo, apply_view
@@ -62,6 +62,8 @@ def build_trained_model(spec: ModelSpec, features: int, outputs: int, seed: int)
     backbone.load_into(model, spec.name)
     if spec.train == "head":
         train_head(model)
+    elif spec.train == "biases":
+        train_biases(model)
     elif spec.train == "low_rank":
         train_low_rank(model, spec.rank, seed)
     public = PublicStart(

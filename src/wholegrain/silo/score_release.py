@@ -27,6 +27,7 @@ from wholegrain.data.tasks import Classification, MultiLabel, Regression, Task
 from wholegrain.errors import SpecError
 from wholegrain.gradients.parameters import Layout, call
 from wholegrain.gradients.reference import Loss
+from wholegrain.models.dropout import without_dropout
 from wholegrain.policies.score_settings import Measure, ScoreForm, ScoreSettings
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import apply_view
@@ -68,7 +69,7 @@ class ScoreMaker:
         Private: the result.
         """
         layout = Layout.of(self.model)
-        with torch.no_grad():
+        with torch.no_grad(), without_dropout(self.model):
             outputs = apply_view(torch.from_numpy(data.inputs), lambda inputs: call(self.model, layout, vector, inputs))
         targets = torch.from_numpy(data.targets)
         rows: dict[Measure, Callable[[], Counts]] = {

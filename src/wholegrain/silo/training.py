@@ -14,6 +14,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.reference import ClippedSum, HasItemCoins
+from wholegrain.gradients.value_decisions import find_decision
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
@@ -53,6 +54,8 @@ def _steady(view: View, like: Tensor) -> bool:
     made_up = (
         torch.rand(shape, generator=draws) if like.is_floating_point() else torch.randint(2, shape, generator=draws)
     )
+    if find_decision(lambda rows: view(values(rows)), made_up.to(like.dtype)):
+        return False  # in other company it might compute something else
     number = torch.arange(CHUNK) % TRIED
     with torch.no_grad():
         features = view(values(made_up.to(like.dtype)[number]))

@@ -1,0 +1,138 @@
+"""Which models run on which way: by rules, module by module with vmap, by vmap whole, or one item after the other.
+
+Run: python benchmarks/gradient_paths.py
+
+For each model a batch of made-up items goes through the engine; the result is compared with the reference, which
+differentiates one item at a time, in single precision. Models of transformers are there where it is installed (4.57.1
+was); they are built from their configs, with random parameters, at the sizes that the table says.
+"""
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from clip_fuzz import KINDS
+from wholegrain.gradients import reference
+from wholegrain.gradients.backends import Chain, Graph
+from wholegrain.gradients.batch_invariance import SteadySizes
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameters import flatten
+from wholegrain.models.dropout import with_item_coins
+from wholegrain.models.model_catalog import build
+from wholegrain.models.named_inputs import from_transformers
+
+ITEMS, WORDS, LENGTH = 8, 200, 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model, and the shape of an item; with `words`, items are tokens."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    words: int = 0
+
+
+def rows() -> Iterator[Row]:
+    """Layers and patterns, the catalogue, and transformers."""
+    for name, kind in KINDS.items():
+        yield Row(name, kind.make, kind.shape, kind.tokens)
+    for name in ("logistic", "mlp", "small_cnn", "upright_cnn"):
+        yield Row(f"catalogue: {name}", lambda name=name: build(name, 64, 3, 0), (64,))  # type: ignore[misc]
+    for name in ("stacked_lstm", "bigram", "causal_transformer"):
+        yield Row(f"catalogue: {name}", lambda name=name: build(name, LENGTH, 80, 0), (LENGTH,), 80)  # type: ignore[misc]
+    yield Row(
+        "causal_transformer with dropout",
+        lambda: with_item_coins(build("causal_transformer", LENGTH, 80, 0, {"dropout": 0.1})),
+        (LENGTH,),
+        80,
+    )
+    if importlib.util.find_spec("transformers"):
+        yield from of_transformers()
+
+
+def of_transformers() -> Iterator[Row]:
+    """Two layers of width 32, and two adapters."""
+    import transformers as t
+
+    size = {"vocab_size": WORDS, "num_labels": 3, "pad_token_id": 0}
+    deep = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    gpt2 = t.GPT2Config(**size, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    bert = t.BertConfig(**size, **deep, max_position_embeddings=64)
+    vit = t.ViTConfig(**deep, image_size=16, patch_size=4, num_channels=1, num_labels=3)
+    models: dict[str, Callable[[], nn.Module]] = {
+        "BertForSequenceClassification": lambda: t.BertForSequenceClassification(bert),
+        "DistilBertForSequenceClassification": lambda: t.DistilBertForSequenceClassification(
+            t.DistilBertConfig(**size, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64)
+        ),
+        "GPT2ForSequenceClassification": lambda: t.GPT2ForSequenceClassification(gpt2),
+        "GPT2LMHeadModel (tied)": lambda: t.GPT2LMHeadModel(gpt2),
+        "LlamaForSequenceClassification": lambda: t.LlamaForSequenceClassification(
+            t.LlamaConfig(**size, **deep, num_key_value_heads=1, max_position_embeddings=64)
+        ),
+        "ViTForImageClassification": lambda: t.ViTForImageClassification(vit),
+    }
+    if importlib.util.find_spec("peft"):
+        models["BERT with LoRA by peft"] = lambda: _adapt(t.BertForSequenceClassification(bert), ["query", "value"])
+        models["GPT-2 with LoRA by peft"] = lambda: _adapt(t.GPT2ForSequenceClassification(gpt2), ["c_attn"])
+    for name, make in models.items():
+        image = name.startswith("ViT")
+        shape = (1, 16, 16) if image else (LENGTH,)
+        yield Row(name, lambda make=make: from_transformers(make().eval()), shape, 0 if image else WORDS)  # type: ignore[misc]
+
+
+def _adapt(model: nn.Module, layers: list[str]) -> nn.Module:
+    import peft
+
+    made: nn.Module = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=layers, task_type="SEQ_CLS"))
+    return made
+
+
+def describe(row: Row) -> str:
+    """A line of the table."""
+    torch.manual_seed(0)
+    model, draws = row.make(), torch.Generator().manual_seed(1)
+    shape = (ITEMS, *row.shape)
+    inputs = torch.randint(1, row.words, shape, generator=draws) if row.words else torch.rand(shape, generator=draws)
+    targets, groups = torch.arange(ITEMS) % 3, torch.arange(ITEMS) // 2
+    vector = flatten(model)
+    vector += torch.randn(vector.shape, generator=draws) * 0.02  # off a beginning at zero
+    engine, clip = BookKeeping(model, cross_entropy), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.1)
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always")
+        found = engine(vector, inputs, targets, groups, clip).total
+    expected = reference.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip).total
+    off = float((found.double() - expected.double()).norm() / expected.double().norm())
+    return f"| {row.name} | {_way(engine, notices)} | {_passes(engine)} | {off:.0e} |"
+
+
+def _way(engine: BookKeeping, notices: list[warnings.WarningMessage]) -> str:
+    assert engine._chosen is not None
+    told = " ".join(str(each.message) for each in notices if "radient" in str(each.message))
+    if isinstance(engine._chosen.program, Chain):
+        return "rules, without autograd"
+    return told or "rules" if isinstance(engine._chosen.program, Graph) else told
+
+
+def _passes(engine: BookKeeping) -> str:
+    assert engine._chosen is not None
+    return "whole batches" if isinstance(engine._chosen.sizes, SteadySizes) else "of 16 rows, or one by one"
+
+
+def main() -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    print("| model | way | passes | off the reference |\n|---|---|---|---|")
+    for row in rows():
+        print(describe(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The models of text: what they see, and that they are on the fast way."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from agreement import Batch, assert_agrees, program_of, slow
+from wholegrain.errors import SpecError
+from wholegrain.gradients.backends import Graph
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameters import flatten
+from wholegrain.models.dropout import with_item_coins
+from wholegrain.models.model_catalog import build
+
+OPTIONS = {"width": 8, "heads": 2, "layers": 1}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_causal_transformer_is_on_the_fast_way(dropout: float) -> None:
+    model = with_item_coins(build("causal_transformer", 7, 11, 0, {**OPTIONS, "dropout": dropout}))
+    engine = BookKeeping(model, cross_entropy)
+    tokens = torch.randint(11, (9, 7), generator=torch.Generator().manual_seed(1))
+    batch = Batch(tokens, torch.arange(9), torch.arange(9) // 3)
+    vector = flatten(model) + torch.randn(flatten(model).shape, generator=torch.Generator().manual_seed(2)) * 0.1
+    assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
+    assert isinstance(program_of(engine), Graph)
+
+
+def test_a_position_sees_what_came_before_it_alone() -> None:
+    model = build("causal_transformer", 7, 11, 0, OPTIONS)
+    tokens = torch.randint(11, (1, 7), generator=torch.Generator().manual_seed(1))
+    changed = tokens.clone()
+    changed[0, 5:] = (changed[0, 5:] + 1) % 11
+    inner = model.blocks[0]
+    one, other = (inner(model.tokens(each) + model.places) for each in (tokens, changed))
+    torch.testing.assert_close(one[:, :5], other[:, :5])
+    assert not torch.allclose(one[:, 5:], other[:, 5:])
+
+
+def test_heads_divide_the_width() -> None:
+    with pytest.raises(SpecError, match=r"its width \(8\) must be a multiple of its heads \(3\)"):
+        build("causal_transformer", 7, 11, 0, {"width": 8, "heads": 3})
