@@ -70,6 +70,8 @@ class Settings(LoopSettings, total=False):
     test: float
     validation: float
     metrics: tuple[str, ...]
+    private: Mapping[str, Any]
+    """Private scores of people who are held out, as in {"every": 5}."""
     groups: tuple[str, ...]
     """Score the final model by group as well: by "silo", or by columns with categories."""
     evaluation: Mapping[str, Any]
