@@ -70,6 +70,10 @@ class Settings(LoopSettings, total=False):
     test: float
     validation: float
     metrics: tuple[str, ...]
+    private: Mapping[str, Any]
+    """Private scores of people who are held out, as in {"every": 5}."""
+    origin: Mapping[str, Any]
+    """How settings were chosen, as in {"rounds": {"learning_rate": "unpaid"}}."""
     groups: tuple[str, ...]
     """Score the final model by group as well: by "silo", or by columns with categories."""
     evaluation: Mapping[str, Any]
