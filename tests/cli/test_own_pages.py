@@ -38,7 +38,7 @@ def complete(spec: Path) -> None:
     shown = re.search(r"```toml\n(.*?)```", DATA, re.S)
     assert shown
     begun = spec.read_text("utf-8")
-    first, rest = begun.index("[data.table]"), begun.index("[model]")
+    first, rest = begun.index("[data.table]"), begun.index("[privacy]")
     spec.write_text(begun[:first] + shown[1] + "\n" + begun[rest:], encoding="utf-8")
 
 

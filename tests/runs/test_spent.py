@@ -23,8 +23,6 @@ from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder, data_digest
 from wholegrain.runs.runner import RunResult
 
-pytestmark = pytest.mark.usefixtures("coarse_prices")
-
 AGAIN = 12
 
 

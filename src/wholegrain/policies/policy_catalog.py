@@ -189,7 +189,7 @@ CATALOG = Registry(
         "higradavg_dp": PolicyEntry(higradavg_dp, "a person, by averaging their clipped gradients"),
         "user_ldp": PolicyEntry(user_ldp, "a whole silo, and so each person in it"),
         "subject_dp": PolicyEntry(
-            subject_dp, "a person, by clipping their mean gradient", ("items_per_step", "by_span", "pool")
+            subject_dp, "a person, by clipping all their gradients as one", ("items_per_step", "by_span", "pool")
         ),
         "uldp_avg": PolicyEntry(
             uldp_avg,
