@@ -51,7 +51,7 @@ def prepared(policy: str, model: str = "logistic", **changes: Any) -> PreparedRu
                 "group_cap": settings.get("group_cap"),
             },
             "privacy": {"noise_multiplier": settings["noise"]},
-            "rounds": {"count": settings["rounds"], "steps": settings["steps"]},
+            "rounds": {"count": settings["rounds"], "steps": settings["steps"], "learning_rate": 1.0},
         }
     )
     with coarse_grids():

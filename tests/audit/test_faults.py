@@ -90,7 +90,7 @@ def test_noise_used_again_in_every_step() -> None:
 def test_a_cap_on_a_subjects_items_that_is_not_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepared("higradavg_dp", visits=1, noise=0.4)
     assert audited(run, runs=25).verdict is AuditVerdict.CONSISTENT
-    monkeypatch.setattr(SubjectData, "capped", lambda self, most, generator: self)
+    monkeypatch.setattr(SubjectData, "cap_subjects", lambda self, most, coins: self)
     found = audited(run, runs=25)
     assert found.verdict is AuditVerdict.VIOLATION
     assert findings(found, "alone", "level")

@@ -57,7 +57,7 @@ def spec(**sections: Any) -> RunSpec:
         "data": {"source": "clinics", "options": {"patients": 150, "clinics": 3, "span": 2, "visits": 5}},
         "policy": {"name": "subject_dp", "rate": 1.0},
         "privacy": {"noise_multiplier": 20.0},
-        "rounds": {"count": 3},
+        "rounds": {"count": 3, "learning_rate": 1.0},
     }
     return RunSpec.of(usual | sections)
 
@@ -257,7 +257,7 @@ SERVERS = [
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_the_last_model_is_the_one_that_the_run_keeps(server: dict[str, Any]) -> None:
-    run = prepare(spec(server=server, rounds={"count": 4}))
+    run = prepare(spec(server=server, rounds={"count": 4, "learning_rate": 1.0}))
     *_, last = simulate_run(run, run.first, ignore_updates)
     with open_guard(run, "run") as guard:
         assert torch.equal(last, execute(run, guard).vector)
@@ -283,7 +283,7 @@ def test_a_release() -> None:
 @pytest.mark.slow
 def test_the_score_is_a_log_likelihood_ratio_where_everybody_is_in_every_batch() -> None:
     """E[e^L | out] = 1 and E[e^−L | in] = 1."""
-    run, file, pairs = pairs_of(spec(privacy={"noise_multiplier": 2.0}, rounds={"count": 1}))
+    run, file, pairs = pairs_of(spec(privacy={"noise_multiplier": 2.0}, rounds={"count": 1, "learning_rate": 1.0}))
     pair = next(pair for pair in pairs if pair.who == "a made-up subject")
     found = from_the_file(run, file, pair, noise_like(run), runs=400, seed=0)
     level = found.scores["level"]
@@ -294,7 +294,7 @@ def test_the_score_is_a_log_likelihood_ratio_where_everybody_is_in_every_batch()
 
 
 def test_costly_gradients_are_tried_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = prepare(spec(rounds={"count": 10}))
+    run = prepare(spec(rounds={"count": 10, "learning_rate": 1.0}))
     assert affordable(run, run.silos, 50) == (50, 10)
     monkeypatch.setattr("wholegrain.audit.removal.WORK", 0.0)
     assert affordable(run, run.silos, 50) == (10, 1)

@@ -123,7 +123,7 @@ def test_a_table_that_breaks_its_declarations(
     [
         ("data.table.subject=patients", ["patients", "did you mean 'patient'"]),
         ("data.table.path=gone.csv", ["gone.csv"]),
-        ("data.table.silo=patient", ["three different columns"]),
+        ("data.table.silo=patient", ["different columns"]),
         ("data.table.features.age.low=200", ["age", "low < high"]),
         ("data.table.features.age.lo=0", ["'age'", "'lo'", "did you mean 'low'"]),
         ("data.table.target.threshold=0.5", ["ill", "threshold"]),

@@ -30,6 +30,7 @@ def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) 
         "ledger.sqlite.heads",
         "lock",
         "model.safetensors",
+        "origins.json",
         "plan.json",
         "rounds.jsonl",
         "run.json",

@@ -76,11 +76,14 @@ def test_a_vector_that_is_a_view_or_needs_a_gradient_is_packed_by_its_values() -
     assert found.tolist() == [0, 2, 4, 6]
 
 
+PRINTABLE = st.characters().filter(str.isprintable)
+
+
 @given(
     rate=st.floats(1e-9, 1),
     clip=st.floats(1e-9, 1e9),
     noise=st.floats(1e-300, 1e300),
-    rest=st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.text(min_size=1, max_size=200)),
+    rest=st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.text(PRINTABLE, min_size=1, max_size=200)),
     options=st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.booleans())),
 )
 def test_a_task_arrives_as_it_was_sent(rate, clip, noise, rest, options) -> None:

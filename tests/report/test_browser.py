@@ -87,7 +87,7 @@ def test_report_is_drawn_silent_offline_and_fits(browser: Any, report: Path, sch
     assert visit.complaints == []
     assert visit.requests == [report.as_uri()]
     charts = visit.page.locator("[data-chart]")
-    assert charts.count() == 8
+    assert charts.count() == 9
     for number in range(charts.count()):
         assert charts.nth(number).locator("svg g.mark-group, svg path").count() > 0
         assert charts.nth(number).get_attribute("aria-label")

@@ -41,7 +41,7 @@ def trial(
         "silos": {"items_per_subject": None, "surplus": "refuse"} if printed else {"items_per_subject": VISITS},
         "policy": {"name": algorithm, "batch_size": 8, "as_printed": printed, "group_cap": None if printed else 2},
         "privacy": {"epsilon": 1.0},
-        "rounds": {"count": 4, "steps": 1},
+        "rounds": {"count": 4, "steps": 1, "learning_rate": 1.0},
     }
     for section, change in changes.items():
         sections[section] = {**sections.get(section, {}), **change}

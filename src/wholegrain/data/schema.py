@@ -170,6 +170,8 @@ class Target:
                 raise SpecError(f"{name} of the target '{self.column}' must be a finite number, not {value!r}.")
 
     def _require_one_kind(self) -> None:
+        if type(self.column) is not str:
+            raise SpecError(f"The target's column is named by text, not {self.column!r}.")
         if bool(self.column) == bool(self.columns):
             raise SpecError("A target is one column, or several yes/no `columns`: name either.")
         if (self.low is None) != (self.high is None):

@@ -22,8 +22,10 @@ from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
 
 MOST_TRIED = 32
 """Subjects of more items than this have a place of their own."""
-COMPANY = ((6, 0), (1, 1), (3, 2), (2, 3), (6, 5), (1, 6), (5, 8), (4, 13))
+COMPANY = ((6, 0), (1, 1), (3, 2), (2, 3), (6, 5), (1, 6), (5, 8), (4, 13), (11, 2), (24, 1), (64, 0))
 """Of fewer, so many are tried behind so many others."""
+MOST_ROWS = 6 * MOST_TRIED
+"""Companies with more items than this are left out: large models would be tried for minutes."""
 AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
 """Two ways of summing differ by rounding; a wrong rule differs by more than this part of the whole."""
 NOTHING = 1e-6
@@ -123,6 +125,8 @@ class BackendTrial:
         inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         first: list[Tensor] = []
         for subjects, others in COMPANY:
+            if subjects * size > MOST_ROWS:
+                continue
             before = max(others, LEAST_ROWS - subjects * size)  # no pass has fewer rows
             place = torch.arange(subjects * size)
             own = (place // size % TRIAL) * size + place % size
