@@ -16,7 +16,7 @@ from torch import Tensor
 from wholegrain.audit.attacks import AttackOutcome, Tick, no_progress, secret_coins
 from wholegrain.audit.neighbours import File, Neighbours, World, row_numbers
 from wholegrain.audit.scores import NoiseLaw
-from wholegrain.audit.sensitivity import scaled_vector
+from wholegrain.audit.sensitivity import nonzero_parameters, scaled_vector
 from wholegrain.audit.simulate import NoiseOf, ObservedUpdate, simulate_run
 from wholegrain.audit.sums import allowed_move, distance, noised_sum_input, within_batch
 from wholegrain.data.sampling import FixedItems
@@ -58,8 +58,9 @@ class Move:
 
 def moves(prepared: PreparedRun, file: File, pairs: list[Neighbours]) -> Iterator[Move]:
     """How far each pair's worlds are apart, in each silo, at the first parameters and at extreme ones."""
-    layout, first = Layout.of(prepared.model), prepared.first
-    vectors = [first, *(scaled_vector(layout, first, *scales) for scales in SCALES)]
+    layout = Layout.of(prepared.model)
+    first = nonzero_parameters(layout, prepared.first)
+    vectors = [prepared.first, *(scaled_vector(layout, first, *scales) for scales in SCALES)]
     rows = {facts.name: (policy, facts) for policy, facts in prepared.plan.rows}
     for pair in pairs:
         for name in pair.silos:

@@ -119,19 +119,20 @@ class Batchmates:
 
 
 def _usual(prepared: PreparedRun, seed: int) -> Iterator[SensitivityCase]:
-    """At the run's own parameters and clip norm."""
-    norm = prepared.plan.rows[0][0].clip.norm
-    for portrait in candidates(prepared, prepared.first, seed):
+    """At the run's own parameters, where all layers learn, and its own clip norm."""
+    norm, vector = prepared.plan.rows[0][0].clip.norm, nonzero_parameters(Layout.of(prepared.model), prepared.first)
+    for portrait in candidates(prepared, vector, seed):
         for rows in ROWS:
-            yield SensitivityCase(prepared.first, portrait, rows, norm)
+            yield SensitivityCase(vector, portrait, rows, norm)
 
 
 def _extreme(prepared: PreparedRun, seed: int) -> Iterator[SensitivityCase]:
     """At parameters that a server could choose, for inputs that somebody could have."""
     own, layout = prepared.plan.rows[0][0].clip.norm, Layout.of(prepared.model)
-    plain = candidates(prepared, prepared.first, seed)[0]
+    first = nonzero_parameters(layout, prepared.first)
+    plain = candidates(prepared, first, seed)[0]
     exponents = INPUTS if np.issubdtype(plain.stored.dtype, np.floating) else INPUTS[:1]
-    places = ((*at, exponent) for at in extreme_vectors(layout, prepared.first) for exponent in exponents)
+    places = ((*at, exponent) for at in extreme_vectors(layout, first) for exponent in exponents)
     for number, (vector, certain, exponent) in enumerate(places):
         stored = _scale(plain.stored, exponent)
         portrait = Portrait(stored, prepared.task.made_up(1))
@@ -151,6 +152,18 @@ def extreme_vectors(layout: Layout, first: Tensor) -> Iterator[tuple[Tensor, boo
             if certain:
                 layout.views(vector)[layout.names[-1]].zero_()[0] = certain
             yield vector, bool(certain)
+
+
+def nonzero_parameters(layout: Layout, first: Tensor) -> Tensor:
+    """The first parameters, with draws for those that begin at zero.
+
+    Behind a last layer of zeros no other layer has a gradient, and zero times any power of two is zero.
+    """
+    vector, draws = first.clone(), torch.Generator().manual_seed(0)
+    for view in layout.views(vector).values():
+        if not view.any():
+            view.normal_(0, max(view.shape[-1], 1) ** -0.5, generator=draws)
+    return vector
 
 
 def scaled_vector(layout: Layout, first: Tensor, body: int, last: int) -> Tensor:
