@@ -87,7 +87,6 @@ def reserved(federation: Federation, name: str) -> int:
         return sum(sum(run.reserved.values()) for run in ledger.book.runs.values())
 
 
-@pytest.mark.xfail(reason="failed once of two whole runs of the slow tests; the cause is not known", strict=False)
 def test_the_servers_view_of_masked_vectors_is_uniform_and_the_model_that_of_a_simulation(
     federation: Federation,
 ) -> None:
