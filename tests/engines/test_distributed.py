@@ -121,6 +121,7 @@ def test_the_model_is_the_same_on_any_number_of_processes(here, spec: Path, tmp_
     assert spent(one) == spent(two) == spent(alone)
 
 
+@pytest.mark.slow
 def test_secure_sums_are_the_same_on_any_number_of_processes(here, spec: Path, tmp_path: Path) -> None:
     """Every silo masks its part where it is, and helps rank 0 to open the sum."""
     changes = ("rounds.steps=1", "rounds.averaging=subjects", "trust.model=secure_sum", "policy.by_span=true")
