@@ -26,7 +26,7 @@ from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.roster import read_roster, write_roster
 from wholegrain.runs.runner import RunResult
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.exact_prices, pytest.mark.timeout(3600)]
 
 Watch = Callable[[str, Message], None]
 

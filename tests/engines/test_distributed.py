@@ -30,6 +30,8 @@ from wholegrain.runs.engine_choice import EngineChoice, open_engine
 from wholegrain.runs.runner import PreparedRun, prepare
 from wholegrain.runs.spec import load
 
+pytestmark = pytest.mark.exact_prices  # as the processes that are started price
+
 SOURCE = Path(wholegrain.__file__).parents[1]
 PATIENCE = 1200.0
 """Seconds for what takes ten on a quiet machine."""
