@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from effort import coarse_grids
-from wholegrain.audit.auditing import Audit, AuditSettings, audit
+from wholegrain.audit.auditing import AuditSettings, audit
+from wholegrain.audit.findings import Audit
 from wholegrain.audit.simulate import NoiseOf, noise_like
 from wholegrain.data.sampling import Batch
 from wholegrain.gradients.clipping import Clip, ClippedTotal
@@ -19,7 +20,8 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.policies.policy import Policy, PublicDivisor
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource, NoiseStream
 

@@ -19,10 +19,10 @@ from audit.planted import (
     prepared,
     with_rows,
 )
-from wholegrain.audit.auditing import Audit, AuditVerdict
+from wholegrain.audit.findings import Audit, AuditVerdict
 from wholegrain.data.sampling import PoissonItems
 from wholegrain.data.subjects import SubjectData
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 
 NOISE, MOVE, LEAVES = (
     "noise where nothing else is",

@@ -24,7 +24,7 @@ from wholegrain.deploy.server_folder import open_folder
 from wholegrain.engines import wire
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.roster import read_roster, write_roster
-from wholegrain.runs.runner import RunResult
+from wholegrain.runs.run_result import RunResult
 
 pytestmark = [pytest.mark.slow, pytest.mark.exact_prices, pytest.mark.timeout(3600)]
 

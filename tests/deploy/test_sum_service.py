@@ -28,7 +28,7 @@ from wholegrain.federation.secure_sum import Member, OpenRequest, SessionKeys
 from wholegrain.federation.sum_scale import SumScale
 from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.accountants import accountant
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Trainer
 
 

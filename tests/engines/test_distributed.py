@@ -27,7 +27,8 @@ from wholegrain.engines.processes import _free_port
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.runs.engine_choice import EngineChoice, open_engine
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import load
 
 pytestmark = pytest.mark.exact_prices  # as the processes that are started price
