@@ -43,9 +43,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 COARSE = {"api", "contracts", "deploy", "engines", "federation", "models", "report", "runs", "silo"}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def usual_prices(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Prices on a coarse grid wherever a run is only a means, unless a test is marked `exact_prices`."""
+    """Prices on a coarse grid wherever runs are only a means, unless the file has `pytestmark = exact_prices`."""
     coarse = request.path.parent.name in COARSE and not request.node.get_closest_marker("exact_prices")
     with coarse_grids() if coarse else nullcontext():
         yield
