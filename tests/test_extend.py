@@ -67,7 +67,9 @@ def test_the_test_of_a_source_holds_for_the_pages_own_and_finds_one_that_is_wron
     path, oldest = folder / "visits.parquet", pl.read_parquet(folder / "visits.parquet").sort("age")["patient"][-1]
     check.check_removal(path, oldest, folder / "without.parquet")
     source = (folder / "visits.py").read_text()
-    (folder / "wrong_visits.py").write_text(source.replace("/ 110", '/ table["age"].max()'))  # ages that follow the oldest's
+    (folder / "wrong_visits.py").write_text(
+        source.replace("/ 110", '/ table["age"].max()')
+    )  # ages that follow the oldest's
     check.visits = importlib.import_module("wrong_visits").visits
     with pytest.raises(AssertionError):
         check.check_removal(path, oldest, folder / "without.parquet")

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +59,11 @@ def prepared(policy: str, model: str = "logistic", **changes: Any) -> PreparedRu
     )
     with coarse_grids():
         return prepare(spec)
+
+
+def short_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line's audits try a sum of 1,000 subjects; test_sensitivity.py has one of a million."""
+    monkeypatch.setattr("wholegrain.cli.audit.AuditSettings", partial(AuditSettings, subjects=1000))
 
 
 def findings(found: Audit, *words: str) -> list[float]:

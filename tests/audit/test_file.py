@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from audit.planted import findings
+from audit.planted import findings, short_sums
 from backbones import public_model, write_backbone
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.auditing import AuditSettings, audit
@@ -209,6 +209,7 @@ def table(folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_capped_table_with_a_hold_out(wholegrain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_sums(monkeypatch)
     arguments = ("audit", table(tmp_path), "--canaries", "200", "--runs", "8", "--no-membership")
     right = wholegrain(*arguments)
     assert right.code == 0, right.out
