@@ -9,6 +9,7 @@ from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.femnist import femnist
 from wholegrain.data.glyphs import glyphs
+from wholegrain.data.gutenberg_shakespeare import gutenberg_shakespeare
 from wholegrain.data.mnist import mnist_writers
 from wholegrain.data.nlswork import nlswork
 from wholegrain.data.plays import plays
@@ -83,6 +84,12 @@ SOURCES = Registry(
         "plays": Source(
             load=plays,
             summary="80 characters and the next one by speaker, from plays as text",
+            reads_files=True,
+            small={"window": 10, "stride": 5},
+        ),
+        "gutenberg_shakespeare": Source(
+            load=gutenberg_shakespeare,
+            summary="80 characters and the next one by play and speaker, from 37 plays of Project Gutenberg",
             reads_files=True,
             small={"window": 10, "stride": 5},
         ),
