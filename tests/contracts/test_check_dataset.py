@@ -41,6 +41,7 @@ FILES: Mapping[str, Callable[[Path], Path]] = {
     "femnist": femnist_files,
     "shakespeare": lambda folder: write_leaf(folder / "all_data.json", shakespeare_records()),
     "plays": play_file,
+    "documents": play_file,
     "gutenberg_shakespeare": lambda folder: write_gutenberg(folder, GUTENBERG),
 }
 """For each source that reads files, tiny ones in its exact format."""

@@ -143,6 +143,20 @@ def plays(folder: Path) -> Load:
     return load
 
 
+def documents(folder: Path) -> Load:
+    def load(spec: RunSpec, gone: int | None) -> Dataset:
+        texts = [
+            " ".join(f"{names()[person]} writes {item} today" for item in range(COUNTS[person]))
+            for person in range(PEOPLE)
+            if person != gone
+        ]
+        path = folder / f"{gone}.txt"
+        path.write_text("\f".join(texts))
+        return load_dataset(with_source(spec, "documents", path=str(path), window=10, stride=5))
+
+    return load
+
+
 def gutenberg(folder: Path) -> Load:
     """One play; a speech goes on after a stage direction."""
 
@@ -233,6 +247,7 @@ LOADERS: Mapping[str, Callable[[Path], Load]] = {
     "femnist": lambda folder: leaf(folder, "femnist", femnist_record),
     "shakespeare": lambda folder: leaf(folder, "shakespeare", shakespeare_record),
     "plays": plays,
+    "documents": documents,
     "gutenberg_shakespeare": gutenberg,
     "mnist_writers": mnist,
     "nlswork": nlswork,

@@ -7,6 +7,7 @@ from typing import Any
 from wholegrain._registry import Registry
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.documents import documents
 from wholegrain.data.femnist import femnist
 from wholegrain.data.glyphs import glyphs
 from wholegrain.data.gutenberg_shakespeare import gutenberg_shakespeare
@@ -80,6 +81,12 @@ SOURCES = Registry(
             summary="synthetic speakers of made-up words, 80 characters and the next one",
             subjects="speakers",
             small={"characters": 40, "window": 10, "stride": 4},
+        ),
+        "documents": Source(
+            load=documents,
+            summary="80 characters and the next one by document, from plain text",
+            reads_files=True,
+            small={"window": 10, "stride": 5},
         ),
         "plays": Source(
             load=plays,
