@@ -26,7 +26,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 import record
 from default_tables import TABLES, Tree
 from wholegrain.runs.optimise_spec import optimise
-from wholegrain.runs.runner import PreparedRun, RunResult, execute, open_guard, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 RESULTS = record.ROOT / "benchmarks" / "defaults.jsonl"

@@ -21,8 +21,10 @@ from wholegrain.federation.server_optimiser import Server, ServerOptimiser
 from wholegrain.gradients.reference import Loss
 from wholegrain.policies.plan import Plan
 from wholegrain.runs.observers import Observer, both
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder, require_free
-from wholegrain.runs.runner import PreparedRun, RunResult, execute, open_guard, prepare
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import PolicySpec
 

@@ -29,7 +29,7 @@ from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import split_dataset
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.training import Silo

@@ -29,7 +29,7 @@ from wholegrain.gradients.reference import batch_gradient
 from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Silo
 
 SCALES = (1.0, 3.0, 10.0, 100.0)

@@ -27,7 +27,7 @@ from wholegrain.data.tasks import Task, read_task
 from wholegrain.errors import DataError, ModelError, RunError
 from wholegrain.models import model_catalog
 from wholegrain.models.trainable_part import train_low_rank
-from wholegrain.runs.runner import RunResult
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.spec import GIVEN
 
 KEY = "wholegrain"
