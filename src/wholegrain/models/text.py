@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from wholegrain.errors import ModelError
+from wholegrain.models.fixed_layers import Whiten
 
 
 class StackedLSTM(nn.Module):
@@ -34,6 +35,41 @@ def stacked_lstm(
 ) -> nn.Module:
     """The character model of the paper; what comes next is one of the characters that came before."""
     return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers)
+
+
+class LastState(nn.Module):
+    """Embedding and LSTM: what is left of a window of characters after the last one."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The state [item, hidden] after windows of tokens [item, position]."""
+        return self.every_state(tokens)[:, -1]
+
+    def every_state(self, tokens: Tensor) -> Tensor:
+        """The states [item, position, hidden] after each token."""
+        states: Tensor = self.lstm(self.embedding(tokens))[0]
+        return states
+
+
+def whitened_lstm(
+    features: int,
+    classes: int,
+    vocabulary: int | None = None,
+    embedding: int = 32,
+    hidden: int = 256,
+    layers: int = 1,
+) -> nn.Module:
+    """A character model made to be started from public text: its last layer sees states that are whitened by that text.
+
+    Without a public start it trains like any other. With one, the last layer alone may be enough.
+    """
+    return nn.Sequential(
+        LastState(vocabulary or classes, embedding, hidden, layers), Whiten(hidden), nn.Linear(hidden, classes)
+    )
 
 
 class CausalBlock(nn.Module):
@@ -94,6 +130,15 @@ def causal_transformer(
     if width % heads:
         raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
     return CausalTransformer(features, classes, vocabulary or classes, width, heads, layers, dropout)
+
+
+def score_positions(model: nn.Module, tokens: Tensor) -> Tensor | None:
+    """Scores of what follows each token [item, position, class]; None of a model that only reads whole windows."""
+    first = model[0] if type(model) is nn.Sequential else None
+    if not isinstance(first, LastState):
+        return None
+    scores: Tensor = model[1:](first.every_state(tokens))  # type: ignore[index]
+    return scores
 
 
 class Bigram(nn.Module):
