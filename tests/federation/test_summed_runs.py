@@ -120,6 +120,31 @@ def test_one_subject_removed_from_all_files_moves_the_sum_by_what_was_priced(pol
     assert max(moved) > 0.2
 
 
+@pytest.mark.parametrize("policy", ["subject_dp", "uldp_avg"])
+def test_a_server_that_shows_every_silo_other_parameters_moves_a_subject_no_further(policy, coarse_prices):
+    """Nothing binds the parameters of silos together: the bound holds for whatever each of them is shown."""
+    asked = spec(policy, by_span=True, silos={"items_per_subject": 4, "sizes": {"*": {"items": 40, "subjects": 15}}})
+    whole, draws = people(), torch.Generator().manual_seed(1)
+    first = replace(prepare(asked, dataset=whole), noise=NoNoise(0))
+    size = first.first.numel()
+    scale = SumScale.of(first.plan.rows, size)
+    shown = {name: 30 * torch.randn(size, generator=draws) for name in first.silos}
+
+    def total(prepared) -> torch.Tensor:
+        trainer = in_process(prepared).post.trainer
+        parts = [
+            trainer.add_to_sum(silo, prepared.plan.policy_for(name), shown[name], 0)
+            for name, silo in prepared.silos.items()
+        ]
+        return torch.stack(parts).sum(0).double() * scale.step
+
+    for subject in np.unique(whole.data.subjects)[:6].tolist():
+        span = len(set(whole.silos[whole.data.subjects == subject]))
+        other = replace(prepare(asked, dataset=without(whole, subject)), noise=NoNoise(0))
+        moved = float((total(first) - total(other)).norm())
+        assert 0 < moved <= 1 + SLACK + span * scale.step * math.sqrt(size)
+
+
 def test_the_noise_of_a_sum_has_the_variance_that_was_planned():
     asked = spec(noise=4.0)
     prepared = prepare(asked, dataset=people())
