@@ -226,6 +226,8 @@ def _mean(rows: list[dict[str, Any]], key: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="diabetes130.csv.gz; without it, nlswork alone")
+    parser.add_argument("--only", nargs="+", choices=list(DATA), default=list(DATA))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--out", type=Path, default=Path("tuning.jsonl"))
     parser.add_argument("--show", action="store_true")
     asked = parser.parse_args()
@@ -235,9 +237,9 @@ def main() -> None:
     torch.set_num_threads(1)
     tuning_trials.prepare = prepare_quick  # type: ignore[assignment]
     known = {(row["data"], row["seed"], row["way"]) for row in done(asked.out)}
-    for name in DATA if asked.data else ["nlswork"]:
+    for name in asked.only if asked.data else ["nlswork"]:
         dataset = load_dataset(DATA[name](asked))
-        for seed in SEEDS:
+        for seed in asked.seeds:
             for way, play_way in WAYS.items():
                 if (name, seed, way) in known:
                     continue
