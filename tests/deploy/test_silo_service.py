@@ -45,6 +45,7 @@ from wholegrain.privacy.ledger_entries import Account, TermsRecord
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.silo import training
 from wholegrain.silo.noise_sources import noise_source
+from wholegrain.silo.score_release import HeldOut
 from wholegrain.silo.training import Silo, Trainer
 
 pytestmark = pytest.mark.usefixtures("coarse_prices")
@@ -593,7 +594,7 @@ def fresh_host(book: Ledger, noise: str) -> SiloService:
     """A silo that has just started, over a ledger that may not be new; its table is read once."""
     charter = Charter.model_validate(charter_tree(limit={"noise": noise}))
     dataset, silo = SILO["parts"]
-    agreed = agree(charter, dataset, silo, None)
+    agreed = agree(charter, dataset, silo, HeldOut(None))
     return SiloService(charter, dataset, silo, None, agreed, book, PldAccountant(GRID), lambda: noise_source(noise, 3))
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wholegrain.data.schema import TableLayout
@@ -47,6 +49,8 @@ class PreparedRun:
     layout: TableLayout | None = None
     held_out: Mapping[str, SubjectData] = field(default_factory=dict)
     """Whom each silo holds out to be scored privately."""
+    held_out_spans: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """In how many silos the subjects of these items are, where scores count them by that [item]."""
     origins: Origins = field(default_factory=dict)
     """Where each setting comes from."""
 

@@ -16,7 +16,7 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.engines.inprocess import InProcess
-from wholegrain.engines.score_engine import ScoresInProcess
+from wholegrain.engines.score_engine import ScoresInProcess, ScoreSums
 from wholegrain.engines.secure_sum_engine import SecureSums
 from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import BudgetError
@@ -56,7 +56,7 @@ from wholegrain.runs.setting_origins import find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.trained_model import build_trained_model, own_model
 from wholegrain.silo.noise_sources import noise_source
-from wholegrain.silo.score_release import ScoreMaker
+from wholegrain.silo.score_release import HeldOut, ScoreMaker
 from wholegrain.silo.training import Trainer
 
 log = logging.getLogger("wholegrain.runs")
@@ -119,6 +119,7 @@ def prepare(
         scored={name: learner.apply_frozen(data) for name, data in scored.items()},
         groups={name: learner.apply_frozen(data) for name, data in groups.items()},
         held_out={name: learner.apply_frozen(data) for name, data in parts.scored.items()},
+        held_out_spans=parts.scored_spans,
         learner=learner,
         first=flatten(learner.model),
         task=dataset.task,
@@ -223,15 +224,27 @@ def _score_privately(
     plan = prepared.plan.scores
     if plan is None or not plan.is_due(played.round, prepared.plan.horizon.rounds):
         return played
-    engine = engine or scores_in_process(prepared, plan)
+    engine = engine or score_engine_of(prepared, plan)
     found = score_round(plan, prepared.task, engine, guard, played.round, vector)
     return replace(played, private=found.scores, faults=played.faults + found.faults)
 
 
+def score_engine_of(prepared: PreparedRun, plan: ScorePlan) -> ScoreEngine:
+    """Who scores all silos here: each by itself, or only their sum."""
+    scores = scores_in_process(prepared, plan)
+    sums = in_process(prepared)
+    if not isinstance(sums, SecureSums):
+        return scores
+    assert isinstance(sums.post, SumSilos)
+    return ScoreSums(plan, replace(sums, post=replace(sums.post, score=scores.part_of_sum)))
+
+
 def scores_in_process(prepared: PreparedRun, plan: ScorePlan) -> ScoresInProcess:
-    """Who scores all silos here."""
+    """Who scores each silo here."""
     maker = ScoreMaker(model=prepared.learner.trained, loss=prepared.loss, task=prepared.task, noise=prepared.noise)
-    return ScoresInProcess(prepared.held_out, plan.form, maker)
+    spans = prepared.held_out_spans
+    held_out = {name: HeldOut(data, spans.get(name)) for name, data in prepared.held_out.items()}
+    return ScoresInProcess(held_out, plan.form, maker)
 
 
 def _scores_privately_alone(spec: RunSpec) -> bool:
