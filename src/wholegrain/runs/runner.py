@@ -200,7 +200,7 @@ def prepare(
     if model is None:
         learner = build_trained_model(spec.model, dataset.features, dataset.task.outputs, spec.seed)
     else:
-        learner = own_model(model)
+        learner = own_model(model, spec.model, spec.seed)
     scored, groups = ({}, {}) if _scores_privately_alone(spec) else (dict(parts.held_out), parts.groups)
     if spec.evaluation.train:
         scored |= {f"train/{name}": silo.data for name, silo in parts.silos.items() if silo.data.items}
