@@ -19,6 +19,7 @@ from wholegrain.data.tasks import Task
 from wholegrain.errors import ModelError, RunError
 from wholegrain.federation.round_record import RoundRecord, Score
 from wholegrain.gradients.parameters import flatten
+from wholegrain.models.trainable_part import with_adapters
 from wholegrain.privacy.definitions import Guarantee, Unit
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import LedgerCheck, RunRecord, read_run
@@ -220,6 +221,7 @@ def _load_model(kept: RunFolder, spec: RunSpec, layout: TableLayout | None, net:
     if net is None and layout is not None:
         net = build_trained_model(spec.model, feature_count(layout), layout.target.task.outputs, spec.seed).model
     assert net is not None
+    net = with_adapters(net, spec.model.used_rank, spec.model.used_prefix)
     path = kept.path / MODEL
     try:
         missing, strange = net.load_state_dict(load_file(path), strict=False)

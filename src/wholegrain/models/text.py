@@ -82,12 +82,24 @@ class CausalBlock(nn.Module):
         self.fused, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.inner, self.outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.drop = nn.Dropout(dropout)
+        self.prefix: nn.Parameter | None = None
+
+    def add_prefix(self, length: int) -> None:
+        """Learned keys and values [2, head, place, width of a head] that every position attends to."""
+        width = self.out.in_features // self.heads
+        self.prefix = nn.Parameter(torch.randn(2, self.heads, length, width) * 0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         """[item, position, width] to the same shape."""
         parts = self.fused(self.first(x)).chunk(3, 2)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
-        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        if self.prefix is None:
+            seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            keys, values = (each.expand(len(x), -1, -1, -1) for each in self.prefix.unbind())
+            key, value = torch.cat((keys, key), 2), torch.cat((values, value), 2)
+            present = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(keys.shape[2])
+            seen = scaled_dot_product_attention(query, key, value, present)
         x = x + self.drop(self.out(seen.transpose(1, 2).flatten(2)))
         outputs: Tensor = x + self.drop(self.outer(gelu(self.inner(self.second(x)))))
         return outputs

@@ -105,7 +105,7 @@ def prepare(
     if model is None:
         learner = build_trained_model(spec.model, dataset.features, dataset.task.outputs, spec.seed)
     else:
-        learner = own_model(model)
+        learner = own_model(model, spec.model, spec.seed)
     loss = _require_loss(loss, spec, dataset.task)
     gradients = BookKeeping(learner.trained, loss, memory=_memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
