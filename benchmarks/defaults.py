@@ -31,7 +31,7 @@ from wholegrain.runs.spec import RunSpec
 
 RESULTS = record.ROOT / "benchmarks" / "defaults.jsonl"
 EPSILONS, SEEDS, DELTA = (4.0, 1.0), (0, 1, 2), 1e-5
-RATES, LENGTHS = (0.3, 1.0, 3.0), (50, 100, 200, 400)
+RATES, LENGTHS = (0.3, 1.0, 3.0), (50, 100, 200)
 """FedAvg's grid: learning rates as multiples of the default, and rounds."""
 COLUMNS = (
     ("constant", None), ("logistic regression", None), ("gradient boosting", None), ("fedavg", None),
