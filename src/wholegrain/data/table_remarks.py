@@ -15,24 +15,24 @@ SPELLINGS = ("?", "NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "None", "non
 """How tables write that a value is missing."""
 
 
-def remarks(frame: pl.DataFrame, features: Sequence[str], numbers: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """What is conspicuous, with the columns that it is true of; `numbers` are the features that look like numbers."""
+def remarks(frame: pl.DataFrame, features: Sequence[str], quantities: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """What is conspicuous, with the columns that it is true of; `quantities` look like numbers or dates."""
     texts = {name: as_text(frame[name]) for name in features}
     distinct = {name: text.drop_nulls().n_unique() for name, text in texts.items()}
     present = {name: len(text) - text.null_count() for name, text in texts.items()}
     found = {
         "a value of its own in every row, as an id has": [
-            name for name in features if distinct[name] == frame.height > 1 and name not in numbers
+            name for name in features if distinct[name] == frame.height > 1 and name not in quantities
         ],
         "whole numbers, each once, as an id has": [
-            name for name in features if distinct[name] == frame.height > 1 and _whole(texts[name], numbers)
+            name for name in features if distinct[name] == frame.height > 1 and _whole(texts[name], quantities)
         ],
         "one value in all rows": [name for name in features if distinct[name] <= 1 and present[name]],
         "no value at all": [name for name in features if not present[name]],
         f"more than {MANY} different names": [
             f"{name} ({distinct[name]})"
             for name in features
-            if name not in numbers and MANY < distinct[name] < frame.height
+            if name not in quantities and MANY < distinct[name] < frame.height
         ],
     }
     for spelling in SPELLINGS:
@@ -42,5 +42,5 @@ def remarks(frame: pl.DataFrame, features: Sequence[str], numbers: Sequence[str]
     return {what: names for what, names in found.items() if names}
 
 
-def _whole(text: pl.Series, numbers: Sequence[str]) -> bool:
-    return text.name in numbers and bool(text.str.contains(r"^[+-]?\d+$").all())
+def _whole(text: pl.Series, quantities: Sequence[str]) -> bool:
+    return text.name in quantities and bool(text.str.contains(r"^[+-]?\d+$").all())
