@@ -35,6 +35,12 @@ def remarks(frame: pl.DataFrame, features: Sequence[str], quantities: Sequence[s
             if name not in quantities and MANY < distinct[name] < frame.height
         ],
     }
+    flags = [name for name, text in texts.items() if set(text.drop_nulls().unique()) == {"0", "1"}]
+    if len(flags) > MANY:
+        found["0 and 1 alone (if one column of names was made into many, declare that one instead)"] = [
+            *flags[:3],
+            f"and {len(flags) - 3} more",
+        ]
     for spelling in SPELLINGS:
         found[f"'{spelling}', perhaps for what is missing (missing_values = [\"{spelling}\"])"] = [
             name for name, text in texts.items() if (text == spelling).any()
