@@ -26,12 +26,14 @@ from sklearn.metrics import log_loss, roc_auc_score
 import record
 from default_tables import TABLES, Tree
 from wholegrain.runs.optimise_spec import optimise
-from wholegrain.runs.runner import PreparedRun, RunResult, execute, open_guard, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 RESULTS = record.ROOT / "benchmarks" / "defaults.jsonl"
 EPSILONS, SEEDS, DELTA = (4.0, 1.0), (0, 1, 2), 1e-5
-RATES, LENGTHS = (1.0, 3.0), (50, 200)
+RATES, LENGTHS = (0.3, 1.0, 3.0), (50, 100, 200, 400)
 """FedAvg's grid: learning rates as multiples of the default, and rounds."""
 COLUMNS = (
     ("constant", None), ("logistic regression", None), ("gradient boosting", None), ("fedavg", None),
@@ -59,8 +61,9 @@ def probabilities(prepared: PreparedRun, run: RunResult) -> Probabilities:
 
 def settings(spec: RunSpec) -> Tree:
     return {
-        "rounds": spec.rounds.count, "learning_rate": spec.rounds.learning_rate, "clip_norm": spec.policy.clip_norm,
-        "pool": spec.policy.pool, "policy": spec.policy.name, "rate": spec.policy.rate, "spec": spec.digest,
+        "rounds": spec.rounds.count, "learning_rate": spec.rounds.learning_rate, "momentum": spec.server.momentum,
+        "clip_norm": spec.policy.clip_norm, "pool": spec.policy.pool, "policy": spec.policy.name,
+        "rate": spec.policy.rate, "spec": spec.digest,
     }  # fmt: skip
 
 

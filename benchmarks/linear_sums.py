@@ -4,6 +4,8 @@ The library computes every subject in a pass of its own, so that nobody's last b
 hundreds of runs can do without that. What is computed here is held against the library's own sum at the first batch.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.gradients.subject_updates import LocalUpdate, SubjectUpdates
+from wholegrain.runs.runner import PreparedRun
 
 
 class LinearSum:
@@ -68,13 +71,16 @@ def _flat(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:, :-1].reshape(-1), gradient[:, -1]]).double()
 
 
-def take_short_cut() -> None:
-    """Let subjects' local updates go through a `LinearSum`, too, where one is used."""
-    loop = SubjectUpdates.__call__
+def with_short_cut(prepared: PreparedRun) -> PreparedRun:
+    """The same run of a linear model, with its clipped sums and its subjects' local updates as matrix products."""
+    SubjectUpdates.__call__ = _call  # type: ignore[method-assign]
+    return replace(prepared, clipped_sum=LinearSum(prepared.clipped_sum, prepared.task.outputs))
 
-    def call(self: SubjectUpdates, *batch: object) -> ClippedTotal:
-        if isinstance(self.gradients, LinearSum) and not isinstance(self, _Loop):
-            return self.gradients(*batch, local=self.local)  # type: ignore[arg-type]
-        return loop(self, *batch)  # type: ignore[arg-type]
 
-    SubjectUpdates.__call__ = call  # type: ignore[method-assign]
+_loop = SubjectUpdates.__call__
+
+
+def _call(self: SubjectUpdates, *batch: object) -> ClippedTotal:
+    if isinstance(self.gradients, LinearSum) and not isinstance(self, _Loop):
+        return self.gradients(*batch, local=self.local)  # type: ignore[arg-type]
+    return _loop(self, *batch)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ from wholegrain.federation.sum_opening import SumOpening
 from wholegrain.privacy import accountants, guard, ledger
 from wholegrain.privacy.accountants import accountant
 from wholegrain.runs import run_folder
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.spec import RunSpec
 
 NAMES = ("east", "north", "south", "west")

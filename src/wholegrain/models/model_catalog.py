@@ -33,6 +33,7 @@ MODELS = Registry(
         "small_cnn": ModelEntry(images.small_cnn),
         "upright_cnn": ModelEntry(images.upright_cnn),
         "stacked_lstm": ModelEntry(text.stacked_lstm, reads_characters=True),
+        "whitened_lstm": ModelEntry(text.whitened_lstm, reads_characters=True),
         "causal_transformer": ModelEntry(text.causal_transformer, reads_characters=True),
         "bigram": ModelEntry(text.bigram, reads_characters=True),
     },

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from wholegrain.errors import ModelError
+from wholegrain.models.fixed_layers import Whiten
 
 
 class StackedLSTM(nn.Module):
@@ -36,6 +37,41 @@ def stacked_lstm(
     return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers)
 
 
+class LastState(nn.Module):
+    """Embedding and LSTM: what is left of a window of characters after the last one."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The state [item, hidden] after windows of tokens [item, position]."""
+        return self.every_state(tokens)[:, -1]
+
+    def every_state(self, tokens: Tensor) -> Tensor:
+        """The states [item, position, hidden] after each token."""
+        states: Tensor = self.lstm(self.embedding(tokens))[0]
+        return states
+
+
+def whitened_lstm(
+    features: int,
+    classes: int,
+    vocabulary: int | None = None,
+    embedding: int = 32,
+    hidden: int = 256,
+    layers: int = 1,
+) -> nn.Module:
+    """A character model made to be started from public text: its last layer sees states that are whitened by that text.
+
+    Without a public start it trains like any other. With one, the last layer alone may be enough.
+    """
+    return nn.Sequential(
+        LastState(vocabulary or classes, embedding, hidden, layers), Whiten(hidden), nn.Linear(hidden, classes)
+    )
+
+
 class CausalBlock(nn.Module):
     """Attention to what came before, and two linear layers, each after a norm and beside a shortcut."""
 
@@ -46,12 +82,24 @@ class CausalBlock(nn.Module):
         self.fused, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.inner, self.outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.drop = nn.Dropout(dropout)
+        self.prefix: nn.Parameter | None = None
+
+    def add_prefix(self, length: int) -> None:
+        """Learned keys and values [2, head, place, width of a head] that every position attends to."""
+        width = self.out.in_features // self.heads
+        self.prefix = nn.Parameter(torch.randn(2, self.heads, length, width) * 0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         """[item, position, width] to the same shape."""
         parts = self.fused(self.first(x)).chunk(3, 2)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
-        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        if self.prefix is None:
+            seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            keys, values = (each.expand(len(x), -1, -1, -1) for each in self.prefix.unbind())
+            key, value = torch.cat((keys, key), 2), torch.cat((values, value), 2)
+            present = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(keys.shape[2])
+            seen = scaled_dot_product_attention(query, key, value, present)
         x = x + self.drop(self.out(seen.transpose(1, 2).flatten(2)))
         outputs: Tensor = x + self.drop(self.outer(gelu(self.inner(self.second(x)))))
         return outputs
@@ -94,6 +142,15 @@ def causal_transformer(
     if width % heads:
         raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
     return CausalTransformer(features, classes, vocabulary or classes, width, heads, layers, dropout)
+
+
+def score_positions(model: nn.Module, tokens: Tensor) -> Tensor | None:
+    """Scores of what follows each token [item, position, class]; None of a model that only reads whole windows."""
+    first = model[0] if type(model) is nn.Sequential else None
+    if not isinstance(first, LastState):
+        return None
+    scores: Tensor = model[1:](first.every_state(tokens))  # type: ignore[index]
+    return scores
 
 
 class Bigram(nn.Module):

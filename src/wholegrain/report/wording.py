@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from wholegrain.models.train_choice import describe
 from wholegrain.privacy.definitions import Guarantee, Standing
 from wholegrain.privacy.tradeoff_curve import AttackView
 from wholegrain.report.run_reader import RunRecord
@@ -19,12 +20,6 @@ TRUST = (
     "each silo is trusted with its own data, and to add its noise before anything leaves it; whoever sees the updates,"
     " the server too, need not be trusted"
 )
-TRAINED = {
-    "all": "all of it",
-    "head": "its last layer",
-    "low_rank": "low-rank updates and its last layer",
-    "biases": "its biases and its last layer",
-}
 OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
 NOT_COVERED = (
     "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
@@ -179,7 +174,7 @@ def public_words(run: RunRecord) -> str:
     made, share = public.backbone, f"{public.trained_parameters:,} of {public.parameters:,} parameters"
     return (
         f"the settings, and first parameters (backbone {public.digest[:16]}) trained on '{made['data']}', which"
-        f" whoever made it vouches for as public: {made['public']}. Trained here: {TRAINED[public.train]}, {share}."
+        f" whoever made it vouches for as public: {made['public']}. Trained here: {describe(public.train)}, {share}."
         f"{OWN_COPY if run.spec.federation else ''} The promise does not cover the people in that data, if any"
     )
 

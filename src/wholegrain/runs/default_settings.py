@@ -16,6 +16,7 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.data.feature_scale import FeatureScale, scale_of_numbers, scale_of_table
 from wholegrain.data.tasks import Task
 from wholegrain.errors import WholegrainError
+from wholegrain.federation.server_settings import ServerSettings
 from wholegrain.policies.guarantees import Row, federation_event, missing_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.pace import FASTEST, LOSSES, Forecast, Steepness, forecast
@@ -28,7 +29,8 @@ from wholegrain.privacy.definitions import Budget, Unit
 from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.spec import RunSpec
 
-MOMENTUM = 0.9
+MOMENTUM, MOST_MOMENTUM = 0.9, 0.97
+"""The second where the best time is longer than so many rounds reach with the first: it costs no more rounds."""
 FEWEST_ROUNDS, MOST_ROUNDS = 20, 60
 UNPRIVATE_ROUNDS, UNPRIVATE_MOMENTUM = 200, 0.95
 OTHER_RATE = 0.1
@@ -131,8 +133,8 @@ def _fill_unprivate(found: _Draft, steepness: Steepness | None) -> None:
     found.set("rounds.averaging", "items", "the mean over all records, wherever they are")
     rate, why = OTHER_RATE, "a cautious rate for a model of unknown curvature"
     if steepness is not None:
-        rate = _digits(1 / steepness.curvature)
-        why = f"1/L: declared bounds allow a curvature of L = {steepness.curvature:.3g} and no more"
+        rate = _digits(FASTEST / steepness.curvature)
+        why = f"{FASTEST:g}/L, which momentum bears: declared bounds allow a curvature of L = {steepness.curvature:.3g}"
     found.set("rounds.learning_rate", rate, why)
 
 
@@ -160,18 +162,16 @@ def _pools_subjects(spec: RunSpec, facts: PublicFacts) -> bool:
 
 def _fill_pace(found: _Draft, facts: PublicFacts, steepness: Steepness | None) -> Forecast | None:
     found.set("server.step", "momentum", "goes further in flat directions, and averages noise")
-    found.set("server.momentum", MOMENTUM, "goes further in flat directions, and averages noise")
     found.set("server.schedule", "linear", "the last steps average the noise of the others")
-    gain = 1 / (1 - found.spec.server.momentum) if found.spec.server.step == "momentum" else 1.0
-    gain *= found.spec.server.learning_rate
     if steepness is None:
+        found.set("server.momentum", MOMENTUM, "goes further in flat directions, and averages noise")
         found.set("rounds.count", (FEWEST_ROUNDS + MOST_ROUNDS) // 2, "long enough for a small learning rate")
-        rate = OTHER_RATE * 10 / gain
+        rate = OTHER_RATE * 10 / _gain(found.spec.server, found.spec.server.momentum)
         found.set("rounds.learning_rate", _digits(rate), "a cautious rate for a model of unknown curvature")
         return None
     most = MOST_ROUNDS if not found.given("rounds.count") else found.spec.rounds.count
-    longest = most * FASTEST * gain
-    best = forecast(steepness, _variance(found.spec, facts), longest)
+    best = _best_time(found, steepness, _variance(found.spec, facts), most)
+    gain = _gain(found.spec.server, found.spec.server.momentum)
     rounds = min(max(math.ceil(best.time / (FASTEST * gain) / 10) * 10, FEWEST_ROUNDS), MOST_ROUNDS)
     found.set("rounds.count", rounds, f"enough steps for a time of {best.time:.3g}/L, the best for this noise")
     steps = found.spec.rounds.count * found.spec.rounds.steps
@@ -181,6 +181,22 @@ def _fill_pace(found: _Draft, facts: PublicFacts, steepness: Steepness | None) -
     why = f"a time of {best.time:.3g}/L, where L = {steepness.curvature:.3g} is the most that declared bounds allow"
     found.set("rounds.learning_rate", _digits(rate), why)
     return best
+
+
+def _best_time(found: _Draft, steepness: Steepness, variance: float, rounds: int) -> Forecast:
+    """The best time that so many rounds reach, with as much momentum as it takes."""
+    server = found.spec.server
+    most = server.momentum if found.given("server.momentum") else MOST_MOMENTUM
+    best = forecast(steepness, variance, rounds * FASTEST * _gain(server, most))
+    needed = 1 - rounds * FASTEST * server.learning_rate / best.time
+    why = "goes further in flat directions, and averages noise"
+    found.set("server.momentum", _digits(min(max(needed, MOMENTUM), MOST_MOMENTUM)), why)
+    return best
+
+
+def _gain(server: ServerSettings, momentum: float) -> float:
+    """How much further the server goes than the silos' own steps."""
+    return server.learning_rate / (1 - momentum if server.step == "momentum" else 1.0)
 
 
 def _rows(spec: RunSpec, facts: PublicFacts) -> list[Row]:

@@ -26,8 +26,8 @@ from wholegrain.data.table_files import read
 from wholegrain.data.tasks import Task, read_task
 from wholegrain.errors import DataError, ModelError, RunError
 from wholegrain.models import model_catalog
-from wholegrain.models.trainable_part import train_low_rank
-from wholegrain.runs.runner import RunResult
+from wholegrain.models.trainable_part import with_adapters
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.spec import GIVEN
 
 KEY = "wholegrain"
@@ -51,7 +51,8 @@ def model_facts(run: RunResult) -> dict[str, Any]:
         "torch": torch.__version__,
         "task": run.task.facts(),
         "model": {"name": spec.name, "options": spec.options, "features": run.features},
-        "rank": spec.rank if spec.train == "low_rank" else None,
+        "rank": spec.used_rank,
+        "prefix": spec.used_prefix,
         "table": None if run.layout is None else layout_facts(run.layout),
         "guarantees": [guarantee.facts() for guarantee in run.guarantees],
         "simulation": run.spec.privacy.noise == "seeded",
@@ -131,7 +132,7 @@ class Predictor:
 def _build(facts: Mapping[str, Any], model: nn.Module | str | None) -> nn.Module:
     """The module that the parameters belong to."""
     if isinstance(model, nn.Module):
-        return model
+        return with_adapters(model, facts["rank"], facts.get("prefix"))
     named, task = facts["model"], read_task(facts["task"])
     name = named["name"]
     if name == GIVEN or (":" in name and model != name):
@@ -140,7 +141,7 @@ def _build(facts: Mapping[str, Any], model: nn.Module | str | None) -> nn.Module
             f" --model {name if ':' in name else 'module:factory'}."
         )
     net = model_catalog.build(name, named["features"], task.outputs, 0, named["options"])
-    return net if facts["rank"] is None else train_low_rank(net, facts["rank"], 0)
+    return with_adapters(net, facts["rank"], facts.get("prefix"))
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
