@@ -168,15 +168,25 @@ def _assumptions(run: RunRecord) -> str:
 
 def public_words(run: RunRecord) -> str:
     """What the run started from, of which the promise says nothing because it was public."""
-    public = run.public
+    public, tokenizer = run.public, _tokenizer_words(run)
     if not public:
-        return "the settings, and first parameters drawn from the seed alone"
+        return f"the settings, and first parameters drawn from the seed alone{tokenizer}"
     made, share = public.backbone, f"{public.trained_parameters:,} of {public.parameters:,} parameters"
     return (
         f"the settings, and first parameters (backbone {public.digest[:16]}) trained on '{made['data']}', which"
         f" whoever made it vouches for as public: {made['public']}. Trained here: {describe(public.train)}, {share}."
         f"{OWN_COPY if run.spec.federation else ''} The promise does not cover the people in that data, if any"
+        f"{tokenizer}"
     )
+
+
+def _tokenizer_words(run: RunRecord) -> str:
+    """By which tokenizer text was cut, and who says that it is public; nothing where there is no text."""
+    text = None if run.spec.data.table is None else run.spec.data.table.layout.text
+    if text is None:
+        return ""
+    vouched = "" if text.public is None else f", which its owner vouches for as public: {text.public}"
+    return f"; text is cut by the tokenizer '{text.tokenizer}'{vouched}"
 
 
 def _range(values: set[int]) -> str:
