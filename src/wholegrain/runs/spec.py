@@ -14,6 +14,7 @@ from wholegrain.federation.server_settings import ServerSettings
 from wholegrain.runs.roster import read_roster
 from wholegrain.runs.section_files import Section, apply_change, explain_fault, read_tree, refuse_blanks, resolve
 from wholegrain.runs.spec_sections import (
+    AboutSpec,
     ComputeSpec,
     DataSpec,
     EvaluationSpec,
@@ -63,6 +64,7 @@ class RunSpec(Section):
         default_factory=dict
     )
     """How settings were chosen, by section and key; see `setting_origins`."""
+    about: Annotated[AboutSpec, Field(exclude_if=lambda about: not about.model_dump())] = AboutSpec()
 
     @staticmethod
     def of(tree: Mapping[str, Any]) -> "RunSpec":
