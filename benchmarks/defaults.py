@@ -28,7 +28,9 @@ import record
 from default_tables import TABLES, Tree
 from linear_sums import LinearSum
 from wholegrain.runs.optimise_spec import optimise
-from wholegrain.runs.runner import PreparedRun, RunResult, execute, open_guard, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 RESULTS = record.ROOT / "benchmarks" / "defaults.jsonl"

@@ -7,6 +7,7 @@ was not declared, or a missing value where none was allowed, is refused with the
 import math
 from collections.abc import Sequence
 from datetime import date
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.schema import Category, Date, Feature, Number, TableLayout, Target
+from wholegrain.data.schema import Category, Date, Number, TableLayout, Target
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.data.tasks import MultiLabel, Regression, Targets
+from wholegrain.data.text_feature import Text
+from wholegrain.data.tokenization import encode_ends, encode_texts, encode_windows
 from wholegrain.errors import DataError
 
 # How tables spell "unknown". Taken for a subject, it would stand for many people at once.
@@ -41,15 +44,25 @@ class RowError(DataError):
         return RowError(self.sentence, row)
 
 
-def encode_features(frame: pl.DataFrame, layout: TableLayout) -> NDArray[np.float32]:
-    """[row, value] the features side by side, in the layout's order."""
+def encode_features(frame: pl.DataFrame, layout: TableLayout) -> NDArray[Any]:
+    """[row, value] the features side by side, in the layout's order; or [row, position] the tokens of a text."""
+    if layout.text is not None:
+        encode_rows = encode_ends if layout.target.next_token else encode_texts
+        return encode_rows(layout.text, _texts(frame, layout, layout.text))
     return np.concatenate(
-        [encode_feature(feature, _known(frame, name, layout)) for name, feature in layout.features.items()], axis=1
+        [
+            encode_feature(feature, _known(frame, name, layout))
+            for name, feature in layout.features.items()
+            if not isinstance(feature, Text)
+        ],
+        axis=1,
     )
 
 
 def feature_count(layout: TableLayout) -> int:
     """How many values the features of one row become."""
+    if layout.text is not None:
+        return layout.text.length
     nobody = pl.DataFrame({name: pl.Series([], dtype=pl.String) for name in layout.features})
     return int(encode_features(nobody, layout).shape[1])
 
@@ -64,14 +77,16 @@ def value_names(layout: TableLayout) -> list[str]:
     """
     names = list[str]()
     for name, feature in layout.features.items():
-        if isinstance(feature, Category):
+        if isinstance(feature, Text):
+            names += [f"{name}: token {place}" for place in range(feature.length)]
+        elif isinstance(feature, Category):
             names += [f"{name} = {each}" for each in feature.categories]
         else:
             names.append(name)
     return names
 
 
-def encode_feature(feature: Feature, column: pl.Series) -> NDArray[np.float32]:
+def encode_feature(feature: Number | Date | Category, column: pl.Series) -> NDArray[np.float32]:
     """[row, value] one column as the model sees it: a number, or one value for each category."""
     if isinstance(feature, Category):
         return _encode_category(feature, column)
@@ -155,10 +170,27 @@ def _encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
         silos = as_text(_known(frame, layout.silo, layout))
         _refuse_missing(silos, "every row belongs to a silo; complete or remove the rows")
         labels = silos.to_numpy().astype(np.str_)
-    targets = encode_target(layout.target, [_known(frame, column, layout) for column in layout.target.names])
-    data = SubjectData(encode_features(frame, layout), targets, subject_codes(ids.to_list()))
     spans = None if layout.span is None else _spans(_known(frame, layout.span, layout))
-    return Dataset(name=name, data=data, silos=labels, task=layout.target.task, layout=layout, spans=spans)
+    codes = subject_codes(ids.to_list())
+    if layout.target.next_token and layout.text is not None:
+        inputs, targets, rows = encode_windows(layout.text, _texts(frame, layout, layout.text))
+        if not len(rows):
+            raise DataError(f"No text of the table '{name}' has a second token to predict.")
+        labels = None if labels is None else labels[rows]
+        spans = None if spans is None else spans[rows]
+        data = SubjectData(inputs, targets, codes[rows])
+    else:
+        targets = encode_target(layout.target, [_known(frame, column, layout) for column in layout.target.names])
+        data = SubjectData(encode_features(frame, layout), targets, codes)
+    return Dataset(name=name, data=data, silos=labels, task=layout.task, layout=layout, spans=spans)
+
+
+def _texts(frame: pl.DataFrame, layout: TableLayout, text: Text) -> list[str | None]:
+    (name,) = layout.features
+    values = as_text(_known(frame, name, layout))
+    if not text.missing:
+        _refuse_missing(values, "declare `missing = true`, which reads them as empty, or remove the rows")
+    return values.to_list()
 
 
 def subject_ids(frame: pl.DataFrame, layout: TableLayout) -> pl.Series:

@@ -139,7 +139,7 @@ def public_facts(spec: RunSpec, dataset: Dataset | None = None) -> PublicFacts:
             )
             for name, size in sorted(sizes.named.items())
         )
-        return PublicFacts(silos, scale_of_table(table.layout), table.layout.target.task)
+        return PublicFacts(silos, scale_of_table(table.layout), table.layout.task, text=table.layout.text)
     dataset = dataset or load_dataset(spec)
     return facts_of(dataset, tuple(silo.facts for silo in split_dataset(dataset, spec).silos.values()))
 
