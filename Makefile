@@ -67,7 +67,7 @@ sbom: $(READY) $(TOOLS) ## List all that is installed in sbom.json (CycloneDX)
 	$(TOOLS)/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.json $(BIN)/python
 
 audit-deps: $(TOOLS) ## Look for known vulnerabilities of the pinned versions (needs a network)
-	$(TOOLS)/bin/pip-audit --no-deps --disable-pip --requirement requirements.lock
+	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.lock
 
 clean: ## Remove .venv and everything that was built
 	rm -rf $(VENV) $(TOOLS) sbom.json site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
