@@ -69,6 +69,25 @@ def table(folder: Path, target: Mapping[str, Any] | None = None) -> Load:
     return load
 
 
+def text_table(folder: Path, target: Mapping[str, Any] | None = None) -> Load:
+    """Notes of different lengths, some longer than what is kept; every window of one is an item, or every note."""
+    declared = {"subject": "person", "silo": "site", "target": target or {"column": "ill", "classes": [0, 1]}}
+    features = {"note": {"tokenizer": "characters", "length": 12, "stride": 4 if target else 1}}
+
+    def load(spec: RunSpec, gone: int | None) -> Dataset:
+        lines = [
+            f"{names()[person]},site-{(person + item) % 3},note {person} {'word ' * (item % 3)}{item},{item % 2}"
+            for person, item in rows()
+            if person != gone
+        ]
+        path = folder / f"{gone}.csv"
+        path.write_text("person,site,note,ill\n" + "\n".join(lines) + "\n")
+        data = {"table": {**declared, "path": str(path), "features": features}}
+        return load_dataset(RunSpec.of({**spec.model_dump(), "data": data}))
+
+    return load
+
+
 def odd_table(folder: Path) -> Load:
     """Semicolons, decimal commas, dates, recoded and missing values, rows of silos that are not taken; compressed."""
     features = {
@@ -244,6 +263,8 @@ LOADERS: Mapping[str, Callable[[Path], Load]] = {
     "threshold of a table": lambda folder: table(folder, {"column": "ill", "at_least": 1}),
     "labels of a table": lambda folder: table(folder, {"columns": ["ill"]}),
     "odd_table": odd_table,
+    "text of a table": text_table,
+    "next tokens of a table": lambda folder: text_table(folder, {"column": "note", "next_token": True}),
     "femnist": lambda folder: leaf(folder, "femnist", femnist_record),
     "shakespeare": lambda folder: leaf(folder, "shakespeare", shakespeare_record),
     "plays": plays,

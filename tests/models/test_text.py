@@ -27,6 +27,20 @@ def test_the_causal_transformer_is_on_the_fast_way(dropout: float) -> None:
     assert isinstance(program_of(engine), Graph)
 
 
+@pytest.mark.parametrize("name", ["causal_transformer", "stacked_lstm", "bigram", "bag_of_tokens"])
+def test_models_of_padded_texts_are_on_the_fast_way(name: str) -> None:
+    options = {"causal_transformer": OPTIONS, "stacked_lstm": {"hidden": 6}}.get(name, {})
+    model = build(name, 7, 3, 0, {**options, "vocabulary": 11, "padding": 0}).double()
+    engine = BookKeeping(model, cross_entropy)
+    draws = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, 11, (9, 7), generator=draws)
+    tokens[torch.arange(7) >= torch.randint(8, (9, 1), generator=draws)] = 0
+    vector = flatten(model) + torch.randn(flatten(model).shape, generator=draws, dtype=torch.float64) * 0.1
+    batch = Batch(tokens, torch.arange(9) % 3, torch.arange(9) // 3)
+    assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
+    assert isinstance(program_of(engine), Graph)
+
+
 def test_a_position_sees_what_came_before_it_alone() -> None:
     model = build("causal_transformer", 7, 11, 0, OPTIONS)
     tokens = torch.randint(11, (1, 7), generator=torch.Generator().manual_seed(1))

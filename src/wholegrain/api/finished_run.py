@@ -207,7 +207,7 @@ def load(folder: str | Path, net: nn.Module | None = None) -> Run:
         plan=kept.plan,
         summary=summary,
         rounds=kept.rounds,
-        task=None if layout is None else layout.target.task,
+        task=None if layout is None else layout.task,
         layout=layout,
         folder=kept.path,
         trained=_load_model(kept, spec, layout, net),
@@ -219,7 +219,7 @@ def _load_model(kept: RunFolder, spec: RunSpec, layout: TableLayout | None, net:
     if net is None and (layout is None or spec.model.name == GIVEN):
         return None
     if net is None and layout is not None:
-        net = build_trained_model(spec.model, feature_count(layout), layout.target.task.outputs, spec.seed).model
+        net = build_trained_model(spec.model, feature_count(layout), layout.task.outputs, spec.seed).model
     assert net is not None
     net = with_adapters(net, spec.model.used_rank, spec.model.used_prefix)
     path = kept.path / MODEL

@@ -20,6 +20,7 @@ from wholegrain.errors import DataError, ModelError, SpecError
 from wholegrain.federation.server_optimiser import Server, ServerOptimiser
 from wholegrain.gradients.reference import Loss
 from wholegrain.policies.plan import Plan
+from wholegrain.report.model_card import write_card
 from wholegrain.runs.observers import Observer, both
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder, require_free
@@ -121,6 +122,7 @@ def _execute_in(folder: Path, prepared: PreparedRun, observe: Observer) -> RunRe
             prepared, guard, record=lambda done, state: kept.add_round(done, state, every), observe=observe
         )
         kept.finish(result)
+    write_card(folder)
     return result
 
 

@@ -15,6 +15,7 @@ from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
+from wholegrain.report.model_card import write_card
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engine_choice import EngineChoice, open_engine, serve_silos
 from wholegrain.runs.observers import both
@@ -164,6 +165,7 @@ def _play(
         display.err.print(f"Stopped. To go on: wholegrain resume {folder.path}", markup=False, soft_wrap=True)
         raise typer.Exit(display.INTERRUPTED) from None
     folder.finish(finished)
+    write_card(folder.path)
     if output.json:
         display.as_json(RunSummary.of(finished).facts() | {"folder": str(folder.path)})
     else:

@@ -15,8 +15,10 @@ from dp_accounting import DpEvent
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.feature_scale import FeatureScale, scale_of_numbers, scale_of_table
 from wholegrain.data.tasks import Task
-from wholegrain.errors import WholegrainError
-from wholegrain.federation.server_settings import ServerSettings
+from wholegrain.data.text_feature import Text
+from wholegrain.data.tokenization import find_tokenizer
+from wholegrain.errors import SpecError, WholegrainError
+from wholegrain.models.model_catalog import MODELS
 from wholegrain.policies.guarantees import Row, federation_event, missing_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.pace import FASTEST, LOSSES, Forecast, Steepness, forecast
@@ -29,8 +31,7 @@ from wholegrain.privacy.definitions import Budget, Unit
 from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.spec import RunSpec
 
-MOMENTUM, MOST_MOMENTUM = 0.9, 0.97
-"""The second where the best time is longer than so many rounds reach with the first: it costs no more rounds."""
+MOMENTUM = 0.9
 FEWEST_ROUNDS, MOST_ROUNDS = 20, 60
 UNPRIVATE_ROUNDS, UNPRIVATE_MOMENTUM = 200, 0.95
 OTHER_RATE = 0.1
@@ -42,13 +43,14 @@ LINEAR = "logistic"
 class PublicFacts:
     """What is public of the data: the silos' sizes, how inputs are scaled, and what is predicted.
 
-    `own_model`: the caller's own module is trained, whatever the spec names.
+    `own_model`: the caller's own module is trained, whatever the spec names. `text` is how a table's text is cut.
     """
 
     silos: tuple[SiloFacts, ...]
     scale: FeatureScale
     task: Task
     own_model: bool = False
+    text: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class FilledSpec:
 def facts_of(dataset: Dataset, silos: tuple[SiloFacts, ...], own_model: bool = False) -> PublicFacts:
     """What is public of a data set in these silos."""
     scale = scale_of_numbers(dataset.features) if dataset.layout is None else scale_of_table(dataset.layout)
-    return PublicFacts(silos, scale, dataset.task, own_model)
+    text = None if dataset.layout is None else dataset.layout.text
+    return PublicFacts(silos, scale, dataset.task, own_model, text)
 
 
 def fill_rate(spec: RunSpec) -> RunSpec:
@@ -75,8 +78,9 @@ def fill_rate(spec: RunSpec) -> RunSpec:
 
 def fill_settings(spec: RunSpec, facts: PublicFacts) -> FilledSpec:
     """The spec with all that it leaves out of how to sample, clip and step."""
-    filled = fill_rate(spec)
-    reasons = {} if filled is spec else {"policy.rate": "everybody in every step: least noise for a budget"}
+    filled, reasons = _fill_tokens(spec, facts)
+    if fill_rate(filled) is not filled:
+        filled, reasons["policy.rate"] = fill_rate(filled), "everybody in every step: least noise for a budget"
     if spec.policy.as_printed or "learning_rate" in spec.rounds.model_fields_set:
         return FilledSpec(filled, reasons)
     steepness = _steepness(spec, facts)
@@ -87,6 +91,24 @@ def fill_settings(spec: RunSpec, facts: PublicFacts) -> FilledSpec:
     _fill_clip(found, facts, steepness)
     best = _fill_pace(found, facts, steepness)
     return FilledSpec(found.spec, found.reasons, best)
+
+
+def _fill_tokens(spec: RunSpec, facts: PublicFacts) -> tuple[RunSpec, dict[str, str]]:
+    """What a model of the catalogue must know of tokens: how many there are, and which is the padding."""
+    if facts.text is None or facts.own_model or ":" in spec.model.name:
+        return spec, {}
+    if not MODELS.find(spec.model.name).reads_tokens:
+        able = [name for name, entry in MODELS.items() if entry.reads_tokens]
+        raise SpecError(
+            f"The table's feature is text, and the model '{spec.model.name}' reads numbers; set model.name to"
+            f" {' or '.join(able)}."
+        )
+    tokenizer = find_tokenizer(facts.text)
+    known = {"vocabulary": len(tokenizer.tokens), "padding": tokenizer.padding}
+    if set(known) <= set(spec.model.options):
+        return spec, {}
+    filled = _update(spec, {"model.options": known | spec.model.options})
+    return filled, {"model.options": "vocabulary and padding are the tokenizer's"}
 
 
 def _steepness(spec: RunSpec, facts: PublicFacts) -> Steepness | None:
@@ -162,16 +184,18 @@ def _pools_subjects(spec: RunSpec, facts: PublicFacts) -> bool:
 
 def _fill_pace(found: _Draft, facts: PublicFacts, steepness: Steepness | None) -> Forecast | None:
     found.set("server.step", "momentum", "goes further in flat directions, and averages noise")
+    found.set("server.momentum", MOMENTUM, "goes further in flat directions, and averages noise")
     found.set("server.schedule", "linear", "the last steps average the noise of the others")
+    gain = 1 / (1 - found.spec.server.momentum) if found.spec.server.step == "momentum" else 1.0
+    gain *= found.spec.server.learning_rate
     if steepness is None:
-        found.set("server.momentum", MOMENTUM, "goes further in flat directions, and averages noise")
         found.set("rounds.count", (FEWEST_ROUNDS + MOST_ROUNDS) // 2, "long enough for a small learning rate")
-        rate = OTHER_RATE * 10 / _gain(found.spec.server, found.spec.server.momentum)
+        rate = OTHER_RATE * 10 / gain
         found.set("rounds.learning_rate", _digits(rate), "a cautious rate for a model of unknown curvature")
         return None
     most = MOST_ROUNDS if not found.given("rounds.count") else found.spec.rounds.count
-    best = _best_time(found, steepness, _variance(found.spec, facts), most)
-    gain = _gain(found.spec.server, found.spec.server.momentum)
+    longest = most * FASTEST * gain
+    best = forecast(steepness, _variance(found.spec, facts), longest)
     rounds = min(max(math.ceil(best.time / (FASTEST * gain) / 10) * 10, FEWEST_ROUNDS), MOST_ROUNDS)
     found.set("rounds.count", rounds, f"enough steps for a time of {best.time:.3g}/L, the best for this noise")
     steps = found.spec.rounds.count * found.spec.rounds.steps
@@ -181,22 +205,6 @@ def _fill_pace(found: _Draft, facts: PublicFacts, steepness: Steepness | None) -
     why = f"a time of {best.time:.3g}/L, where L = {steepness.curvature:.3g} is the most that declared bounds allow"
     found.set("rounds.learning_rate", _digits(rate), why)
     return best
-
-
-def _best_time(found: _Draft, steepness: Steepness, variance: float, rounds: int) -> Forecast:
-    """The best time that so many rounds reach, with as much momentum as it takes."""
-    server = found.spec.server
-    most = server.momentum if found.given("server.momentum") else MOST_MOMENTUM
-    best = forecast(steepness, variance, rounds * FASTEST * _gain(server, most))
-    needed = 1 - rounds * FASTEST * server.learning_rate / best.time
-    why = "goes further in flat directions, and averages noise"
-    found.set("server.momentum", _digits(min(max(needed, MOMENTUM), MOST_MOMENTUM)), why)
-    return best
-
-
-def _gain(server: ServerSettings, momentum: float) -> float:
-    """How much further the server goes than the silos' own steps."""
-    return server.learning_rate / (1 - momentum if server.step == "momentum" else 1.0)
 
 
 def _rows(spec: RunSpec, facts: PublicFacts) -> list[Row]:

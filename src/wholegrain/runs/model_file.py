@@ -20,12 +20,15 @@ import wholegrain
 from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain.data.frames import to_polars
-from wholegrain.data.schema import TableLayout, Target, read_features, read_value, write_feature, write_target
+from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
 from wholegrain.data.table import encode_features
 from wholegrain.data.table_files import read
 from wholegrain.data.tasks import Task, read_task
+from wholegrain.data.text_feature import Text, write_text
+from wholegrain.data.tokenization import carry_content
 from wholegrain.errors import DataError, ModelError, RunError
 from wholegrain.models import model_catalog
+from wholegrain.models.model_inputs import values
 from wholegrain.models.trainable_part import with_adapters
 from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.spec import GIVEN
@@ -64,10 +67,17 @@ def layout_facts(layout: TableLayout) -> dict[str, Any]:
     return {
         "subject": layout.subject,
         "target": write_target(layout.target),
-        "features": {name: write_feature(feature) for name, feature in layout.features.items()},
+        "features": {name: _feature_facts(feature) for name, feature in layout.features.items()},
         "missing_values": list(layout.missing_values),
         "recode": {name: dict(recoded) for name, recoded in layout.recode.items()},
     }
+
+
+def _feature_facts(feature: Feature) -> dict[str, Any]:
+    """With its tokenizer, so that the model can be used where that file is not."""
+    if isinstance(feature, Text):
+        return write_text(carry_content(feature), with_content=True)
+    return write_feature(feature)
 
 
 def read_layout(facts: Mapping[str, Any]) -> TableLayout:
@@ -125,7 +135,7 @@ class Predictor:
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
         """[item, output] what the model puts out for encoded inputs."""
         with torch.no_grad():
-            pieces = [self.model(each) for each in torch.split(torch.from_numpy(inputs), CHUNK)]
+            pieces = [self.model(values(each)) for each in torch.split(torch.from_numpy(inputs), CHUNK)]
         return np.asarray(torch.cat(pieces).numpy())
 
 

@@ -27,6 +27,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.models.backbone import PublicStart
 from wholegrain.runs.checkpoints import Checkpoints
 from wholegrain.runs.data_description import DataCounts, count
+from wholegrain.runs.folder_lock import LOCK
 from wholegrain.runs.model_file import MODEL, write_model
 from wholegrain.runs.plan_record import PlanRecord
 from wholegrain.runs.prepared_run import PreparedRun
@@ -172,7 +173,7 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Nobody else writes here meanwhile; a lock that the system drops with the process, however it ends."""
         try:
-            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
         try:
