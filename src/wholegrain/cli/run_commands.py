@@ -22,9 +22,11 @@ from wholegrain.runs.observers import both
 from wholegrain.runs.optimise_spec import optimise as find_best
 from wholegrain.runs.plan_record import PlanRecord
 from wholegrain.runs.planning import plan_federation
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder, require_free
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard, prepare
+from wholegrain.runs.runner import StartState, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.spec_text import require_new_spec, write_spec
 from wholegrain.runs.tensorboard import event_files

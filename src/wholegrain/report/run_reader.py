@@ -20,7 +20,8 @@ from wholegrain.runs.data_description import DataCounts
 from wholegrain.runs.folder_lock import is_locked
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.plan_record import PlanRecord, proper
-from wholegrain.runs.run_folder import RunFolder, RunIdentity
+from wholegrain.runs.run_folder import RunFolder
+from wholegrain.runs.run_identity import RunIdentity
 from wholegrain.runs.run_summary import RunSummary
 from wholegrain.runs.setting_origins import Origins
 from wholegrain.runs.spec import RunSpec

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
+from wholegrain.models.train_choice import describe
 from wholegrain.privacy.definitions import Guarantee, Standing
 from wholegrain.privacy.tradeoff_curve import AttackView
 from wholegrain.report.run_reader import RunRecord
@@ -20,12 +21,6 @@ ITEM_ABOVE_SUBJECT = (
     " clipped gradient of norm C leaves the sum, but without one of its items that gradient can turn round (or another"
     " item can take the place), which moves the sum by up to 2C."
 )
-TRAINED = {
-    "all": "all of it",
-    "head": "its last layer",
-    "low_rank": "low-rank updates and its last layer",
-    "biases": "its biases and its last layer",
-}
 OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
 NO_BOUND = "no public bound on a person's records"
 
@@ -196,15 +191,25 @@ def _assumptions(run: RunRecord) -> str:
 
 def public_words(run: RunRecord) -> str:
     """What the run started from, of which the promise says nothing because it was public."""
-    public = run.public
+    public, tokenizer = run.public, _tokenizer_words(run)
     if not public:
-        return "the settings, and first parameters drawn from the seed alone"
+        return f"the settings, and first parameters drawn from the seed alone{tokenizer}"
     made, share = public.backbone, f"{public.trained_parameters:,} of {public.parameters:,} parameters"
     return (
         f"the settings, and first parameters (backbone {public.digest[:16]}) trained on '{made['data']}', which"
-        f" whoever made it vouches for as public: {made['public']}. Trained here: {TRAINED[public.train]}, {share}."
+        f" whoever made it vouches for as public: {made['public']}. Trained here: {describe(public.train)}, {share}."
         f"{OWN_COPY if run.spec.federation else ''} The promise does not cover the people in that data, if any"
+        f"{tokenizer}"
     )
+
+
+def _tokenizer_words(run: RunRecord) -> str:
+    """By which tokenizer text was cut, and who says that it is public; nothing where there is no text."""
+    text = None if run.spec.data.table is None else run.spec.data.table.layout.text
+    if text is None:
+        return ""
+    vouched = "" if text.public is None else f", which its owner vouches for as public: {text.public}"
+    return f"; text is cut by the tokenizer '{text.tokenizer}'{vouched}"
 
 
 def number_range(values: set[int]) -> str:

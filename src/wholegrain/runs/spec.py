@@ -12,7 +12,15 @@ from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.federation.server_settings import ServerSettings
 from wholegrain.runs.roster import read_roster
-from wholegrain.runs.section_files import Section, apply_change, explain_fault, read_tree, refuse_blanks, resolve
+from wholegrain.runs.section_files import (
+    Section,
+    apply_change,
+    explain_fault,
+    read_tree,
+    refuse_blanks,
+    resolve,
+    resolve_tokenizers,
+)
 from wholegrain.runs.spec_sections import (
     AboutSpec,
     ComputeSpec,
@@ -108,6 +116,7 @@ def _resolve_paths(tree: Mapping[str, Any], path: Path) -> None:
     for section, key in (*((each, "path") for each in (*inside, tree.get("ledger"))), (tree.get("model"), "start")):
         if isinstance(section, dict) and section.get(key) != GIVEN:
             resolve(section, key, path)
+    resolve_tokenizers(inside[0] if inside else None, path)
 
 
 def _read_silos(federation: Any, path: Path) -> None:
