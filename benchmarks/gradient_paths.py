@@ -11,6 +11,8 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +28,7 @@ from wholegrain.gradients.parameters import flatten
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
 from wholegrain.models.named_inputs import from_transformers
+from wholegrain.models.trainable_part import train_part
 
 ITEMS, WORDS, LENGTH = 8, 200, 16
 
@@ -54,6 +57,14 @@ def rows() -> Iterator[Row]:
         (LENGTH,),
         80,
     )
+    for train in ("biases", "low_rank", "prefix", ("blocks.1.*", "head.*")):
+        written = train if isinstance(train, str) else " and ".join(train)
+        yield Row(
+            f"causal_transformer, train {written}",
+            lambda train=train: train_part(build("causal_transformer", LENGTH, 80, 0), train, 4, 4, 0),  # type: ignore[misc]
+            (LENGTH,),
+            80,
+        )
     if importlib.util.find_spec("transformers"):
         yield from of_transformers()
 
@@ -66,6 +77,7 @@ def of_transformers() -> Iterator[Row]:
     deep = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     gpt2 = t.GPT2Config(**size, n_embd=32, n_layer=2, n_head=2, n_positions=64)
     bert = t.BertConfig(**size, **deep, max_position_embeddings=64)
+    llama = t.LlamaConfig(**size, **deep, num_key_value_heads=1, max_position_embeddings=64)
     vit = t.ViTConfig(**deep, image_size=16, patch_size=4, num_channels=1, num_labels=3)
     models: dict[str, Callable[[], nn.Module]] = {
         "BertForSequenceClassification": lambda: t.BertForSequenceClassification(bert),
@@ -74,18 +86,44 @@ def of_transformers() -> Iterator[Row]:
         ),
         "GPT2ForSequenceClassification": lambda: t.GPT2ForSequenceClassification(gpt2),
         "GPT2LMHeadModel (tied)": lambda: t.GPT2LMHeadModel(gpt2),
-        "LlamaForSequenceClassification": lambda: t.LlamaForSequenceClassification(
-            t.LlamaConfig(**size, **deep, num_key_value_heads=1, max_position_embeddings=64)
-        ),
+        "LlamaForSequenceClassification": lambda: t.LlamaForSequenceClassification(llama),
         "ViTForImageClassification": lambda: t.ViTForImageClassification(vit),
     }
     if importlib.util.find_spec("peft"):
         models["BERT with LoRA by peft"] = lambda: _adapt(t.BertForSequenceClassification(bert), ["query", "value"])
         models["GPT-2 with LoRA by peft"] = lambda: _adapt(t.GPT2ForSequenceClassification(gpt2), ["c_attn"])
+        models |= of_peft(bert, gpt2, llama)
     for name, make in models.items():
         image = name.startswith("ViT")
         shape = (1, 16, 16) if image else (LENGTH,)
         yield Row(name, lambda make=make: from_transformers(make().eval()), shape, 0 if image else WORDS)  # type: ignore[misc]
+
+
+def of_peft(bert: Any, gpt2: Any, llama: Any) -> dict[str, Callable[[], nn.Module]]:
+    """Other adapters: learned keys and values in every layer, learned tokens, learned scales."""
+    import peft
+    import transformers as t
+
+    few = {"num_virtual_tokens": 4, "task_type": "SEQ_CLS"}
+    scaled = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
+    bases: dict[str, Callable[[], nn.Module]] = {
+        "BERT": lambda: t.BertForSequenceClassification(bert),
+        "GPT-2": lambda: t.GPT2ForSequenceClassification(gpt2),
+        "Llama": lambda: t.LlamaForSequenceClassification(llama),
+    }
+    made: dict[str, Callable[[], nn.Module]] = {}
+    for name, base in bases.items():
+        made[f"{name} with prefix tuning by peft"] = partial(_with, base, peft.PrefixTuningConfig(**few))
+        made[f"{name} with prompt tuning by peft"] = partial(_with, base, peft.PromptTuningConfig(**few))
+    scales = peft.IA3Config(task_type="SEQ_CLS", **scaled)
+    return made | {"Llama with IA³ by peft": partial(_with, bases["Llama"], scales)}
+
+
+def _with(base: Callable[[], nn.Module], config: Any) -> nn.Module:
+    import peft
+
+    made: nn.Module = peft.get_peft_model(base(), config)
+    return made
 
 
 def _adapt(model: nn.Module, layers: list[str]) -> nn.Module:

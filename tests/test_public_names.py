@@ -11,14 +11,15 @@ from wholegrain.api.policy_values import PolicyMaker
 PAGE = (Path(__file__).parent.parent / "docs" / "api.md").read_text("utf-8")
 
 NAMES = """
-    Budget Category Dataset Date Guarantee Number Plan PrivateSteps Run RunSpec Standing SubjectData Target TunedRun
-    Unit WholegrainError clinics fedavg femnist from_frame from_torch from_transformers higradavg_dp load local_group_dp
+    Budget Category Dataset Date Guarantee Number Plan PrivateSteps Run RunSpec Standing SubjectData Target Text
+    TunedRun Unit WholegrainError clinics fedavg femnist from_frame from_torch from_transformers higradavg_dp load
+    local_group_dp
     local_item_dp mnist_writers nlswork plan plays private_steps shakespeare subject_codes subject_dp train tune
     uldp_avg user_ldp
 """.split()
 
 CALLS = "from_frame from_torch train tune plan load private_steps clinics subject_codes".split()
-VALUES = "Number Date Category Target Run SubjectData RunSpec Budget".split()
+VALUES = "Number Date Category Text Target Run SubjectData RunSpec Budget".split()
 
 
 def test_the_names_are_these() -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wholegrain.data.subjects import SubjectData as SubjectData
     from wholegrain.data.subjects import subject_codes as subject_codes
     from wholegrain.data.tensors import from_torch as from_torch
+    from wholegrain.data.text_feature import Text as Text
     from wholegrain.errors import WholegrainError as WholegrainError
     from wholegrain.models.named_inputs import from_transformers as from_transformers
     from wholegrain.policies.plan import Plan as Plan
@@ -61,6 +62,7 @@ _MODULES = {
     "Standing": "wholegrain.privacy.definitions",
     "SubjectData": "wholegrain.data.subjects",
     "Target": "wholegrain.data.schema",
+    "Text": "wholegrain.data.text_feature",
     "TunedRun": "wholegrain.api.tune",
     "Unit": "wholegrain.privacy.definitions",
     "WholegrainError": "wholegrain.errors",

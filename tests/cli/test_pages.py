@@ -44,6 +44,14 @@ def test_report(wholegrain: Command, here: Path) -> None:
     assert (here / "visits.html").stat().st_size > 500_000
 
 
+@pytest.mark.slow
+def test_text(wholegrain: Command, here: Path) -> None:
+    pytest.importorskip("tokenizers")
+    command, output = shown("tasks.md", "run examples/own_text")
+    found = wholegrain(*command).out
+    assert [line.rstrip() for line in found.splitlines()][:14] == output.splitlines()[:14]
+
+
 def test_own_policy(wholegrain: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "own-policy.md").read_text(encoding="utf-8")
     assert (here / "examples" / "my_policies.py").read_text() in text

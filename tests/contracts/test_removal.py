@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_files import write_idx, write_leaf
+from data_files import write_gutenberg, write_idx, write_leaf
 from wholegrain.data.characters import VOCABULARY
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sources import SOURCES, load
@@ -63,6 +63,25 @@ def table(folder: Path, target: Mapping[str, Any] | None = None) -> Load:
         ]
         path = folder / f"{gone}.csv"
         path.write_text("person,site,a,b,ill\n" + "\n".join(lines) + "\n")
+        data = {"table": {**declared, "path": str(path), "features": features}}
+        return load_dataset(RunSpec.of({**spec.model_dump(), "data": data}))
+
+    return load
+
+
+def text_table(folder: Path, target: Mapping[str, Any] | None = None) -> Load:
+    """Notes of different lengths, some longer than what is kept; every window of one is an item, or every note."""
+    declared = {"subject": "person", "silo": "site", "target": target or {"column": "ill", "classes": [0, 1]}}
+    features = {"note": {"tokenizer": "characters", "length": 12, "stride": 4 if target else 1}}
+
+    def load(spec: RunSpec, gone: int | None) -> Dataset:
+        lines = [
+            f"{names()[person]},site-{(person + item) % 3},note {person} {'word ' * (item % 3)}{item},{item % 2}"
+            for person, item in rows()
+            if person != gone
+        ]
+        path = folder / f"{gone}.csv"
+        path.write_text("person,site,note,ill\n" + "\n".join(lines) + "\n")
         data = {"table": {**declared, "path": str(path), "features": features}}
         return load_dataset(RunSpec.of({**spec.model_dump(), "data": data}))
 
@@ -143,6 +162,40 @@ def plays(folder: Path) -> Load:
     return load
 
 
+def documents(folder: Path) -> Load:
+    def load(spec: RunSpec, gone: int | None) -> Dataset:
+        texts = [
+            " ".join(f"{names()[person]} writes {item} today" for item in range(COUNTS[person]))
+            for person in range(PEOPLE)
+            if person != gone
+        ]
+        path = folder / f"{gone}.txt"
+        path.write_text("\f".join(texts))
+        return load_dataset(with_source(spec, "documents", path=str(path), window=10, stride=5))
+
+    return load
+
+
+def gutenberg(folder: Path) -> Load:
+    """One play; a speech goes on after a stage direction."""
+
+    def load(spec: RunSpec, gone: int | None) -> Dataset:
+        speeches = [
+            f"{roman(person)}.\nSays {person} and {item}\n\n[Exit.]\n\nand once more.\n"
+            for person, item in rows()
+            if person != gone
+        ]
+        place = write_gutenberg(folder / str(gone), "Persons of the play.\n\nACT I.\n\n" + "\n".join(speeches))
+        return load_dataset(with_source(spec, "gutenberg_shakespeare", path=str(place), window=10, stride=5))
+
+    return load
+
+
+def roman(person: int) -> str:
+    """A speaker's name in capitals, without figures."""
+    return "CITIZEN " + "".join("ABCDEFGHIJ"[int(figure)] for figure in str(person))
+
+
 def mnist(folder: Path) -> Load:
     def load(spec: RunSpec, gone: int | None) -> Dataset:
         place = folder / str(gone)
@@ -210,9 +263,13 @@ LOADERS: Mapping[str, Callable[[Path], Load]] = {
     "threshold of a table": lambda folder: table(folder, {"column": "ill", "at_least": 1}),
     "labels of a table": lambda folder: table(folder, {"columns": ["ill"]}),
     "odd_table": odd_table,
+    "text of a table": text_table,
+    "next tokens of a table": lambda folder: text_table(folder, {"column": "note", "next_token": True}),
     "femnist": lambda folder: leaf(folder, "femnist", femnist_record),
     "shakespeare": lambda folder: leaf(folder, "shakespeare", shakespeare_record),
     "plays": plays,
+    "documents": documents,
+    "gutenberg_shakespeare": gutenberg,
     "mnist_writers": mnist,
     "nlswork": nlswork,
 }

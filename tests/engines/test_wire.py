@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_to_proto
 
 from deployment import message, task, text_message, vector
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError
+from wholegrain.gradients.parameters import flatten
+from wholegrain.models.model_catalog import build
+from wholegrain.models.trainable_part import train_part
 from wholegrain.policies.policy_catalog import PolicySettings
 
 floats = st.floats(width=32, allow_nan=False)
@@ -74,6 +78,20 @@ def test_a_vector_that_is_a_view_or_needs_a_gradient_is_packed_by_its_values() -
     wide = torch.arange(8.0, requires_grad=True)
     found = wire.read_vector(message(wire.packed_task(task(), wide[::2])))
     assert found.tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("train", ["all", "head", "biases", "low_rank", "prefix", ("blocks.1.out.*", "head.*")])
+def test_a_message_is_as_long_as_what_is_trained(train: str | tuple[str, ...]) -> None:
+    """Of the model's frozen parameters nothing travels: a task and its parameters, and a little around them."""
+    net = build("causal_transformer", 16, 80, 0)
+    whole = sum(parameter.numel() for parameter in net.parameters())
+    trained = flatten(train_part(net, train, rank=2, prefix=4, seed=0))
+    said = wire.StartTask.model_validate({"digest": "a" * 64, "train": train})
+    asked = task(model="causal_transformer", start=said)
+    size = recorddict_to_proto(wire.packed_task(asked, trained)).ByteSize()
+    assert 4 * trained.numel() < size < 4 * trained.numel() + 2000
+    assert train == "all" or trained.numel() < whole / 4
+    assert wire.read_task(message(wire.packed_task(asked, trained))) == asked
 
 
 PRINTABLE = st.characters().filter(str.isprintable)

@@ -11,6 +11,7 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
+from wholegrain.models.text import score_positions
 
 OPTIONS = {"width": 8, "heads": 2, "layers": 1}
 
@@ -22,6 +23,20 @@ def test_the_causal_transformer_is_on_the_fast_way(dropout: float) -> None:
     tokens = torch.randint(11, (9, 7), generator=torch.Generator().manual_seed(1))
     batch = Batch(tokens, torch.arange(9), torch.arange(9) // 3)
     vector = flatten(model) + torch.randn(flatten(model).shape, generator=torch.Generator().manual_seed(2)) * 0.1
+    assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
+    assert isinstance(program_of(engine), Graph)
+
+
+@pytest.mark.parametrize("name", ["causal_transformer", "stacked_lstm", "bigram", "bag_of_tokens"])
+def test_models_of_padded_texts_are_on_the_fast_way(name: str) -> None:
+    options = {"causal_transformer": OPTIONS, "stacked_lstm": {"hidden": 6}}.get(name, {})
+    model = build(name, 7, 3, 0, {**options, "vocabulary": 11, "padding": 0}).double()
+    engine = BookKeeping(model, cross_entropy)
+    draws = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, 11, (9, 7), generator=draws)
+    tokens[torch.arange(7) >= torch.randint(8, (9, 1), generator=draws)] = 0
+    vector = flatten(model) + torch.randn(flatten(model).shape, generator=draws, dtype=torch.float64) * 0.1
+    batch = Batch(tokens, torch.arange(9) % 3, torch.arange(9) // 3)
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
     assert isinstance(program_of(engine), Graph)
 
@@ -40,3 +55,17 @@ def test_a_position_sees_what_came_before_it_alone() -> None:
 def test_heads_divide_the_width() -> None:
     with pytest.raises(SpecError, match=r"its width \(8\) must be a multiple of its heads \(3\)"):
         build("causal_transformer", 7, 11, 0, {"width": 8, "heads": 3})
+
+
+def test_an_lstm_scores_every_position_as_it_scores_the_last_of_a_window() -> None:
+    model = build("whitened_lstm", 7, 11, 0, {"hidden": 6, "embedding": 4})
+    tokens = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(1))
+    every = score_positions(model, tokens)
+    assert every is not None
+    for position in range(7):
+        torch.testing.assert_close(every[:, position], model(tokens[:, : position + 1]))
+
+
+@pytest.mark.parametrize("name", ["stacked_lstm", "bigram"])
+def test_other_models_read_whole_windows(name: str) -> None:
+    assert score_positions(build(name, 7, 11, 0), torch.zeros(1, 7, dtype=torch.int64)) is None

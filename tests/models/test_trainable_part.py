@@ -7,7 +7,14 @@ from torch import nn
 from wholegrain.errors import ModelError
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.models.model_catalog import build
-from wholegrain.models.trainable_part import split_model, train_biases, train_head, train_low_rank
+from wholegrain.models.trainable_part import (
+    split_model,
+    train_biases,
+    train_head,
+    train_low_rank,
+    train_matching,
+    train_prefix,
+)
 
 SHAPES = [("upright_cnn", 64), ("mlp", 64)]
 
@@ -81,3 +88,58 @@ def test_one_layer_cannot_be_divided() -> None:
         train_head(build("logistic", features=4, classes=2, seed=0))
     with pytest.raises(ModelError, match="low-rank"):
         train_low_rank(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)), 2, 0)
+
+
+def causal() -> nn.Module:
+    return build("causal_transformer", 6, 5, 0, {"vocabulary": 9, "width": 8, "heads": 2})
+
+
+def trained_names(model: nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def test_patterns_say_which_parameters_are_trained() -> None:
+    model = train_matching(causal(), ["blocks.1.out.*", "head.*"])
+    assert trained_names(model) == ["blocks.1.out.weight", "blocks.1.out.bias", "head.weight", "head.bias"]
+    assert Layout.of(model).size == 8 * 8 + 8 + 8 * 5 + 5
+
+
+def test_a_shared_parameter_is_trained_by_either_name() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    model[1].weight = model[0].weight
+    assert trained_names(train_matching(model, ["1.weight"])) == ["0.weight"]
+
+
+def test_a_pattern_without_a_match_is_refused_with_a_near_name() -> None:
+    with pytest.raises(
+        ModelError, match=r"called 'block\.1\.\*' \(did you mean 'blocks\.1\.\*'\?\).* begin with places,"
+    ):
+        train_matching(causal(), ["head.*", "block.1.*"])
+
+
+def test_a_prefix_is_few_parameters_from_the_seed_that_every_position_sees() -> None:
+    made = [train_prefix(causal(), 3, seed) for seed in (1, 1, 2)]
+    assert Layout.of(made[0]).size == 2 * (2 * 3 * 8) + 8 * 5 + 5
+    first, again, other = map(flatten, made)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    tokens = torch.randint(9, (4, 6), generator=torch.Generator().manual_seed(0))
+    model = made[0]
+    with torch.no_grad():
+        model.head.weight.normal_()
+        before = model(tokens)
+        model.blocks[0].prefix[1] += 1.0
+        assert bool((model(tokens) != before).any(1).all())
+
+
+def test_a_prefix_shows_no_position_what_comes_after_it() -> None:
+    block = train_prefix(causal(), 3, 0).blocks[0]
+    x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
+    changed = x.clone()
+    changed[:, 4:] += 1.0
+    assert torch.allclose(block(x)[:, :4], block(changed)[:, :4], atol=1e-6)
+
+
+def test_a_model_without_attention_takes_no_prefix() -> None:
+    with pytest.raises(ModelError, match="no attention layer that takes a prefix"):
+        train_prefix(build("mlp", 4, 2, 0), 2, 0)

@@ -11,8 +11,10 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from agreement import Batch, assert_agrees, program_of, slow, vectorises
 from wholegrain.gradients.backends import Graph
 from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.shape_probe import PAIRS
+from wholegrain.models.model_catalog import build
+from wholegrain.models.trainable_part import train_part
 
 WORDS, WIDTH, HEADS, CLASSES = 11, 8, 2, 3
 
@@ -201,6 +203,29 @@ def test_the_patterns_of_todays_models_have_rules(name: str) -> None:
     model, batch = make(), batch_of(shape, 9)
     engine = BookKeeping(model, cross_entropy)
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, flatten(model), batch)) == []
+    assert isinstance(program_of(engine), Graph)
+
+
+PARTS: dict[str, str | tuple[str, ...]] = {
+    "one block and the head": ("blocks.1.*", "head.*"),
+    "a table that all items share": ("places",),
+    "norms": ("*.first.weight", "norm.*"),
+    "biases": "biases",
+    "low rank": "low_rank",
+    "prefix": "prefix",
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_what_is_trained_of_a_transformer_has_rules(name: str) -> None:
+    torch.manual_seed(1)
+    made = build("causal_transformer", TOKENS[0], CLASSES, 0, {"vocabulary": WORDS, "width": WIDTH, "heads": HEADS})
+    nn.init.normal_(made.head.weight)  # it begins at zero, which would hide everything before it
+    model, batch = train_part(made, PARTS[name], rank=2, prefix=3, seed=0), batch_of(TOKENS, 9)
+    vector = flatten(model) + torch.randn(Layout.of(model).size) * 0.1
+    assert vector.numel() < sum(parameter.numel() for parameter in model.parameters())
+    engine = BookKeeping(model, cross_entropy)
+    assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
     assert isinstance(program_of(engine), Graph)
 
 

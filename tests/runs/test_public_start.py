@@ -105,6 +105,19 @@ def test_whitening_is_fitted_and_undone_by_the_head(specs: Path, monkeypatch: py
     assert torch.allclose(*outputs, atol=1e-3)
 
 
+def test_patterns_freeze_what_they_do_not_name(specs: Path, tmp_path: Path) -> None:
+    asked = spec(specs, 'model.train=["13.bias", "10.*"]')
+    backbone = read_backbone(specs / "b.safetensors").tensors
+    after = trained(asked)["model"].state_dict()
+    moved = {name for name, value in backbone.items() if not torch.equal(after[name], value)}
+    assert moved == {"13.bias", "10.weight", "10.bias"}
+    text = PRIVATE.replace('"head"', '["13.bias", "10.*"]').replace("b.saf", f"{specs}/b.saf")
+    (tmp_path / "spec.toml").write_text(text)
+    start(tmp_path / "run", tmp_path / "spec.toml")
+    words = dict(conditions(read_run(tmp_path / "run", "run")))["Public"]
+    assert "Trained here: what is called 13.bias or 10.*, " in words
+
+
 @pytest.mark.parametrize("train", ["head", "all", "low_rank"])
 def test_a_run_starts_where_the_backbone_ended(specs: Path, train: str) -> None:
     prepared = prepare(spec(specs, f"model.train={train}"), pricing=PRICING)
@@ -193,12 +206,37 @@ def test_frozen_parts_of_a_model_of_ones_own_are_seen_through() -> None:
     assert torch.equal(run.model[0].weight, before)
 
 
+@pytest.mark.parametrize("train", [["2.*"], "head", "low_rank"])
+def test_a_module_of_ones_own_is_trained_in_part_and_stays_as_it_is(train: Any, tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(10, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run = wg.train(
+        wg.clinics(patients=40, clinics=2, span=2),
+        module,
+        model={"train": train, "rank": 1},
+        policy={"name": "fedavg", "rate": 0.5},
+        rounds={"count": 2},
+        out=tmp_path / "run",
+    )
+    assert run.vector.numel() == 12 + (15 if train == "low_rank" else 0)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(parameter.requires_grad for parameter in module.parameters())
+    again = wg.load(tmp_path / "run", module).model
+    x = torch.rand(3, 10)
+    assert torch.equal(again(x), run.model(x))
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ("model.start=absent.safetensors", "There is no backbone"),
         ("model.start=spec.toml", "cannot be read"),
-        ("model.train=half", "model.train"),
+        ("model.train=half", r"model\.train: .*one of all, head, low_rank, biases, prefix"),
+        ("model.train=heads", "did you mean 'head'"),
+        ("model.train=[]", "1 to 1000 patterns"),
+        ('model.train=["14.*"]', r"No parameter is called '14\.\*' \(did you mean '.\.\*'"),
+        ("model.train=prefix", "no attention layer that takes a prefix"),
+        ("model.prefix=0", "model.prefix"),
         ("model.rank=0", "model.rank"),
         ("model.options.code=7", "does not fit the model 'upright_cnn'"),
         ("data.options.classes=4", "does not fit the model 'upright_cnn'"),
@@ -251,3 +289,60 @@ def test_the_recipes_fit_each_other() -> None:
     assert public.data.options["classes"] == 10
     assert (private.privacy.epsilon, private.privacy.delta, private.silos.count) == (4.0, 1e-5, 16)
     assert private.silos.span is None
+
+
+TEXT_START = """
+public = "written for this test"
+[data]
+source = "documents"
+options = { path = "public.txt", window = 11, stride = 11 }
+[model]
+name = "whitened_lstm"
+options = { hidden = 16, embedding = 8 }
+[training]
+passes = 60
+learning_rate = 0.05
+batch_size = 8
+smoothing = 0.0
+held_out = 0.3
+"""
+TEXT_RUN = """
+[data]
+source = "babble"
+options = { speakers = 12, characters = 40, window = 12, stride = 6 }
+[silos]
+partition = "uniform"
+count = 2
+[model]
+name = "whitened_lstm"
+options = { hidden = 16, embedding = 8 }
+start = "text.safetensors"
+train = "head"
+[policy]
+name = "subject_dp"
+rate = 1.0
+[privacy]
+epsilon = 4.0
+noise_multiplier = 6.0
+[rounds]
+count = 1
+steps = 1
+"""
+
+
+def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: Path) -> None:
+    """A text that repeats "abcd": from the last position of four windows alone it would not be learnt so soon."""
+    (tmp_path / "public.txt").write_text("\f".join("abcd" * count for count in range(8, 14)))
+    (tmp_path / "text.toml").write_text(TEXT_START)
+    backbone = pretrain(load_pretraining(tmp_path / "text.toml"))
+    assert backbone.facts["accuracy"] == 1.0
+    backbone.write(tmp_path / "text.safetensors")
+    (tmp_path / "spec.toml").write_text(TEXT_RUN)
+    prepared = prepare(spec(tmp_path), pricing=PRICING)
+    assert sum(p.numel() for p in prepared.model.parameters() if p.requires_grad) == 17 * prepared.task.outputs
+    assert trained(spec(tmp_path))
+
+
+def test_the_recipe_for_text_is_a_pretraining() -> None:
+    asked = load_pretraining(Path(__file__).parents[2] / "recipes" / "text_backbone.toml")
+    assert (asked.data.source, asked.model.name) == ("documents", "whitened_lstm")

@@ -19,14 +19,17 @@ from wholegrain.data.tasks import Task
 from wholegrain.errors import ModelError, RunError
 from wholegrain.federation.round_record import RoundRecord, Score
 from wholegrain.gradients.parameters import flatten
+from wholegrain.models.trainable_part import with_adapters
 from wholegrain.privacy.definitions import Guarantee, Unit
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import LedgerCheck, RunRecord, read_run
 from wholegrain.runs.model_file import MODEL
 from wholegrain.runs.plan_record import PlanRecord, proper
-from wholegrain.runs.run_folder import RunFolder, RunIdentity
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_folder import RunFolder
+from wholegrain.runs.run_identity import RunIdentity
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.runner import PreparedRun, RunResult
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.trained_model import build_trained_model
 
@@ -204,7 +207,7 @@ def load(folder: str | Path, net: nn.Module | None = None) -> Run:
         plan=kept.plan,
         summary=summary,
         rounds=kept.rounds,
-        task=None if layout is None else layout.target.task,
+        task=None if layout is None else layout.task,
         layout=layout,
         folder=kept.path,
         trained=_load_model(kept, spec, layout, net),
@@ -216,8 +219,9 @@ def _load_model(kept: RunFolder, spec: RunSpec, layout: TableLayout | None, net:
     if net is None and (layout is None or spec.model.name == GIVEN):
         return None
     if net is None and layout is not None:
-        net = build_trained_model(spec.model, feature_count(layout), layout.target.task.outputs, spec.seed).model
+        net = build_trained_model(spec.model, feature_count(layout), layout.task.outputs, spec.seed).model
     assert net is not None
+    net = with_adapters(net, spec.model.used_rank, spec.model.used_prefix)
     path = kept.path / MODEL
     try:
         missing, strange = net.load_state_dict(load_file(path), strict=False)

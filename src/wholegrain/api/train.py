@@ -20,10 +20,13 @@ from wholegrain.errors import DataError, ModelError, SpecError
 from wholegrain.federation.server_optimiser import Server, ServerOptimiser
 from wholegrain.gradients.reference import Loss
 from wholegrain.policies.plan import Plan
+from wholegrain.report.model_card import write_card
 from wholegrain.runs.observers import Observer, both
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder, require_free
-from wholegrain.runs.runner import PreparedRun, RunResult, execute, open_guard, prepare
-from wholegrain.runs.spec import RunSpec
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import execute, open_guard, prepare
+from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.spec_sections import PolicySpec
 
 log = logging.getLogger("wholegrain.api")
@@ -92,7 +95,7 @@ def plan(
 def prepare_call(call: str, data: Any, net: Any, keywords: dict[str, Any]) -> PreparedRun:
     """Everything that can be refused, from the arguments of a call."""
     dataset, model = require_data(data), _require_model(net, keywords)
-    if model is not None:
+    if model is not None and not isinstance(keywords.get("model"), Mapping):
         keywords["model"] = model
     spec = read_keywords(call, keywords, dataset.layout)
     if spec.privacy.noise == "secure":
@@ -119,6 +122,7 @@ def _execute_in(folder: Path, prepared: PreparedRun, observe: Observer) -> RunRe
             prepared, guard, record=lambda done, state: kept.add_round(done, state, every), observe=observe
         )
         kept.finish(result)
+    write_card(folder)
     return result
 
 
@@ -149,6 +153,9 @@ def require_data(data: Any) -> Dataset:
 def _require_model(net: Any, keywords: dict[str, Any]) -> nn.Module | None:
     """The module that was given, by place or by name."""
     other = keywords.get("model")
+    if isinstance(net, nn.Module) and isinstance(other, Mapping) and "name" not in other:
+        keywords["model"] = {**other, "name": GIVEN}  # a module, and what a spec would say of its training
+        return net
     if net is not None and other is not None:
         raise SpecError("The model is given twice: as net and as model.")
     if isinstance(net, str | Mapping):

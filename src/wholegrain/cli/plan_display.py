@@ -3,6 +3,7 @@
 from wholegrain.cli import display
 from wholegrain.data.sampling import FixedItems, PoissonItems
 from wholegrain.models.backbone import PublicStart
+from wholegrain.models.train_choice import describe
 from wholegrain.policies.plan import Plan, rounds_allowed
 from wholegrain.policies.policy import NoiseByLargestGroup, Policy
 from wholegrain.policies.policy_catalog import find
@@ -35,7 +36,7 @@ def start(public: PublicStart | None) -> None:
     if public is not None:
         share = f"{public.trained_parameters:,} of {public.parameters:,} parameters"
         display.out.print(f"Starts from the backbone {public.digest}", soft_wrap=True)
-        display.out.print(f"and trains {share} ({public.train}).")
+        display.out.print(f"and trains {share} ({describe(public.train)}).")
 
 
 def sampling(policy: Policy) -> str:

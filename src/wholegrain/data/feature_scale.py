@@ -31,6 +31,8 @@ def scale_of_table(layout: TableLayout) -> FeatureScale:
     >>> scale.longest, scale.squares.round(2).tolist()
     (1.5, [0.33, 0.25, 0.25])
     """
+    if layout.text is not None:  # no linear model reads tokens; what a table of them gives is of this size
+        return scale_of_numbers(layout.text.length)
     longest, squares = 0.0, list[float]()
     for feature in layout.features.values():
         if isinstance(feature, Category):

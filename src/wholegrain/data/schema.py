@@ -7,10 +7,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import date, datetime
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wholegrain import _check
+from wholegrain.data.labels import labels
+from wholegrain.data.text_feature import Text, write_text
 from wholegrain.errors import SpecError
 
 if TYPE_CHECKING:
@@ -96,13 +98,14 @@ class Date:
         return Number(self.low.toordinal(), self.high.toordinal(), missing)
 
 
-Feature = Number | Date | Category
+Feature = Number | Date | Category | Text
 
 
 @dataclass(frozen=True)
 class Target:
     """What to predict: one of the `classes` of a column; whether a number is `at_least`, or `above`, a public
-    threshold; a number between public bounds `low` and `high`; or several yes/no `columns` at once.
+    threshold; a number between public bounds `low` and `high`; several yes/no `columns` at once; or the `next_token` of
+    a text.
 
     `threshold` is what specs of earlier versions say for `above`.
 
@@ -120,13 +123,15 @@ class Target:
     high: float | None = None
     at_least: float | None = None
     above: float | None = None
+    next_token: bool = False
 
     def __init__(self, column: str = "", classes: Iterable[object] = (), **declared: Any) -> None:
         object.__setattr__(self, "column", column)
         object.__setattr__(self, "classes", labels("classes", classes))
         object.__setattr__(self, "columns", labels("columns", declared.pop("columns", None) or ()))
+        object.__setattr__(self, "next_token", declared.pop("next_token", None) or False)
         known = ("threshold", "low", "high", "at_least", "above")
-        _refuse_unknown("the target", declared, ("column", "classes", "columns", *known))
+        _refuse_unknown("the target", declared, ("column", "classes", "columns", *known, "next_token"))
         for name in known:
             object.__setattr__(self, name, declared.get(name))
         self._require_numbers(known)
@@ -147,7 +152,7 @@ class Target:
 
     @property
     def task(self) -> "Task":
-        """The task that this declares."""
+        """The task that this declares; that of a next token is the layout's, which has the tokenizer."""
         from wholegrain.data.tasks import Classification, MultiLabel, Regression  # not for whoever only reads a spec
 
         if self.columns:
@@ -182,13 +187,14 @@ class Target:
             )
         kinds = [len(self.classes) > 1, self.low is not None]
         kinds += [value is not None for value in (self.threshold, self.at_least, self.above)]
+        kinds += [self.next_token is True]
         if self.columns:
             if any(kinds[1:]) or (self.classes and len(self.classes) != 2):
                 raise SpecError("Several `columns` are predicted as no or yes: at most name two `classes`, no first.")
         elif kinds.count(True) != 1:
             raise SpecError(
                 f"The target '{self.column}' needs one of these: two or more classes; a threshold, at_least or above;"
-                " or the bounds of a number, low and high."
+                " the bounds of a number, low and high; or, of a text, next_token = true."
             )
 
 
@@ -196,7 +202,9 @@ def write_target(target: Target) -> dict[str, Any]:
     """A target as a spec keeps it: keys that earlier versions did not have only where they are set, so digests stay."""
     always = {"column": target.column, "classes": target.classes, "threshold": target.threshold}
     return always | {
-        key: value for key, value in asdict(target).items() if key not in always and value not in (None, ())
+        key: value
+        for key, value in asdict(target).items()
+        if key not in always and value not in (None, ()) and value is not False
     }
 
 
@@ -231,54 +239,50 @@ class TableLayout:
             raise SpecError("Subject, silo, span and target are different columns of a table.")
         if self.span in self.features:
             raise SpecError(f"'{self.span}' cannot be a feature and the span.")
+        taken = (self.subject, *(() if self.target.next_token else self.target.names))
         for name in self.features:
-            if name in (self.subject, *self.target.names):
+            if name in taken:
                 raise SpecError(f"'{name}' cannot be a feature and the subject or target.")
+        self._require_text()
+
+    def _require_text(self) -> None:
+        text = [name for name, feature in self.features.items() if isinstance(feature, Text)]
+        if text and len(self.features) > 1:
+            raise SpecError(f"The feature '{text[0]}' is text, and the only one then: leave out the others.")
+        if self.target.next_token and text != [self.target.column]:
+            raise SpecError(
+                f"The next token of '{self.target.column}' is predicted from that text: declare it, and it alone, as a"
+                " feature with its length."
+            )
+
+    @property
+    def text(self) -> Text | None:
+        """The text that is the only feature; None where features are numbers and names."""
+        first = next(iter(self.features.values()))
+        return first if isinstance(first, Text) else None
+
+    @property
+    def task(self) -> "Task":
+        """What is predicted."""
+        if not self.target.next_token or self.text is None:
+            return self.target.task
+        from wholegrain.data.tasks import NextToken  # not for whoever only reads a spec
+        from wholegrain.data.tokenization import find_tokenizer
+
+        return NextToken(find_tokenizer(self.text).tokens)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read."""
         given = [name for name in (self.silo, self.span) if name]
-        return (self.subject, *given, *self.target.names, *self.features)
+        return tuple(dict.fromkeys((self.subject, *given, *self.target.names, *self.features)))
 
     @property
     def names(self) -> frozenset[str]:
         """Columns that hold names, not quantities."""
-        names = {name for name, feature in self.features.items() if isinstance(feature, Category)}
+        names = {name for name, feature in self.features.items() if isinstance(feature, Category | Text)}
         names |= set(self.target.names) if self.target.classes or self.target.columns else set()
         return frozenset(names | {self.subject} | ({self.silo} if self.silo else set()))
-
-
-def labels(what: str, values: Iterable[object]) -> tuple[str, ...]:
-    """Distinct labels as text, written as a table's values are: 1 and 1.0 as '1', truth values as '1' and '0'.
-
-    >>> labels("classes", [0, 1.0, "2.5", True])
-    Traceback (most recent call last):
-    wholegrain.errors.SpecError: The declared classes are not distinct: 0, 1, 2.5, 1.
-    """
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise SpecError(f"The {what} are a list of values, as in ['no', 'yes'], not {values!r}.")
-    found = tuple(_label(what, value) for value in values)
-    if len(set(found)) < len(found):
-        raise SpecError(f"The declared {what} are not distinct: {', '.join(found)}.")
-    return found
-
-
-def _label(what: str, value: object) -> str:
-    if value is None or (isinstance(value, Real) and not math.isfinite(value)):
-        raise SpecError(f"{value} cannot be one of the {what}; absent values are allowed by `missing`.")
-    return write_label(value)
-
-
-def write_label(value: object) -> str:
-    """A value as text: whole numbers without a decimal point, truth values as '1' and '0', anything else as it is.
-
-    >>> [write_label(value) for value in (7, 7.0, True, "007", 2.5)]
-    ['7', '7', '1', '007', '2.5']
-    """
-    if isinstance(value, Integral):
-        return str(int(value))
-    return str(int(float(value))) if isinstance(value, Real) and float(value).is_integer() else str(value)
 
 
 def _require_real(value: object) -> None:
@@ -307,7 +311,7 @@ def read_features(features: object) -> dict[str, Feature]:
 
 def read_feature(name: str, feature: object) -> Feature:
     """What is declared of one column, or an error that names it."""
-    if isinstance(feature, Number | Date | Category):
+    if isinstance(feature, Number | Date | Category | Text):
         return feature
     if not isinstance(feature, Mapping):
         raise SpecError(
@@ -315,6 +319,8 @@ def read_feature(name: str, feature: object) -> Feature:
             f" knowledge and not from the data; it is {feature!r}."
         )
     given = {key: value for key, value in feature.items() if value is not None}
+    if "length" in given or "tokenizer" in given:
+        return read_value(Text, f"the feature '{name}'", given)
     if ("categories" in given) == bool({"low", "high"} & set(given)) or ("low" in given) != ("high" in given):
         _refuse_unknown(f"the feature '{name}'", given, {"low", "high", "categories", "missing", "centred", "format"})
         raise SpecError(
@@ -332,6 +338,8 @@ def read_feature(name: str, feature: object) -> Feature:
 
 def write_feature(feature: Feature) -> dict[str, Any]:
     """A feature as a spec keeps it, in the order and with the blanks of earlier versions, so that digests stay."""
+    if isinstance(feature, Text):
+        return write_text(feature)
     blank = {"low": None, "high": None, "categories": None, "centred": False, "missing": None}
     given = {key: str(value) if isinstance(value, date) else value for key, value in asdict(feature).items()}
     return blank | {

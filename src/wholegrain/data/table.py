@@ -7,6 +7,7 @@ was not declared, or a missing value where none was allowed, is refused with the
 import math
 from collections.abc import Sequence
 from datetime import date
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,15 +15,19 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.schema import Category, Date, Feature, Number, TableLayout, Target
+from wholegrain.data.schema import Category, Date, Number, TableLayout, Target
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.data.tasks import MultiLabel, Regression, Targets
+from wholegrain.data.text_feature import Text
+from wholegrain.data.tokenization import encode_ends, encode_texts, encode_windows
 from wholegrain.errors import DataError
 
 # How tables spell "unknown". Taken for a subject, it would stand for many people at once.
 NOBODY = ("nan", "null", "none", "na", "n/a", "<na>")
 # Where rows were left out, the numbers that the others have in the file stand in a column of this name.
 ROW = "\0row"
+TRUTH_VALUES = (("0", "false", "False", "FALSE"), ("1", "true", "True", "TRUE"))
+"""How tables, libraries and spreadsheets write no and yes: a column that is declared by one pair may hold another."""
 LARGEST_SPAN = 10**6
 """Larger spans count as this: more silos than there can be."""
 
@@ -39,15 +44,25 @@ class RowError(DataError):
         return RowError(self.sentence, row)
 
 
-def encode_features(frame: pl.DataFrame, layout: TableLayout) -> NDArray[np.float32]:
-    """[row, value] the features side by side, in the layout's order."""
+def encode_features(frame: pl.DataFrame, layout: TableLayout) -> NDArray[Any]:
+    """[row, value] the features side by side, in the layout's order; or [row, position] the tokens of a text."""
+    if layout.text is not None:
+        encode_rows = encode_ends if layout.target.next_token else encode_texts
+        return encode_rows(layout.text, _texts(frame, layout, layout.text))
     return np.concatenate(
-        [encode_feature(feature, _known(frame, name, layout)) for name, feature in layout.features.items()], axis=1
+        [
+            encode_feature(feature, _known(frame, name, layout))
+            for name, feature in layout.features.items()
+            if not isinstance(feature, Text)
+        ],
+        axis=1,
     )
 
 
 def feature_count(layout: TableLayout) -> int:
     """How many values the features of one row become."""
+    if layout.text is not None:
+        return layout.text.length
     nobody = pl.DataFrame({name: pl.Series([], dtype=pl.String) for name in layout.features})
     return int(encode_features(nobody, layout).shape[1])
 
@@ -62,14 +77,16 @@ def value_names(layout: TableLayout) -> list[str]:
     """
     names = list[str]()
     for name, feature in layout.features.items():
-        if isinstance(feature, Category):
+        if isinstance(feature, Text):
+            names += [f"{name}: token {place}" for place in range(feature.length)]
+        elif isinstance(feature, Category):
             names += [f"{name} = {each}" for each in feature.categories]
         else:
             names.append(name)
     return names
 
 
-def encode_feature(feature: Feature, column: pl.Series) -> NDArray[np.float32]:
+def encode_feature(feature: Number | Date | Category, column: pl.Series) -> NDArray[np.float32]:
     """[row, value] one column as the model sees it: a number, or one value for each category."""
     if isinstance(feature, Category):
         return _encode_category(feature, column)
@@ -153,10 +170,27 @@ def _encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
         silos = as_text(_known(frame, layout.silo, layout))
         _refuse_missing(silos, "every row belongs to a silo; complete or remove the rows")
         labels = silos.to_numpy().astype(np.str_)
-    targets = encode_target(layout.target, [_known(frame, column, layout) for column in layout.target.names])
-    data = SubjectData(encode_features(frame, layout), targets, subject_codes(ids.to_list()))
     spans = None if layout.span is None else _spans(_known(frame, layout.span, layout))
-    return Dataset(name=name, data=data, silos=labels, task=layout.target.task, layout=layout, spans=spans)
+    codes = subject_codes(ids.to_list())
+    if layout.target.next_token and layout.text is not None:
+        inputs, targets, rows = encode_windows(layout.text, _texts(frame, layout, layout.text))
+        if not len(rows):
+            raise DataError(f"No text of the table '{name}' has a second token to predict.")
+        labels = None if labels is None else labels[rows]
+        spans = None if spans is None else spans[rows]
+        data = SubjectData(inputs, targets, codes[rows])
+    else:
+        targets = encode_target(layout.target, [_known(frame, column, layout) for column in layout.target.names])
+        data = SubjectData(encode_features(frame, layout), targets, codes)
+    return Dataset(name=name, data=data, silos=labels, task=layout.task, layout=layout, spans=spans)
+
+
+def _texts(frame: pl.DataFrame, layout: TableLayout, text: Text) -> list[str | None]:
+    (name,) = layout.features
+    values = as_text(_known(frame, name, layout))
+    if not text.missing:
+        _refuse_missing(values, "declare `missing = true`, which reads them as empty, or remove the rows")
+    return values.to_list()
 
 
 def subject_ids(frame: pl.DataFrame, layout: TableLayout) -> pl.Series:
@@ -206,7 +240,7 @@ def _numbers(column: pl.Series) -> pl.Series:
     if column.dtype == pl.String:
         column = column.str.strip_chars()
         column = column.set(column == "", None)
-        column = column.replace({"true": "1", "false": "0"})
+        column = column.replace({each: spellings[0] for spellings in TRUTH_VALUES for each in spellings[1:]})
     elif not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
         near = "; declare it with dates, Date(low, high)" if column.dtype.is_temporal() else ""
         raise DataError(f"Column '{column.name}' is declared as a number and holds {column.dtype}{near}.")
@@ -269,7 +303,7 @@ def _refuse_missing(column: pl.Series, remedy: str) -> None:
 
 def _codes(column: pl.Series, categories: Sequence[str]) -> NDArray[np.int64]:
     """Position of each value among the categories; −1 where missing."""
-    positions = {category: number for number, category in enumerate(categories)}
+    positions = _positions(categories)
     values = column.to_list()
     codes = np.array([-1 if v is None else positions.get(v, -2) for v in values], np.int64)
     if (codes == -2).any():
@@ -280,3 +314,18 @@ def _codes(column: pl.Series, categories: Sequence[str]) -> NDArray[np.int64]:
             row,
         )
     return codes
+
+
+def _positions(categories: Sequence[str]) -> dict[str, int]:
+    """Each category's position; where they are the two truth values, also that of their other spellings.
+
+    >>> _positions(["no", "yes"])
+    {'no': 0, 'yes': 1}
+    >>> _positions(["0", "1"])["True"]
+    1
+    """
+    positions = {category: number for number, category in enumerate(categories)}
+    own = [[positions[each] for each in spellings if each in positions] for spellings in TRUTH_VALUES]
+    if len(categories) != 2 or not all(own):
+        return positions
+    return {each: number for spellings, (number,) in zip(TRUTH_VALUES, own, strict=True) for each in spellings}

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from wholegrain._places import state_folder
 from wholegrain.errors import SpecError
 from wholegrain.runs.ledger_registry import LEDGER
-from wholegrain.runs.section_files import Section, explain_fault, read_tree, refuse_blanks
+from wholegrain.runs.section_files import Section, explain_fault, read_tree, refuse_blanks, resolve_tokenizers
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import ComputeSpec, DataSpec, LedgerSpec, ModelSpec, SizeSpec
 
@@ -135,6 +135,7 @@ def load_charter(path: Path) -> Charter:
     data = tree.get("data")
     if isinstance(data, dict):
         _resolve(data.get("table"), "path", path)
+        resolve_tokenizers(data.get("table"), path)
         _resolve(data.get("options"), "path", path)
     allow = tree.get("allow")
     for model in _listed(allow.get("models")) if isinstance(allow, dict) else ():

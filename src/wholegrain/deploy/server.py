@@ -29,8 +29,10 @@ from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.runs.observers import SiloAnswer
 from wholegrain.runs.planning import plan_federation, policy_settings
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import StartState, execute, open_guard
 from wholegrain.runs.score_planning import held_share
 from wholegrain.runs.setting_origins import find_origins
 from wholegrain.runs.spec import RunSpec

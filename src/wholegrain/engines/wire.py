@@ -8,7 +8,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from wholegrain.errors import RefusalError, SpecError
 from wholegrain.models.backbone import PublicStart
+from wholegrain.models.train_choice import TrainChoice
 from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.policies.score_settings import ScoreForm
 
@@ -57,16 +58,19 @@ Form = TypeVar("Form", bound=_Form)
 class StartTask(_Form):
     """Public parameters to start from, by their digest alone, and what is trained from there.
 
-    `rank` is that of low-rank updates, and None where there are none.
+    `rank` is that of low-rank updates, and `prefix` the length of a prefix; None where there are none.
     """
 
     digest: Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
-    train: Literal["all", "head", "low_rank", "biases"]
+    train: TrainChoice
     rank: Annotated[int, Field(ge=1, le=4096)] | None = None
+    prefix: Annotated[int | None, Field(ge=1, le=4096, exclude_if=lambda prefix: prefix is None)] = None
 
     def __str__(self) -> str:
+        train = f"'{self.train}'" if isinstance(self.train, str) else f"what is called {' or '.join(self.train)}"
         rank = "" if self.rank is None else f", rank {self.rank}"
-        return f"the backbone {self.digest} (train '{self.train}'{rank})"
+        prefix = "" if self.prefix is None else f", prefix {self.prefix}"
+        return f"the backbone {self.digest} (train {train}{rank}{prefix})"
 
 
 class ModelTask(_Form):
@@ -107,7 +111,8 @@ def start_task(public: PublicStart | None) -> StartTask | None:
     """What a task says of a public start."""
     if public is None:
         return None
-    return StartTask.model_validate({"digest": public.digest, "train": public.train, "rank": public.rank})
+    said = {"digest": public.digest, "train": public.train, "rank": public.rank, "prefix": public.prefix}
+    return StartTask.model_validate(said)
 
 
 def packed_query() -> RecordDict:

@@ -6,7 +6,7 @@ and only if it fits the model that is to start from it.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,13 +80,16 @@ class PublicStart:
     """What was public of a model before a run: the backbone that it starts from, and what is trained from there."""
 
     digest: str
-    train: str
+    train: str | Sequence[str]
+    """A word, or patterns of names."""
     rank: int | None
     """Of low-rank updates; None where there are none."""
     trained_parameters: int
     parameters: int
     backbone: Mapping[str, Any]
     """The backbone's own facts, among them its `data` and why that is `public`."""
+    prefix: int | None = None
+    """Positions of a learned prefix; None where there is none."""
 
     def facts(self) -> dict[str, Any]:
         """The start as JSON has it; `PublicStart(**facts)` reads it."""

@@ -17,10 +17,10 @@ from wholegrain.models import dense, images, text
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A function that builds a model, and whether it reads numbers (a row or an image) or codes of characters."""
+    """A function that builds a model, and whether it reads numbers (a row or an image) or tokens."""
 
     build: Callable[..., nn.Module]
-    reads_characters: bool = False
+    reads_tokens: bool = False
 
 
 MODELS = Registry(
@@ -32,9 +32,11 @@ MODELS = Registry(
         "leaf_cnn": ModelEntry(images.leaf_cnn),
         "small_cnn": ModelEntry(images.small_cnn),
         "upright_cnn": ModelEntry(images.upright_cnn),
-        "stacked_lstm": ModelEntry(text.stacked_lstm, reads_characters=True),
-        "causal_transformer": ModelEntry(text.causal_transformer, reads_characters=True),
-        "bigram": ModelEntry(text.bigram, reads_characters=True),
+        "stacked_lstm": ModelEntry(text.stacked_lstm, reads_tokens=True),
+        "whitened_lstm": ModelEntry(text.whitened_lstm, reads_tokens=True),
+        "causal_transformer": ModelEntry(text.causal_transformer, reads_tokens=True),
+        "bigram": ModelEntry(text.bigram, reads_tokens=True),
+        "bag_of_tokens": ModelEntry(text.bag_of_tokens, reads_tokens=True),
     },
     lambda name, factory: ModelEntry(factory),
 )

@@ -8,6 +8,16 @@ import torch
 from torch import Tensor
 
 
+def take_last(outputs: Tensor, present: Tensor) -> Tensor:
+    """[item, value] of outputs [item, position, value], at each item's last position that is present [item, position].
+
+    >>> take_last(torch.arange(6.0).view(1, 3, 2), torch.tensor([[True, True, False]]))
+    tensor([[2., 3.]])
+    """
+    places = torch.arange(outputs.shape[1]) * present
+    return outputs.gather(1, places.argmax(1)[:, None, None].expand(-1, 1, outputs.shape[2]))[:, 0]
+
+
 def values(stored: Tensor) -> Tensor:
     """Stored inputs [item, ...] as a model takes them.
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.errors import ModelError
+from wholegrain.models.model_inputs import take_last
 
 NAMES = "input_ids", "attention_mask", "token_type_ids"
 """What a tokenizer gives, in the order in which `from_torch` puts it into one tensor."""
@@ -33,8 +34,7 @@ class NamedInputs(nn.Module):
             return logits
         if "attention_mask" not in named:
             return logits[:, -1]
-        places = torch.arange(logits.shape[1]) * named["attention_mask"]
-        return logits.gather(1, places.argmax(1)[:, None, None].expand(-1, 1, logits.shape[2]))[:, 0]
+        return take_last(logits, named["attention_mask"])
 
     def _name(self, inputs: Tensor) -> dict[str, Tensor]:
         if self._reads != NAMES[0]:

@@ -1,26 +1,35 @@
-"""Models for windows of characters."""
+"""Models for texts and windows of text, as tokens.
+
+With `padding`, the token of that number stands where there is no text: it is not attended to, and scores are those of
+the last position that has some.
+"""
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from wholegrain.errors import ModelError
+from wholegrain.models.fixed_layers import Whiten
+from wholegrain.models.model_inputs import take_last
 
 
 class StackedLSTM(nn.Module):
     """Embedding, stacked LSTM, and two linear layers on its last output [Marathe, §5]."""
 
-    def __init__(self, classes: int, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
+    def __init__(
+        self, classes: int, vocabulary: int, embedding: int, hidden: int, layers: int, padding: int | None
+    ) -> None:
         super().__init__()
+        self._padding = padding
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.inner = nn.Linear(hidden, hidden)
         self.outer = nn.Linear(hidden, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of the next character [item, class] after windows of tokens [item, position]."""
+        """Scores [item, class] of windows of tokens [item, position]."""
         outputs, _ = self.lstm(self.embedding(tokens))
-        scores: Tensor = self.outer(self.inner(outputs[:, -1]).relu())
+        scores: Tensor = self.outer(self.inner(_last(outputs, tokens, self._padding)).relu())
         return scores
 
 
@@ -31,9 +40,46 @@ def stacked_lstm(
     embedding: int = 8,
     hidden: int = 256,
     layers: int = 2,
+    padding: int | None = None,
 ) -> nn.Module:
     """The character model of the paper; what comes next is one of the characters that came before."""
-    return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers)
+    return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers, padding)
+
+
+class LastState(nn.Module):
+    """Embedding and LSTM: what is left of a window of characters after the last one."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, padding: int | None) -> None:
+        super().__init__()
+        self.padding = padding
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The state [item, hidden] after windows of tokens [item, position]."""
+        return _last(self.every_state(tokens), tokens, self.padding)
+
+    def every_state(self, tokens: Tensor) -> Tensor:
+        """The states [item, position, hidden] after each token."""
+        states: Tensor = self.lstm(self.embedding(tokens))[0]
+        return states
+
+
+def whitened_lstm(
+    features: int,
+    classes: int,
+    vocabulary: int | None = None,
+    embedding: int = 32,
+    hidden: int = 256,
+    layers: int = 1,
+    padding: int | None = None,
+) -> nn.Module:
+    """A character model made to be started from public text: its last layer sees states that are whitened by that text.
+
+    Without a public start it trains like any other. With one, the last layer alone may be enough.
+    """
+    states = LastState(vocabulary or classes, embedding, hidden, layers, padding)
+    return nn.Sequential(states, Whiten(hidden), nn.Linear(hidden, classes))
 
 
 class CausalBlock(nn.Module):
@@ -46,24 +92,58 @@ class CausalBlock(nn.Module):
         self.fused, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.inner, self.outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.drop = nn.Dropout(dropout)
+        self.prefix: nn.Parameter | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[item, position, width] to the same shape."""
+    def add_prefix(self, length: int) -> None:
+        """Learned keys and values [2, head, place, width of a head] that every position attends to."""
+        width = self.out.in_features // self.heads
+        self.prefix = nn.Parameter(torch.randn(2, self.heads, length, width) * 0.02)
+
+    def forward(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        """[item, position, width] to the same shape; what is not present [item, position] is not attended to."""
         parts = self.fused(self.first(x)).chunk(3, 2)
         query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
-        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        if self.prefix is not None:
+            keys, values = (each.expand(len(x), -1, -1, -1) for each in self.prefix.unbind())
+            key, value = torch.cat((keys, key), 2), torch.cat((values, value), 2)
+        mask = _causal_mask(query.shape[2], key.shape[2], present)
+        seen = scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
         x = x + self.drop(self.out(seen.transpose(1, 2).flatten(2)))
         outputs: Tensor = x + self.drop(self.outer(gelu(self.inner(self.second(x)))))
         return outputs
+
+
+def _causal_mask(length: int, keys: int, present: Tensor | None) -> Tensor | None:
+    """Which keys each position attends to: all of a prefix, itself, and what came before and is present.
+
+    None where that is simply what came before.
+    """
+    if present is None and keys == length:
+        return None
+    before = torch.ones(length, keys, dtype=torch.bool).tril(keys - length)
+    if present is None:
+        return before
+    itself = torch.ones(length, keys, dtype=torch.bool).tril(keys - length).triu(keys - length)
+    known = torch.nn.functional.pad(present, (keys - length, 0), value=True)
+    return before & known[:, None, None] | itself
 
 
 class CausalTransformer(nn.Module):
     """Tables of tokens and places, causal blocks, and scores of what follows the last token."""
 
     def __init__(
-        self, length: int, classes: int, vocabulary: int, width: int, heads: int, layers: int, dropout: float
+        self,
+        length: int,
+        classes: int,
+        vocabulary: int,
+        width: int,
+        heads: int,
+        layers: int,
+        dropout: float,
+        padding: int | None,
     ) -> None:
         super().__init__()
+        self._padding = padding
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Parameter(torch.randn(length, width) * 0.02)
         self.blocks = nn.ModuleList(CausalBlock(width, heads, dropout) for _ in range(layers))
@@ -73,11 +153,12 @@ class CausalTransformer(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of the next token [item, class] after windows of tokens [item, position]."""
+        """Scores [item, class] of windows of tokens [item, position]."""
         x = self.tokens(tokens) + self.places[: tokens.shape[1]]
+        present = None if self._padding is None else tokens != self._padding
         for block in self.blocks:
-            x = block(x)
-        scores: Tensor = self.head(self.norm(x[:, -1]))
+            x = block(x, present)
+        scores: Tensor = self.head(self.norm(_last(x, tokens, self._padding)))
         return scores
 
 
@@ -89,27 +170,75 @@ def causal_transformer(
     heads: int = 4,
     layers: int = 2,
     dropout: float = 0.0,
+    padding: int | None = None,
 ) -> nn.Module:
     """A small transformer of the present kind: norms first, learned places, causal attention."""
     if width % heads:
         raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
-    return CausalTransformer(features, classes, vocabulary or classes, width, heads, layers, dropout)
+    return CausalTransformer(features, classes, vocabulary or classes, width, heads, layers, dropout, padding)
+
+
+def _last(outputs: Tensor, tokens: Tensor, padding: int | None) -> Tensor:
+    """What stands at the last position of each item's text."""
+    return outputs[:, -1] if padding is None else take_last(outputs, tokens != padding)
+
+
+def score_positions(model: nn.Module, tokens: Tensor) -> Tensor | None:
+    """Scores of what follows each token [item, position, class].
+
+    None of a model that only reads whole windows, and of texts of different lengths.
+    """
+    first = model[0] if type(model) is nn.Sequential else None
+    if not isinstance(first, LastState) or first.padding is not None:
+        return None
+    scores: Tensor = model[1:](first.every_state(tokens))  # type: ignore[index]
+    return scores
 
 
 class Bigram(nn.Module):
-    """Scores of the next character by the last one alone: a row of a table."""
+    """Scores by the last token alone: a row of a table."""
 
-    def __init__(self, classes: int, vocabulary: int) -> None:
+    def __init__(self, classes: int, vocabulary: int, padding: int | None) -> None:
         super().__init__()
+        self._padding = padding
         self.table = nn.Embedding(vocabulary, classes)
         nn.init.normal_(self.table.weight, std=0.01)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of the next character [item, class] after windows of tokens [item, position]."""
-        scores: Tensor = self.table(tokens[:, -1])
+        """Scores [item, class] of windows of tokens [item, position]."""
+        last = tokens[:, -1] if self._padding is None else take_last(tokens[:, :, None], tokens != self._padding)[:, 0]
+        scores: Tensor = self.table(last)
         return scores
 
 
-def bigram(features: int, classes: int, vocabulary: int | None = None) -> nn.Module:
+def bigram(features: int, classes: int, vocabulary: int | None = None, padding: int | None = None) -> nn.Module:
     """A table of what follows what: few enough parameters for few speakers."""
-    return Bigram(classes, vocabulary or classes)
+    return Bigram(classes, vocabulary or classes, padding)
+
+
+class BagOfTokens(nn.Module):
+    """Scores by how often each token occurs: the mean of rows of a table.
+
+    There is no constant beside it: its gradient would be larger than all others, and fill what is clipped.
+    """
+
+    def __init__(self, classes: int, vocabulary: int, padding: int | None) -> None:
+        super().__init__()
+        self._padding = padding
+        self.table = nn.Embedding(vocabulary, classes)
+        nn.init.zeros_(self.table.weight)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores [item, class] of texts [item, position]."""
+        rows = self.table(tokens)
+        if self._padding is None:
+            mean: Tensor = rows.mean(1)
+            return mean
+        present = (tokens != self._padding).to(rows.dtype)[:, :, None]
+        scores: Tensor = (rows * present).sum(1) / present.sum(1).clamp(min=1)
+        return scores
+
+
+def bag_of_tokens(features: int, classes: int, vocabulary: int | None = None, padding: int | None = None) -> nn.Module:
+    """A linear model of counts of tokens: few parameters, and often the best that little data and noise allow."""
+    return BagOfTokens(classes, vocabulary or classes, padding)

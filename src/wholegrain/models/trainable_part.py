@@ -1,10 +1,17 @@
-"""Which part of a model is trained: all of it, its last layer, its biases, or low-rank updates of frozen layers."""
+"""Which part of a model is trained: all of it, parameters by name, its last layer, its biases, or adapters.
 
-from collections.abc import Iterator
+Adapters are parameters beside a frozen model: low-rank updates of its layers, or a prefix of its attention.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from fnmatch import fnmatchcase
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from wholegrain import _check
 from wholegrain._random import Purpose, derive
 from wholegrain.errors import ModelError
 
@@ -29,6 +36,54 @@ class LowRank(nn.Module):
         """What the frozen layer gives, and the update."""
         outputs: Tensor = self.base(inputs) + self.up(self.down(inputs))
         return outputs
+
+
+@runtime_checkable
+class TakesPrefix(Protocol):
+    """A module that attends to a learned prefix of keys and values, once it is given one."""
+
+    prefix: nn.Parameter | None
+
+    def add_prefix(self, length: int) -> None:
+        """Put a new parameter of so many positions in `prefix`, drawn from torch's generator."""
+        ...
+
+
+def train_part(model: nn.Module, train: str | Sequence[str], rank: int, prefix: int, seed: int) -> nn.Module:
+    """The model with everything frozen but what `train` says (`train_choice` has the words)."""
+    if not isinstance(train, str):
+        return train_matching(model, train)
+    if train == "head":
+        return train_head(model)
+    if train == "biases":
+        return train_biases(model)
+    if train == "low_rank":
+        return train_low_rank(model, rank, seed)
+    return train_prefix(model, prefix, seed) if train == "prefix" else model
+
+
+def train_matching(model: nn.Module, patterns: Sequence[str]) -> nn.Module:
+    """The model with everything frozen but parameters whose names match one of the patterns, as in "blocks.3.*".
+
+    A parameter that several modules share has several names; one that matches is enough.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in named):
+            raise ModelError(_no_match(pattern, list(named)))
+    model.requires_grad_(False)
+    for name, parameter in named.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(True)
+    return model
+
+
+def _no_match(pattern: str, names: Sequence[str]) -> str:
+    """Why a pattern is refused, with the names that are near."""
+    parts = {name.rsplit(".", k)[0] for name in names for k in range(1, name.count(".") + 1)}
+    near = _check.suggestion(pattern, [*names, *(f"{part}.*" for part in sorted(parts))])
+    first = dict.fromkeys(name.partition(".")[0] for name in names)
+    return f"No parameter is called '{pattern}'{near}; their names begin with {', '.join(first)}."
 
 
 def train_head(model: nn.Module) -> nn.Module:
@@ -68,6 +123,37 @@ def train_low_rank(model: nn.Module, rank: int, seed: int) -> nn.Module:
             "The model has no linear or convolutional layer before its last one to add low-rank updates to."
         )
     return model
+
+
+def train_prefix(model: nn.Module, length: int, seed: int) -> nn.Module:
+    """The model with a prefix of so many learned keys and values in every attention layer [Li and Liang 2021].
+
+    The prefixes are drawn from the seed; the last layer is trained whole.
+    """
+    train_head(model)
+    takers = [module for module in model.modules() if isinstance(module, TakesPrefix)]
+    if not takers:
+        raise ModelError(
+            "The model has no attention layer that takes a prefix; causal_transformer has, and models of transformers"
+            " get theirs from peft (PrefixTuningConfig)."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, Purpose.INITIAL, "prefix") % 2**32)
+        for module in takers:
+            module.add_prefix(length)
+    return model
+
+
+def with_adapters(model: nn.Module, rank: int | None, prefix: int | None) -> nn.Module:
+    """A model with the adapters that it was trained with, for their parameters to be loaded; None is none of a kind.
+
+    A model that has adapters already is left as it is.
+    """
+    if any(isinstance(m, LowRank) or (isinstance(m, TakesPrefix) and m.prefix is not None) for m in model.modules()):
+        return model
+    if rank is not None:
+        return train_low_rank(deepcopy(model), rank, 0)
+    return model if prefix is None else train_prefix(deepcopy(model), prefix, 0)
 
 
 def split_model(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:

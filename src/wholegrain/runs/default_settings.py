@@ -15,7 +15,10 @@ from dp_accounting import DpEvent
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.feature_scale import FeatureScale, scale_of_numbers, scale_of_table
 from wholegrain.data.tasks import Task
-from wholegrain.errors import WholegrainError
+from wholegrain.data.text_feature import Text
+from wholegrain.data.tokenization import find_tokenizer
+from wholegrain.errors import SpecError, WholegrainError
+from wholegrain.models.model_catalog import MODELS
 from wholegrain.policies.guarantees import Row, federation_event, missing_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.pace import FASTEST, LOSSES, Forecast, Steepness, forecast
@@ -40,13 +43,14 @@ LINEAR = "logistic"
 class PublicFacts:
     """What is public of the data: the silos' sizes, how inputs are scaled, and what is predicted.
 
-    `own_model`: the caller's own module is trained, whatever the spec names.
+    `own_model`: the caller's own module is trained, whatever the spec names. `text` is how a table's text is cut.
     """
 
     silos: tuple[SiloFacts, ...]
     scale: FeatureScale
     task: Task
     own_model: bool = False
+    text: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class FilledSpec:
 def facts_of(dataset: Dataset, silos: tuple[SiloFacts, ...], own_model: bool = False) -> PublicFacts:
     """What is public of a data set in these silos."""
     scale = scale_of_numbers(dataset.features) if dataset.layout is None else scale_of_table(dataset.layout)
-    return PublicFacts(silos, scale, dataset.task, own_model)
+    text = None if dataset.layout is None else dataset.layout.text
+    return PublicFacts(silos, scale, dataset.task, own_model, text)
 
 
 def fill_rate(spec: RunSpec) -> RunSpec:
@@ -73,8 +78,9 @@ def fill_rate(spec: RunSpec) -> RunSpec:
 
 def fill_settings(spec: RunSpec, facts: PublicFacts) -> FilledSpec:
     """The spec with all that it leaves out of how to sample, clip and step."""
-    filled = fill_rate(spec)
-    reasons = {} if filled is spec else {"policy.rate": "everybody in every step: least noise for a budget"}
+    filled, reasons = _fill_tokens(spec, facts)
+    if fill_rate(filled) is not filled:
+        filled, reasons["policy.rate"] = fill_rate(filled), "everybody in every step: least noise for a budget"
     if spec.policy.as_printed or "learning_rate" in spec.rounds.model_fields_set:
         return FilledSpec(filled, reasons)
     steepness = _steepness(spec, facts)
@@ -85,6 +91,24 @@ def fill_settings(spec: RunSpec, facts: PublicFacts) -> FilledSpec:
     _fill_clip(found, facts, steepness)
     best = _fill_pace(found, facts, steepness)
     return FilledSpec(found.spec, found.reasons, best)
+
+
+def _fill_tokens(spec: RunSpec, facts: PublicFacts) -> tuple[RunSpec, dict[str, str]]:
+    """What a model of the catalogue must know of tokens: how many there are, and which is the padding."""
+    if facts.text is None or facts.own_model or ":" in spec.model.name:
+        return spec, {}
+    if not MODELS.find(spec.model.name).reads_tokens:
+        able = [name for name, entry in MODELS.items() if entry.reads_tokens]
+        raise SpecError(
+            f"The table's feature is text, and the model '{spec.model.name}' reads numbers; set model.name to"
+            f" {' or '.join(able)}."
+        )
+    tokenizer = find_tokenizer(facts.text)
+    known = {"vocabulary": len(tokenizer.tokens), "padding": tokenizer.padding}
+    if set(known) <= set(spec.model.options):
+        return spec, {}
+    filled = _update(spec, {"model.options": known | spec.model.options})
+    return filled, {"model.options": "vocabulary and padding are the tokenizer's"}
 
 
 def _steepness(spec: RunSpec, facts: PublicFacts) -> Steepness | None:
@@ -131,8 +155,8 @@ def _fill_unprivate(found: _Draft, steepness: Steepness | None) -> None:
     found.set("rounds.averaging", "items", "the mean over all records, wherever they are")
     rate, why = OTHER_RATE, "a cautious rate for a model of unknown curvature"
     if steepness is not None:
-        rate = _digits(1 / steepness.curvature)
-        why = f"1/L: declared bounds allow a curvature of L = {steepness.curvature:.3g} and no more"
+        rate = _digits(FASTEST / steepness.curvature)
+        why = f"{FASTEST:g}/L, which momentum bears: declared bounds allow a curvature of L = {steepness.curvature:.3g}"
     found.set("rounds.learning_rate", rate, why)
 
 

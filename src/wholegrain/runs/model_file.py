@@ -20,14 +20,17 @@ import wholegrain
 from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain.data.frames import to_polars
-from wholegrain.data.schema import TableLayout, Target, read_features, read_value, write_feature, write_target
+from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
 from wholegrain.data.table import encode_features
 from wholegrain.data.table_files import read
 from wholegrain.data.tasks import Task, read_task
+from wholegrain.data.text_feature import Text, write_text
+from wholegrain.data.tokenization import carry_content
 from wholegrain.errors import DataError, ModelError, RunError
 from wholegrain.models import model_catalog
-from wholegrain.models.trainable_part import train_low_rank
-from wholegrain.runs.runner import RunResult
+from wholegrain.models.model_inputs import values
+from wholegrain.models.trainable_part import with_adapters
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.spec import GIVEN
 
 KEY = "wholegrain"
@@ -51,7 +54,8 @@ def model_facts(run: RunResult) -> dict[str, Any]:
         "torch": torch.__version__,
         "task": run.task.facts(),
         "model": {"name": spec.name, "options": spec.options, "features": run.features},
-        "rank": spec.rank if spec.train == "low_rank" else None,
+        "rank": spec.used_rank,
+        "prefix": spec.used_prefix,
         "table": None if run.layout is None else layout_facts(run.layout),
         "guarantees": [guarantee.facts() for guarantee in run.guarantees],
         "simulation": run.spec.privacy.noise == "seeded",
@@ -63,10 +67,17 @@ def layout_facts(layout: TableLayout) -> dict[str, Any]:
     return {
         "subject": layout.subject,
         "target": write_target(layout.target),
-        "features": {name: write_feature(feature) for name, feature in layout.features.items()},
+        "features": {name: _feature_facts(feature) for name, feature in layout.features.items()},
         "missing_values": list(layout.missing_values),
         "recode": {name: dict(recoded) for name, recoded in layout.recode.items()},
     }
+
+
+def _feature_facts(feature: Feature) -> dict[str, Any]:
+    """With its tokenizer, so that the model can be used where that file is not."""
+    if isinstance(feature, Text):
+        return write_text(carry_content(feature), with_content=True)
+    return write_feature(feature)
 
 
 def read_layout(facts: Mapping[str, Any]) -> TableLayout:
@@ -124,14 +135,14 @@ class Predictor:
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
         """[item, output] what the model puts out for encoded inputs."""
         with torch.no_grad():
-            pieces = [self.model(each) for each in torch.split(torch.from_numpy(inputs), CHUNK)]
+            pieces = [self.model(values(each)) for each in torch.split(torch.from_numpy(inputs), CHUNK)]
         return np.asarray(torch.cat(pieces).numpy())
 
 
 def _build(facts: Mapping[str, Any], model: nn.Module | str | None) -> nn.Module:
     """The module that the parameters belong to."""
     if isinstance(model, nn.Module):
-        return model
+        return with_adapters(model, facts["rank"], facts.get("prefix"))
     named, task = facts["model"], read_task(facts["task"])
     name = named["name"]
     if name == GIVEN or (":" in name and model != name):
@@ -140,7 +151,7 @@ def _build(facts: Mapping[str, Any], model: nn.Module | str | None) -> nn.Module
             f" --model {name if ':' in name else 'module:factory'}."
         )
     net = model_catalog.build(name, named["features"], task.outputs, 0, named["options"])
-    return net if facts["rank"] is None else train_low_rank(net, facts["rank"], 0)
+    return with_adapters(net, facts["rank"], facts.get("prefix"))
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

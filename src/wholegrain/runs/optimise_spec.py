@@ -139,7 +139,7 @@ def public_facts(spec: RunSpec, dataset: Dataset | None = None) -> PublicFacts:
             )
             for name, size in sorted(sizes.named.items())
         )
-        return PublicFacts(silos, scale_of_table(table.layout), table.layout.target.task)
+        return PublicFacts(silos, scale_of_table(table.layout), table.layout.task, text=table.layout.text)
     dataset = dataset or load_dataset(spec)
     return facts_of(dataset, tuple(silo.facts for silo in split_dataset(dataset, spec).silos.values()))
 
@@ -167,7 +167,10 @@ def _forecast(
     plan = plan_for(better, known.silos, pricing)
     counted = not all(silo.declared for silo in known.silos)
     weighed = tuple(each.candidate for each in found)
-    reasons = {"policy.name": f"the best of {len(found)} policies by predicted loss", **found[0].filled.reasons}
+    why = "the only one that can be priced here; others need items_per_subject"
+    if len(found) > 1:
+        why = f"the best of {len(found)} policies by predicted loss"
+    reasons = {"policy.name": why, **found[0].filled.reasons}
     return Choice(weighed, weighed[0], better, plan, parameters, reasons, counted)
 
 

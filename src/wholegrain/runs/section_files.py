@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from wholegrain import _check
+from wholegrain.data.text_feature import BUILT_IN
 from wholegrain.errors import SpecError
 
 BLANK = "FILL IN"
@@ -66,6 +67,14 @@ def resolve(section: Any, key: str, path: Path) -> None:
     """Take a relative path in a section from the folder of the file that it stands in."""
     if isinstance(section, dict) and isinstance(section.get(key), str):
         section[key] = os.path.abspath(path.parent / section[key])
+
+
+def resolve_tokenizers(table: Any, path: Path) -> None:
+    """Take the files of tokenizers that a table names from the folder of the file that it stands in."""
+    features = table.get("features") if isinstance(table, dict) else None
+    for feature in features.values() if isinstance(features, dict) else ():
+        if isinstance(feature, dict) and feature.get("tokenizer") not in BUILT_IN:
+            resolve(feature, "tokenizer", path)
 
 
 def apply_change(tree: dict[str, Any], change: str) -> None:

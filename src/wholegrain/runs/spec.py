@@ -12,8 +12,17 @@ from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.federation.server_settings import ServerSettings
 from wholegrain.runs.roster import read_roster
-from wholegrain.runs.section_files import Section, apply_change, explain_fault, read_tree, refuse_blanks, resolve
+from wholegrain.runs.section_files import (
+    Section,
+    apply_change,
+    explain_fault,
+    read_tree,
+    refuse_blanks,
+    resolve,
+    resolve_tokenizers,
+)
 from wholegrain.runs.spec_sections import (
+    AboutSpec,
     ComputeSpec,
     DataSpec,
     EvaluationSpec,
@@ -63,6 +72,7 @@ class RunSpec(Section):
         default_factory=dict
     )
     """How settings were chosen, by section and key; see `setting_origins`."""
+    about: Annotated[AboutSpec, Field(exclude_if=lambda about: not about.model_dump())] = AboutSpec()
 
     @staticmethod
     def of(tree: Mapping[str, Any]) -> "RunSpec":
@@ -106,6 +116,7 @@ def _resolve_paths(tree: Mapping[str, Any], path: Path) -> None:
     for section, key in (*((each, "path") for each in (*inside, tree.get("ledger"))), (tree.get("model"), "start")):
         if isinstance(section, dict) and section.get(key) != GIVEN:
             resolve(section, key, path)
+    resolve_tokenizers(inside[0] if inside else None, path)
 
 
 def _read_silos(federation: Any, path: Path) -> None:

@@ -3,12 +3,14 @@
 Every default and every `exclude_if` enters the digest of a spec, by which a run knows that it is the same.
 """
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
 from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
+from wholegrain.models.train_choice import TrainChoice
 from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.policies.silo_facts import SiloFacts
 from wholegrain.runs.section_files import Section
@@ -119,16 +121,34 @@ class ModelSpec(Section):
 
     `start` names a backbone that was trained on public data (`wholegrain pretrain`); a relative path is taken from the
     spec's folder. `train` says what is trained from there: all of it, its head (the last layer), the head with updates
-    of rank `rank` beside the other layers, or the head with all biases. `loss` is one of the catalogue or
-    `module:function`: of outputs and targets, a mean over items; without it, the usual one of what is to be predicted.
+    of rank `rank` beside the other layers, the head with all biases, the head with a `prefix` of so many keys and
+    values in every attention layer, or, as a list, parameters whose names match patterns ("blocks.3.*"). `loss` is one
+    of the catalogue or `module:function`: of outputs and targets, a mean over items; without it, the usual one of what
+    is to be predicted.
     """
 
     name: str = "logistic"
     options: dict[str, Any] = Field(default_factory=dict)
     start: str | None = None
-    train: Literal["all", "head", "low_rank", "biases"] = "all"
+    train: TrainChoice = "all"
     rank: Annotated[int, Field(ge=1, le=4096)] = 4
+    prefix: Annotated[int, Field(ge=1, le=4096, exclude_if=lambda prefix: prefix == 8)] = 8
     loss: Annotated[str | None, Field(exclude_if=lambda loss: loss in (None, "cross_entropy"))] = None
+
+    @property
+    def used_rank(self) -> int | None:
+        """The rank, where there are low-rank updates."""
+        return self.rank if self.train == "low_rank" else None
+
+    @property
+    def used_prefix(self) -> int | None:
+        """The length of the prefix, where there is one."""
+        return self.prefix if self.train == "prefix" else None
+
+    @property
+    def written_train(self) -> str:
+        """What is trained, as TOML writes it."""
+        return json.dumps(self.train, ensure_ascii=False)
 
 
 class PolicySpec(Section):
@@ -239,6 +259,26 @@ class ComputeSpec(Section):
     """What a silo's step may use: batches whose activations need more memory are computed in pieces."""
 
     memory_gib: float = 0.25
+
+
+Words = Annotated[str | None, Field(exclude_if=lambda words: words is None, min_length=1, max_length=600)]
+"""A sentence or two of somebody who answers for them."""
+
+
+class AboutSpec(Section):
+    """Who trains and what for: words for reports, model cards and impact assessments. They change nothing else.
+
+    `license` is what the trained model is published under. The words are public, and kept with the run.
+    """
+
+    author: Words = None
+    contact: Words = None
+    purpose: Words = None
+    controller: Words = None
+    recipients: Words = None
+    retention: Words = None
+    legal_basis: Words = None
+    license: Words = None
 
 
 PublishedFacts = Annotated[SiloFacts, AfterValidator(lambda silo: replace(silo, declared=True))]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import PublicStart, read_backbone
 from wholegrain.models.dropout import with_item_coins
-from wholegrain.models.trainable_part import split_model, train_biases, train_head, train_low_rank
+from wholegrain.models.trainable_part import split_model, train_part
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import FederationSpec, ModelSpec
 from wholegrain.silo.training import Silo, apply_view
@@ -56,20 +57,18 @@ def build_trained_model(spec: ModelSpec, features: int, outputs: int, seed: int)
     model = model_catalog.build(spec.name, features, outputs, seed, spec.options)
     if spec.start is None:
         if spec.train != "all":
-            raise SpecError(f"model.train = '{spec.train}' needs model.start: without it, what is frozen is random.")
+            raise SpecError(
+                f"model.train = {spec.written_train} needs model.start: without it, what is frozen is random."
+            )
         return TrainedModel(model, None, with_item_coins(model))
     backbone = read_backbone(Path(spec.start))
     backbone.load_into(model, spec.name)
-    if spec.train == "head":
-        train_head(model)
-    elif spec.train == "biases":
-        train_biases(model)
-    elif spec.train == "low_rank":
-        train_low_rank(model, spec.rank, seed)
+    train_part(model, spec.train, spec.rank, spec.prefix, seed)
     public = PublicStart(
         digest=backbone.digest,
         train=spec.train,
-        rank=spec.rank if spec.train == "low_rank" else None,
+        rank=spec.used_rank,
+        prefix=spec.used_prefix,
         trained_parameters=Layout.of(model).size,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         backbone=dict(backbone.facts),
@@ -86,7 +85,9 @@ def federation_model(spec: RunSpec, federation: FederationSpec) -> TrainedModel:
     return build_trained_model(spec.model, features, federation.task.outputs, spec.seed)
 
 
-def own_model(model: nn.Module) -> TrainedModel:
-    """The caller's own module, trained as it is."""
+def own_model(model: nn.Module, spec: ModelSpec, seed: int) -> TrainedModel:
+    """The caller's own module, trained as it is; or a copy of it, of which what the spec says is trained."""
+    if spec.train != "all":
+        model = train_part(deepcopy(model), spec.train, spec.rank, spec.prefix, seed)
     frozen, trained = split_model(model_catalog.check_model(model))
     return TrainedModel(model, frozen, with_item_coins(trained))

@@ -10,7 +10,8 @@ from wholegrain.privacy.definitions import Budget, Guarantee
 from wholegrain.privacy.trial_count import TrialCount
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.planning import check_early, policy_settings
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.setting_origins import Origin, Origins, find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning_plan import Noise, PlanMaker, SelectionPlan, plan_selection, require_proved

@@ -25,7 +25,9 @@ from wholegrain.policies.plan import Plan
 from wholegrain.privacy.guard import Reservation
 from wholegrain.privacy.trial_count import TrialCount
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.runner import PlayedRounds, PreparedRun, play_rounds, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_result import PlayedRounds
+from wholegrain.runs.runner import play_rounds, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning_plan import Noise, SelectionPlan
 from wholegrain.runs.tuning_setup import PreparedTuning
