@@ -189,8 +189,8 @@ def done(path: Path) -> list[dict[str, Any]]:
 def show(path: Path) -> None:
     """The table of docs/paid-choices.md."""
     found = done(path)
-    print("| data | way | accuracy | AUC | loss | total ε |")
-    print("|---|---|---|---|---|---|")
+    print("| data | way | seeds | accuracy | AUC | loss | total ε |")
+    print("|---|---|---|---|---|---|---|")
     for data in DATA:
         for way in WAYS:
             rows = [row for row in found if (row["data"], row["way"]) == (data, way)]
@@ -200,8 +200,7 @@ def show(path: Path) -> None:
             spread = f" ± {statistics.stdev(accuracy):.2f}" if len(rows) > 1 else ""
             auc, loss = (statistics.fmean(row[key] for row in rows) for key in ("auc", "loss"))
             shown = f"{statistics.fmean(accuracy):.2f}{spread} %"
-            print(f"| {data} | {_title(way, rows)} | {shown} | {auc:.3f} | {loss:.4f} | {_cost(rows)} |")
-    print(f"\n(Mean and standard deviation over {len({row['seed'] for row in found})} seeds.)")
+            print(f"| {data} | {_title(way, rows)} | {len(rows)} | {shown} | {auc:.3f} | {loss:.4f} | {_cost(rows)} |")
 
 
 def _title(way: str, rows: list[dict[str, Any]]) -> str:
