@@ -25,9 +25,11 @@ class Deep(nn.Module):
         self.blocks = nn.ModuleList(
             nn.Sequential(norm(WIDTH), nn.Linear(WIDTH, 16), nn.GELU(), nn.Linear(16, WIDTH)) for _ in range(2)
         )
-        self.last, self._reentrant = nn.Linear(WIDTH, CLASSES), reentrant
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self._reentrant = reentrant
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
         for block in self.blocks:
             x = x + (
                 block(x) if self._reentrant is None else checkpoint(block, x, use_reentrant=self._reentrant)  # type: ignore[operator]

@@ -69,9 +69,7 @@ class BackendTrial:
             self.refusal = str(error)
             return False
         except CheckpointError:
-            self.refusal = (
-                "its checkpoints hold parameters outside layers; compute.memory_gib saves memory instead"
-            )
+            self.refusal = "its checkpoints hold parameters outside layers; compute.memory_gib saves memory instead"
             return False
         except Exception:  # the reference has run: whatever fails here is about this program and not the model
             return False
