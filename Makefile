@@ -10,7 +10,7 @@ TOOLS := .tools
 # Tests start hundreds of processes: they share what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-slow check format bench docs lock wheel-test sbom audit-deps clean
+.PHONY: help setup demo test test-slow check format bench docs lock wheel-test sbom axe audit-deps clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ $(TOOLS):
 
 sbom: $(READY) $(TOOLS) ## List all that is installed in sbom.json (CycloneDX)
 	$(TOOLS)/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.json $(BIN)/python
+
+axe: ## Install axe-core (npm) for the tests of accessibility
+	npm install --no-audit --no-fund --prefix $(TOOLS) axe-core@4
 
 audit-deps: $(TOOLS) ## Look for known vulnerabilities of the pinned versions (needs a network)
 	$(TOOLS)/bin/pip-audit --no-deps --disable-pip --requirement requirements.lock

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from wholegrain.audit.auditing import CURVE, FINAL, METHODS, SERVER, Audit, AuditSettings, audit
+from wholegrain.audit.auditing import CURVE, FINAL, METHODS, SERVER, AuditSettings, audit
+from wholegrain.audit.findings import Audit
 from wholegrain.audit.membership_inference import membership
 from wholegrain.data.clinics import clinics
 from wholegrain.privacy.definitions import Unit

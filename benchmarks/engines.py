@@ -29,7 +29,8 @@ from record import ROOT, circumstances, table, told
 sys.path.append(str(ROOT / "tests"))  # for the federation of real processes, which tests start as well
 from deployment import as_toml
 from loopback import Federation, rounds_of, running, simulation
-from wholegrain.runs.runner import PreparedRun, in_process, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import in_process, prepare
 from wholegrain.runs.spec import load
 
 SPEC = """

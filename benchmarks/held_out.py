@@ -18,7 +18,8 @@ from wholegrain.errors import WholegrainError
 from wholegrain.federation.rounds import State
 from wholegrain.gradients.parameters import flatten
 from wholegrain.privacy.accountants import accountant
-from wholegrain.runs.runner import PreparedRun, StartState, execute, open_guard, plan_for, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import StartState, execute, open_guard, plan_for, prepare
 from wholegrain.runs.spec import RunSpec
 
 SHARE = 0.2

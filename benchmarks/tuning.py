@@ -1,7 +1,7 @@
 """What choosing settings costs: defaults, the planner, paid tuning, and the tuning that everybody does.
 
-    python benchmarks/tuning.py --data PATH/diabetes130.csv.gz --out tuning.jsonl
-    python benchmarks/tuning.py --out tuning.jsonl --show
+    python benchmarks/tuning.py --data PATH/diabetes130.csv.gz --out benchmarks/tuning.jsonl
+    python benchmarks/tuning.py --out benchmarks/tuning.jsonl --show
 
 At a total ε of 4 for a person, on nlswork and diabetes130, for three seeds:
 
@@ -11,8 +11,9 @@ At a total ε of 4 for a person, on nlswork and diabetes130, for three seeds:
     unpaid    ten trials, each at ε = 4, ranked by raw scores of the same people
 
 All have the same people to train on, the same to choose by (validation) and the same to be judged by (test), whom
-nobody looks at before. Accuracy, loss and AUC are those of the test part, without noise. A line for each run is added
-to the file when it is done; what is there is not done again.
+nobody looks at before. Accuracy, loss and AUC are those of the test part, without noise. Gradients of the linear model
+are summed by matrix products (linear_sums.py). A line for each run is added to the file when it is done; what is there
+is not done again.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import numpy as np
 import torch
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
+from linear_sums import LinearSum
 from wholegrain._random import Purpose, derive
 from wholegrain.data.dataset import Dataset
 from wholegrain.federation.round_record import Score
@@ -37,10 +39,11 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import repeat
 from wholegrain.privacy.renyi import renyi_epsilon
 from wholegrain.privacy.trial_count import TrialCount
+from wholegrain.runs import tuning_trials
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.optimise_spec import optimise
-from wholegrain.runs.runner import play_rounds, prepare
+from wholegrain.runs.runner import PreparedRun, play_rounds, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.tuning import tune
 from wholegrain.runs.tuning_setup import prepare_tuning
@@ -84,9 +87,15 @@ class Played:
         return self.plan.guarantee().epsilon
 
 
+def prepare_quick(spec: RunSpec, *, dataset: Dataset) -> PreparedRun:
+    """The run, with clipped sums by matrix products."""
+    run = prepare(spec, dataset=dataset)
+    return replace(run, clipped_sum=LinearSum(run.clipped_sum, run.task.outputs))
+
+
 def play(spec: RunSpec, dataset: Dataset) -> Played:
     """Train as planned. No ledger is kept: it would price every round anew, and the plan says what all of them cost."""
-    run = prepare(spec, dataset=dataset)
+    run = prepare_quick(spec, dataset=dataset)
     vector = play_rounds(run, PaidBefore(run.plan, run.plan.guarantee().epsilon)).vector
     scorer = Scorer.of(run.task, run.loss, run.task.metrics)
     return Played(run.plan, {part: scorer.score(run.learner.trained, vector, run.scored[part]) for part in PARTS})
@@ -118,7 +127,7 @@ def space_around(spec: RunSpec, dataset: Dataset) -> SearchSpace:
         {
             "rounds.learning_rate": {"low": rate / 5, "high": rate * 5, "scale": "log"},
             "policy.clip_norm": [norm / 2, norm, norm * 2],
-            "rounds.count": [20, 40],
+            "rounds.count": [filled.rounds.count // 2, filled.rounds.count],
         }
     )
 
@@ -177,26 +186,48 @@ def done(path: Path) -> list[dict[str, Any]]:
 
 
 def show(path: Path) -> None:
+    """The table of docs/paid-choices.md."""
     found = done(path)
-    print(f"{'data':12}{'way':10}{'seeds':>6}{'accuracy':>18}{'auc':>8}{'loss':>8}{'total ε':>9}")
+    print("| data | way | accuracy | AUC | loss | total ε |")
+    print("|---|---|---|---|---|---|")
     for data in DATA:
         for way in WAYS:
             rows = [row for row in found if (row["data"], row["way"]) == (data, way)]
             if not rows:
                 continue
-            accuracy = [row["accuracy"] for row in rows]
-            spread = statistics.stdev(accuracy) if len(rows) > 1 else 0.0
-            means = [statistics.fmean(row[key] for row in rows) for key in ("auc", "loss", "epsilon")]
-            shown = f"{statistics.fmean(accuracy):.4f} ± {spread:.4f}"
-            print(f"{data:12}{way:10}{len(rows):6}{shown:>18}{means[0]:8.3f}{means[1]:8.4f}{means[2]:9.3f}")
-            for key in ("epsilon_of_a_trial", "epsilon_if_hidden", "epsilon_of_all_trials"):
-                if key in rows[0]:
-                    print(f"{'':22}{key.replace('_', ' ')}: {statistics.fmean(row[key] for row in rows):.3f}")
+            accuracy = [100 * row["accuracy"] for row in rows]
+            spread = f" ± {statistics.stdev(accuracy):.2f}" if len(rows) > 1 else ""
+            auc, loss = (statistics.fmean(row[key] for row in rows) for key in ("auc", "loss"))
+            shown = f"{statistics.fmean(accuracy):.2f}{spread} %"
+            print(f"| {data} | {_title(way, rows)} | {shown} | {auc:.3f} | {loss:.4f} | {_cost(rows)} |")
+    print(f"\n(Mean and standard deviation over {len({row['seed'] for row in found})} seeds.)")
+
+
+def _title(way: str, rows: list[dict[str, Any]]) -> str:
+    if way == "paid":
+        trials = ", ".join(str(row["trials"]) for row in rows)
+        return f"paid, {trials} trials of ε = {_mean(rows, 'epsilon_of_a_trial'):.3g} each"
+    return f"unpaid, {TRIALS} trials of ε = {_mean(rows, 'epsilon'):.3g} each" if way == "unpaid" else way
+
+
+def _cost(rows: list[dict[str, Any]]) -> str:
+    """What was spent; of unpaid tuning what it says, and what it really costs."""
+    said = f"{_mean(rows, 'epsilon'):.3f}"
+    if "epsilon_of_all_trials" not in rows[0]:
+        return said
+    real, hidden = _mean(rows, "epsilon_of_all_trials"), _mean(rows, "epsilon_if_hidden")
+    return f"{said} printed; {real:.2f} really ({hidden:.2f}, had the number of trials been hidden)"
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> float:
+    return statistics.fmean(row[key] for row in rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="diabetes130.csv.gz; without it, nlswork alone")
+    parser.add_argument("--only", nargs="+", choices=list(DATA), default=list(DATA))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--out", type=Path, default=Path("tuning.jsonl"))
     parser.add_argument("--show", action="store_true")
     asked = parser.parse_args()
@@ -204,10 +235,11 @@ def main() -> None:
         show(asked.out)
         return
     torch.set_num_threads(1)
+    tuning_trials.prepare = prepare_quick  # type: ignore[assignment]
     known = {(row["data"], row["seed"], row["way"]) for row in done(asked.out)}
-    for name in DATA if asked.data else ["nlswork"]:
+    for name in asked.only if asked.data else ["nlswork"]:
         dataset = load_dataset(DATA[name](asked))
-        for seed in SEEDS:
+        for seed in asked.seeds:
             for way, play_way in WAYS.items():
                 if (name, seed, way) in known:
                     continue

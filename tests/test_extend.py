@@ -1,5 +1,6 @@
 """The page on one's own parts: its code runs, and does what the page says."""
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -34,15 +35,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_source_and_a_server_optimiser(folder: Path) -> None:
+def write_spec(folder: Path) -> Path:
+    """The page's sections, and a table for its source."""
     draws = np.random.default_rng(0)
     columns = {"age": 100, "pressure": 200, "ill": 2, "patient": 60, "clinic": 3}
     table = pl.DataFrame({name: draws.integers(most, size=300) for name, most in columns.items()})
-    table.write_parquet(folder / "visits.parquet")
-    sections = "".join(re.findall(r"```toml\n(.*?)```", PAGE, re.S))
-    (folder / "spec.toml").write_text(
-        sections + '[policy]\nname = "fedavg"\nrate = 0.5\n[rounds]\ncount = 2\nlearning_rate = 1.0\n'
+    # One person is older than all the others.
+    pl.concat([table, table[:1].with_columns(pl.lit(109, pl.Int64).alias("age"))]).write_parquet(
+        folder / "visits.parquet"
     )
+    sections = "".join(re.findall(r"```toml\n(.*?)```", PAGE, re.S))
+    path = folder / "spec.toml"
+    path.write_text(sections + '[policy]\nname = "fedavg"\nrate = 0.5\n[rounds]\ncount = 2\nlearning_rate = 1.0\n')
+    return path
+
+
+def test_a_source_and_a_server_optimiser(folder: Path) -> None:
+    write_spec(folder)
     prepared = prepare(load(folder / "spec.toml"))
     assert repr(prepared.server.optimiser) == "Yogi(momentum=0.9, second=0.99, tiny=0.01)"
     assert sorted(prepared.silos) == ["0", "1", "2"]
@@ -52,18 +61,32 @@ def test_a_source_and_a_server_optimiser(folder: Path) -> None:
     assert all(done.moved > 0 for done in run.rounds)
 
 
+def test_the_test_of_a_source_holds_for_the_pages_own_and_finds_one_that_is_wrong(folder: Path) -> None:
+    write_spec(folder)
+    check = importlib.import_module("check_visits")
+    path, oldest = folder / "visits.parquet", pl.read_parquet(folder / "visits.parquet").sort("age")["patient"][-1]
+    check.check_removal(path, oldest, folder / "without.parquet")
+    source = (folder / "visits.py").read_text()
+    (folder / "wrong_visits.py").write_text(
+        source.replace("/ 110", '/ table["age"].max()')
+    )  # ages that follow the oldest's
+    check.visits = importlib.import_module("wrong_visits").visits
+    with pytest.raises(AssertionError):
+        check.check_removal(path, oldest, folder / "without.parquet")
+
+
 @pytest.mark.parametrize("shape", [(5, 4), (5, 3, 4)], ids=["rows", "positions"])
 @pytest.mark.parametrize("per", [ClipPer.ITEM, ClipPer.SUBJECT])
 @pytest.mark.usefixtures("folder")
 def test_the_rule_is_used_and_is_the_reference(
     per: ClipPer, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(LAYERS, nn.RMSNorm, None)  # type: ignore[arg-type]  # undone, whatever is registered
-    __import__("rms_rule")
+    monkeypatch.setitem(LAYERS, nn.PReLU, None)  # type: ignore[arg-type]  # undone, whatever is registered
+    __import__("prelu_rule")
     torch.manual_seed(0)
     width = shape[1] * shape[2] if len(shape) == 3 else shape[1]
-    model = nn.Sequential(nn.Linear(4, 4), nn.RMSNorm(4, eps=1e-6), nn.Flatten(), nn.Linear(width, 2)).double()
-    batch = torch.rand(*shape).double(), torch.arange(5) % 2, torch.arange(5) // 2
+    model = nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Flatten(), nn.Linear(width, 2)).double()
+    batch = torch.randn(*shape).double(), torch.arange(5) % 2, torch.arange(5) // 2
     engine, clip = BookKeeping(model, cross_entropy), Clip(per, Pool.MEAN, 0.1)
     expected = reference.clipped_sum(model, cross_entropy, flatten(model), *batch, clip).total
     torch.testing.assert_close(engine(flatten(model), *batch, clip).total, expected)

@@ -15,12 +15,13 @@ from simulation import pieces
 from simulation.disk import mortal
 from simulation.network import Network, SimulatedGrid, Weather
 from simulation.oracle import LedgerView, Oracle, SiloWatch, Violation, most_information, require
+from simulation.sums import SumOracle, lies
+from simulation.witness import SHARE_OF_GAUSSIANS, Witness, task_of
 from simulation.world import Crash, Machine, Process, World
 from wholegrain.deploy.client import answer
 from wholegrain.deploy.server import serve
-from wholegrain.engines import wire
 from wholegrain.errors import BudgetError, LedgerError
-from wholegrain.federation.rounds import digest
+from wholegrain.privacy.trust import SecureSum
 from wholegrain.runs.accounts import release_ledger
 
 MEMORY = Path("/dev/shm")
@@ -29,12 +30,6 @@ CALM = 60.0
 
 END = 1000.0
 """By then every federation must have come to its end: 4 rounds at 10 s of patience, and a restart or two."""
-
-SHARE_OF_GAUSSIANS = 1 / 3
-"""Of δ: what a silo's filter has for Gaussian steps, so that a refusal can be told to be due."""
-
-GRID_ERROR = 0.04
-"""By how much the program's price of Σ steps/σ² may be too high: it computes on a grid, and rounds up."""
 
 
 @dataclass(eq=False)
@@ -71,29 +66,38 @@ class Federation:
         self.world = World(seed, folder)
         draws = self.draws = self.world.draws
         self.calm = False
+        self.kind: pieces.Kind = draws.choice(["updates"] * 4 + ["sums", "scores"])
         faults = draws.choice(["network", "crashes", "all", "all"])
-        bad = faults != "crashes"
+        # A sum takes four messages of almost every silo: with as many faults as others have, none would be opened.
+        bad = (faults != "crashes") * (0.15 if self.kind == "sums" else 1)
         self.weather = Weather(*(bad * draws.choice([0, p]) for p in (0.15, 0.15, 0.3, 0.05)))
-        self.crashes = 0 if faults == "network" else draws.randint(1, 6)
+        self.crashes = 0 if faults == "network" else draws.randint(1, 3 if self.kind == "sums" else 6)
         self.network = Network(self.world, self.weather)
         self.oracle = Oracle(self.world)
         self.noise = "seeded" if draws.random() < 0.15 else "secure"
         self.sources = count()
-        size = draws.randint(1, 3)
+        size = len(pieces.NAMES) if self.kind == "sums" else draws.randint(1, 3)
         self.silos = {name: self._silo(name) for name in pieces.NAMES[:size]}
         self.server = Machine("server", folder / "server")
+        answers, rounds = draws.choice([3, 3, 4]), draws.randint(2, 4) + 3 * (self.kind == "sums")
         self.spec = pieces.spec(
-            size, draws.randint(2, 4), draws.randint(1, 2), self.noise, draws.choice(["tight", "shared", "none"]),
-            draws.choice([1, 1, 2]),
+            self.kind, size, rounds, draws.randint(1, 2), self.noise,
+            draws.choice(["tight", "shared", "none"]), draws.choice([1, 1, 2]), answers,
+        )  # fmt: skip
+        self.rules = SecureSum.over(size, answers) if self.kind == "sums" else None
+        self.liar = self.rules is not None and draws.random() < 0.3
+        self.witness = Witness(
+            self.world, self.oracle, self.rules and SumOracle(self.rules), self.noise == "seeded",
+            {silo.name: silo.epsilon for silo in self.silos.values()},
         )  # fmt: skip
         self.finished: Any = None
         self.last_error: Exception | None = None
-        self.refused_for_lack = False
 
     def _silo(self, name: str) -> Silo:
-        pieces.template(name, self.noise)  # now, before time and chance are the world's
+        pieces.template(name, self.noise, self.kind)  # now, before time and chance are the world's
         machine = Machine(name, self.world.folder / name)
-        epsilon = self.draws.choice([1.0, 2.0, 3.0, 20.0])
+        # A sum needs almost all silos: with small budgets in each, none would ever be opened.
+        epsilon = self.draws.choice([2.0, 20.0, 20.0, 20.0] if self.kind == "sums" else [1.0, 2.0, 3.0, 20.0])
         noise = self.noise
         silo = Silo(name, machine, epsilon, noise)
         most = (most_information(epsilon, pieces.DELTA * share) for share in (1, SHARE_OF_GAUSSIANS))
@@ -104,7 +108,7 @@ class Federation:
 
     def play(self) -> Counter[str]:
         """To the end; a violation is raised."""
-        with pieces.virtual(self.world, self._on_read), mortal(self.world):
+        with pieces.virtual(self.world, self.witness), mortal(self.world):
             try:
                 self._play()
             finally:
@@ -115,7 +119,7 @@ class Federation:
         self.world.after_event = self._look_again
         for silo in self.silos.values():
             self._start_silo(silo)
-            if self.draws.random() < 0.2:
+            if self.draws.random() < (0.05 if self.kind == "sums" else 0.2):
                 self._start_silo(silo)  # twice by mistake, on one ledger
                 self.weather.double = 0.5
         self._start_server(self.server.folder / "run")
@@ -171,7 +175,7 @@ class Federation:
         """Faults are over: the run is done, or a budget is."""
         require(ended, f"the run has not come to an end by {self.world.now:.0f} s; {self.last_error}")
         if isinstance(self.finished, Exception):
-            lack = self.refused_for_lack or isinstance(self.finished, BudgetError)
+            lack = self.witness.last_lack >= CALM or isinstance(self.finished, BudgetError)
             require(lack, f"the run ends with: {self.finished}")
             self.world.happened["federations ended by a budget"] += 1
         else:
@@ -246,18 +250,18 @@ class Federation:
         with release_ledger(silo.ledger, silo.name) as book:
             self.oracle.on_opening(silo.name)
             silo.kept = None
-            host = pieces.host(silo.name, silo.noise, silo.epsilon, book, lambda: self._fresh_noise(silo))
+            found = pieces.template(silo.name, silo.noise, self.kind)
+            host = pieces.host(found, silo.epsilon, book, lambda: self._fresh_noise(silo))
             again = silo.node if self.draws.random() < 0.7 else None
             silo.node = self.network.connect(lambda message: self._hand_over(silo, message), again)
             while True:
                 message = self.world.receive()
                 process = self.world.current
                 assert process is not None
-                if message.metadata.message_type == "train":
-                    process.task = wire.read_task(message)
+                process.task = task_of(message)
                 reply = answer(message, host)
-                if message.metadata.message_type == "train":
-                    self._on_reply(silo, process.task, message, reply)
+                if process.task is not None:
+                    self.witness.on_reply(silo.name, process.task, message, reply)
                 self.network.reply(reply)
 
     def _hand_over(self, silo: Silo, message: Message) -> None:
@@ -268,30 +272,6 @@ class Federation:
     def _fresh_noise(self, silo: Silo) -> pieces.NamedNoise:
         seeded = silo.noise == "seeded"
         return pieces.NamedNoise("seeded:0" if seeded else f"source {next(self.sources)}", seeded)
-
-    def _on_read(self, silo: str, round: int, start: str, noise: str) -> None:
-        process = self.world.current
-        assert process is not None
-        self.oracle.on_training(silo, (process.task.run, round, start), noise)
-
-    def _on_reply(self, silo: Silo, task: wire.SiloTask, message: Message, reply: Message) -> None:
-        facts = wire.read_answer(reply)
-        information = task.steps / task.noise_multiplier**2
-        if "refused" not in facts:
-            start, update = wire.read_vector(message), wire.read_vector(reply)
-            release = (task.run, task.round, digest(start))
-            self.oracle.on_release(silo.name, release, update.numpy().tobytes(), information)
-            return
-        if "answered before" in facts["refused"]:
-            self.world.happened["copies refused"] += 1
-            return
-        require("limit.epsilon" in facts["refused"], f"{silo.name} refuses: {facts['refused']}")
-        self.world.happened["refusals"] += 1
-        self.refused_for_lack |= self.calm
-        view = self.oracle.silos[silo.name].ledger
-        view.look()
-        room = most_information(silo.epsilon, pieces.DELTA * SHARE_OF_GAUSSIANS) * (1 - GRID_ERROR)
-        require(view.information + information > room, f"{silo.name} refuses what its budget could pay for")
 
     def _on_silo_end(self, silo: Silo, found: Any) -> None:
         if isinstance(found, LedgerError):
@@ -331,13 +311,15 @@ class Federation:
         return serve(self.spec, out, grid)
 
     def _on_task(self, out: Path, message: Message) -> None:
-        if message.metadata.message_type != "train":
+        silo = next((s.name for s in self.silos.values() if s.node == message.metadata.dst_node_id), None)
+        if silo is None or message.metadata.message_type == "query":
             return
-        process, task = self.world.current, wire.read_task(message)
-        assert process is not None
-        silo = next(s.name for s in self.silos.values() if s.node == message.metadata.dst_node_id)
         ledger = (self.server.state if self.noise == "secure" else out) / "ledger.sqlite"
-        self.oracle.on_task(ledger, (task.run, task.round, silo), id(process), self.noise == "seeded")
+        self.witness.on_task(silo, ledger, message)
+        if self.liar and self.rules is not None and not self.calm and self.draws.random() < 0.3:
+            for lie in lies(message, self.rules, pieces.NAMES, self.draws):
+                self.world.happened["lies of a server"] += 1
+                self.network.send(lie)
 
     def _on_server_end(self, out: Path, found: Any, calm: bool) -> None:
         """Whoever runs the server starts it again, whatever it ended with, until faults are over."""

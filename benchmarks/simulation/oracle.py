@@ -19,8 +19,8 @@ from scipy.special import log_ndtr, ndtr
 from simulation.disk import connect
 from simulation.world import World
 
-Release = tuple[str, int, str]
-"""Run, round, and digest of the parameters that it started from."""
+Release = tuple[str, int, str, str]
+"""Run, round, digest of the parameters that it started from, and what it is for: training or scores."""
 
 
 class Violation(BaseException):
@@ -44,6 +44,33 @@ def _delta(mu: float, epsilon: float) -> float:
 
 
 @dataclass(eq=False)
+class Spending:
+    """Σ 1/σ² of Gaussian releases, by run and purpose.
+
+    Whoever is trained on is not scored, so that of each run a person pays the larger of the two. Which of them it is
+    may differ from run to run.
+    """
+
+    by_run: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    def add(self, run: str, purpose: str, information: float) -> None:
+        """One more release."""
+        self.by_run[run][purpose] += information
+
+    @property
+    def total(self) -> float:
+        """Of all runs."""
+        return sum(max(each.values()) for each in self.by_run.values())
+
+    def with_one_more(self, run: str, purpose: str, information: float) -> float:
+        """The total, if this were released as well."""
+        others = sum(max(each.values()) for name, each in self.by_run.items() if name != run)
+        own = Counter(self.by_run.get(run, {}))
+        own[purpose] += information
+        return others + max(own.values())
+
+
+@dataclass(eq=False)
 class LedgerView:
     """A ledger's rows as far as they were seen; rows never change and never go away."""
 
@@ -51,9 +78,9 @@ class LedgerView:
     number: int = 0
     head: str = "0" * 64
     reserved: Counter[Release] = field(default_factory=Counter)
-    by_silo: Counter[tuple[str, int, str]] = field(default_factory=Counter)
-    information: float = 0.0
-    noise: dict[str, float] = field(default_factory=dict)
+    by_silo: Counter[tuple[str, int, str, str]] = field(default_factory=Counter)
+    spending: Spending = field(default_factory=Spending)
+    noise: dict[tuple[str, str], float] = field(default_factory=dict)
     away: bool = False
     """Whether an older copy is in its place, on purpose."""
     database: sqlite3.Connection | None = None
@@ -93,13 +120,16 @@ class LedgerView:
         self.number, self.head = number, digest
         entry = json.loads(body)
         if entry["kind"] == "run":
-            (step,) = entry["terms"]["exposures"]["subject"]["kinds"]
-            self.noise[entry["run"]] = step["noise"]
+            terms = entry["terms"]
+            for purpose, exposures in (("training", terms["exposures"]), ("scores", terms.get("scores"))):
+                if exposures is not None:
+                    (step,) = exposures["subject"]["kinds"]
+                    self.noise[entry["run"], purpose] = step["noise"]
         if entry["kind"] == "reserved":
-            run = entry["run"].partition("/")[0]
-            self.reserved[run, entry["round"], entry["start"]] += 1
-            self.by_silo[run, entry["round"], entry["silo"]] += 1
-            self.information += entry["steps"] / self.noise[entry["run"]] ** 2
+            run, purpose = entry["run"].partition("/")[0], entry.get("purpose", "training")
+            self.reserved[run, entry["round"], entry["start"], purpose] += 1
+            self.by_silo[run, entry["round"], entry["silo"], purpose] += 1
+            self.spending.add(run, purpose, entry["steps"] / self.noise[entry["run"], purpose] ** 2)
 
 
 @dataclass(eq=False)
@@ -113,7 +143,7 @@ class SiloWatch:
     """The same at the share of δ that a silo's filter has for Gaussian steps: the program must never go beyond it."""
     secure: bool
     released: dict[Release, set[bytes]] = field(default_factory=lambda: defaultdict(set))
-    information: float = 0.0
+    spending: Spending = field(default_factory=Spending)
     needed: int = 0
     """The last entry that something was released for."""
 
@@ -127,7 +157,8 @@ class SiloWatch:
         """All that was ever paid for is within the charter's ε."""
         self.ledger.look()
         require(
-            self.ledger.information <= self.most_reserved * (1 + 1e-9), "more is reserved than the charter's ε allows"
+            self.ledger.spending.total <= self.most_reserved * (1 + 1e-9),
+            "more is reserved than the charter's ε allows",
         )
 
 
@@ -139,7 +170,7 @@ class Oracle:
     silos: dict[str, SiloWatch] = field(default_factory=dict)
     servers: dict[Path, LedgerView] = field(default_factory=dict)
     noise: dict[str, Release] = field(default_factory=dict)
-    opened: dict[tuple[str, int, str], set[int]] = field(default_factory=lambda: defaultdict(set))
+    opened: dict[tuple[str, int, str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
     computed: dict[tuple[str, Release], set[str]] = field(default_factory=lambda: defaultdict(set))
     violations: list[str] = field(default_factory=list)
 
@@ -173,12 +204,14 @@ class Oracle:
         watch = self.silos[silo]
         if update not in watch.released[release]:
             watch.released[release].add(update)
-            watch.information += information
+            watch.spending.add(release[0], release[3], information)
         watch.require_paid(release, len(watch.released[release]))
-        require(watch.information <= watch.most * (1 + 1e-9), f"{silo} has released more than its charter's ε allows")
+        require(
+            watch.spending.total <= watch.most * (1 + 1e-9), f"{silo} has released more than its charter's ε allows"
+        )
         self.world.happened["releases"] += 1
 
-    def on_task(self, ledger: Path, key: tuple[str, int, str], play: int, repeats: bool) -> None:
+    def on_task(self, ledger: Path, key: tuple[str, int, str, str], play: int, repeats: bool) -> None:
         """A server is about to ask a silo for a round; `play` tells one playing of a round from another."""
         view = self.servers.setdefault(ledger, LedgerView(ledger))
         view.look()

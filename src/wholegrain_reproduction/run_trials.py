@@ -26,8 +26,9 @@ from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import PreparedRun, execute, open_guard, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import DataSpec
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon, price_printed_run

@@ -18,7 +18,7 @@ from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, PublicDi
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import repeat
 from wholegrain.runs.data_description import count
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 
 BATCHES = 20
 

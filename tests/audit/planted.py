@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 from effort import coarse_grids
-from wholegrain.audit.auditing import Audit, AuditSettings, audit
+from wholegrain.audit.auditing import AuditSettings, audit
+from wholegrain.audit.findings import Audit
 from wholegrain.audit.simulate import NoiseOf, noise_like
 from wholegrain.data.sampling import Batch
 from wholegrain.gradients.clipping import Clip, ClippedTotal
@@ -19,7 +21,8 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.policies.policy import Policy, PublicDivisor
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource, NoiseStream
 
@@ -56,6 +59,11 @@ def prepared(policy: str, model: str = "logistic", **changes: Any) -> PreparedRu
     )
     with coarse_grids():
         return prepare(spec)
+
+
+def short_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line's audits try a sum of 1,000 subjects; test_sensitivity.py has one of a million."""
+    monkeypatch.setattr("wholegrain.cli.audit.AuditSettings", partial(AuditSettings, subjects=1000))
 
 
 def findings(found: Audit, *words: str) -> list[float]:

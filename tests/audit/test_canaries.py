@@ -8,7 +8,8 @@ import torch
 
 from audit.planted import POLICIES, prepared
 from wholegrain.audit.attacks import attack_crowd, attack_each_home, secret_coins
-from wholegrain.audit.canaries import BASE, Block, CanaryCompany, Design
+from wholegrain.audit.canaries import Block, CanaryCompany, Design
+from wholegrain.audit.canary_gradients import BASE
 from wholegrain.audit.canary_inputs import replace_canaries, telling_input
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.simulate import ObservedUpdate, final_parameters, ignore_updates, noise_like, simulate_run

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
+from audit.planted import short_sums
 from command import Command
 from wholegrain.silo.noise import _Twister
 
@@ -27,7 +28,8 @@ FEW = ("--canaries", "400", "--runs", "6")
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    short_sums(monkeypatch)
     path = tmp_path / "small.toml"
     path.write_text(SPEC)
     return path

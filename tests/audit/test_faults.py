@@ -4,6 +4,7 @@ An audit of a right run errs with a probability of 5 % at most; seeds are fixed,
 """
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,10 +20,10 @@ from audit.planted import (
     prepared,
     with_rows,
 )
-from wholegrain.audit.auditing import Audit, AuditVerdict
+from wholegrain.audit.findings import Audit, AuditVerdict
 from wholegrain.data.sampling import PoissonItems
 from wholegrain.data.subjects import SubjectData
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 
 NOISE, MOVE, LEAVES = (
     "noise where nothing else is",
@@ -31,10 +32,16 @@ NOISE, MOVE, LEAVES = (
 )
 
 
+@cache
+def verdict(right: PreparedRun, **how: Any) -> AuditVerdict:
+    """Of a run without a fault, which several faults are held against."""
+    return audited(right, **how).verdict
+
+
 def found_out(right: PreparedRun, wrong: PreparedRun | None = None, **how: Any) -> Audit:
     """The audit of what is wrong: a violation, where the same audit of what is right is consistent."""
     usual = {name: value for name, value in how.items() if name != "fault"}
-    assert audited(right, **usual).verdict is AuditVerdict.CONSISTENT
+    assert verdict(right, **usual) is AuditVerdict.CONSISTENT
     found = audited(wrong or right, **how)
     assert found.verdict is AuditVerdict.VIOLATION
     return found

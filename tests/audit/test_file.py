@@ -14,10 +14,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from audit.planted import findings
+from audit.planted import findings, short_sums
 from backbones import public_model, write_backbone
 from wholegrain._random import Purpose, generator
-from wholegrain.audit.auditing import Audit, AuditSettings, AuditVerdict, audit
+from wholegrain.audit.auditing import AuditSettings, audit
+from wholegrain.audit.findings import Audit, AuditVerdict
 from wholegrain.audit.neighbours import Neighbours, build_file, neighbours
 from wholegrain.audit.removal import affordable, from_the_file, moves
 from wholegrain.audit.simulate import ignore_updates, noise_like, simulate_run
@@ -29,7 +30,8 @@ from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.runs import datasets
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.runner import PreparedRun, execute, open_guard, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.silo.training import Silo
 
@@ -207,6 +209,7 @@ def table(folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_capped_table_with_a_hold_out(wholegrain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_sums(monkeypatch)
     arguments = ("audit", table(tmp_path), "--canaries", "200", "--runs", "8", "--no-membership")
     right = wholegrain(*arguments)
     assert right.code == 0, right.out

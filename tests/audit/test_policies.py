@@ -3,7 +3,7 @@
 import pytest
 
 from audit.planted import POLICIES, audited, prepared
-from wholegrain.audit.auditing import AuditVerdict
+from wholegrain.audit.findings import AuditVerdict
 from wholegrain.privacy.definitions import Standing
 
 QUICK = ("subject_dp",)

@@ -4,8 +4,9 @@ import pytest
 
 from audit.planted import prepared
 from wholegrain.audit.attacks import attack_crowd
-from wholegrain.audit.auditing import TRIALS, AuditSettings, AuditVerdict, audit
+from wholegrain.audit.auditing import TRIALS, AuditSettings, audit
 from wholegrain.audit.estimators import AttackEvidence, one_run_bound
+from wholegrain.audit.findings import AuditVerdict
 from wholegrain.audit.simulate import noise_like
 from wholegrain.data.clinics import clinics
 from wholegrain.privacy.definitions import Standing, Unit

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from audit.planted import POLICIES, SinglePrecision, audited, prepared, rounded_up
 from effort import amount
 from wholegrain.audit import sensitivity
-from wholegrain.audit.auditing import AuditVerdict
+from wholegrain.audit.findings import AuditVerdict
 from wholegrain.audit.sensitivity import extreme_vectors, largest_move, move_among_many, scaled_vector
 from wholegrain.audit.sums import allowed_move, noised_sum_input
 from wholegrain.gradients import clipping
@@ -22,7 +22,7 @@ from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy import SiloFacts
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 
 MOVE = "how far one subject moves the sum"
 MANY = 1_000_000

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from wholegrain.audit.auditing import Audit, AuditSettings, AuditVerdict, audit
+from wholegrain.audit.auditing import AuditSettings, audit
+from wholegrain.audit.findings import Audit, AuditVerdict
 from wholegrain.data.clinics import clinics
 from wholegrain.errors import SpecError
 from wholegrain.policies.policy import Policy
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo import training
 from wholegrain.silo.secure_noise import SecureNoise

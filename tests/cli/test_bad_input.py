@@ -211,7 +211,9 @@ def test_describing_what_is_not_a_source(wholegrain: Command, visits: Path, sour
     assert_refused(wholegrain("data", "describe", name), source)
 
 
-@pytest.mark.parametrize("source", ["femnist", "shakespeare", "mnist_writers", "plays"])
+@pytest.mark.parametrize(
+    "source", ["femnist", "shakespeare", "mnist_writers", "plays", "documents", "gutenberg_shakespeare"]
+)
 def test_describing_a_source_whose_files_are_not_there(
     wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:

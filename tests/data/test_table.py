@@ -425,6 +425,19 @@ def test_a_category_in_a_file_is_written_as_it_is_declared(tmp_path: Path) -> No
     assert encoded.data.inputs[:, 1:].tolist() == [[1, 0], [0, 1]]
 
 
+@pytest.mark.parametrize("declared", [[False, True], ["false", "true"], ["False", "True"], [0, 1]], ids=str)
+@pytest.mark.parametrize("held", [["false", "TRUE"], ["False", "True"], ["0", "1"], [0, 1], [False, True]], ids=str)
+def test_truth_values_may_be_spelled_otherwise_than_declared(declared: list, held: list) -> None:
+    found = encode_feature(Category(declared, centred=False), pl.Series("smoker", held))
+    assert found.tolist() == [[1, 0], [0, 1]]
+    assert encode_feature(Number(0, 1), pl.Series("smoker", held))[:, 0].tolist() == [-1, 1]
+
+
+def test_codes_that_are_no_truth_values_are_taken_as_they_are() -> None:
+    with pytest.raises(DataError, match=r"'true'.*0, 1, 2"):
+        encode_feature(Category([0, 1, 2]), pl.Series("code", ["1", "true"]))
+
+
 def test_text_late_in_a_numeric_column_is_found(tmp_path: Path) -> None:
     path = tmp_path / "visits.csv"
     rows = "".join(f"p{number},x,{number % 90},f,no\n" for number in range(500))

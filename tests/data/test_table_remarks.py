@@ -32,3 +32,12 @@ def test_conspicuous_columns_are_named() -> None:
 
 def test_nothing_is_said_of_a_plain_table() -> None:
     assert remarks(FRAME, ["sex", "height"], ["height"]) == {}
+
+
+def test_many_columns_of_zeros_and_ones_are_remarked() -> None:
+    """A private model drowns in them; the column that they were made of is learnt."""
+    frame = pl.DataFrame({f"d{number}": ["0", "1", None] for number in range(60)} | {"age": ["0", "2", "2"]})
+    (what,) = (found := remarks(frame, frame.columns, frame.columns))
+    assert what.startswith("0 and 1 alone")
+    assert found[what] == ["d0", "d1", "d2", "and 57 more"]
+    assert remarks(frame, frame.columns[:20], frame.columns) == {}

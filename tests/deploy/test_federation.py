@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 from loopback import NAMES, PATIENCE, Federation, alive, answers, children, rounds_of, running, simulated, trained
 from wholegrain.privacy.ledger import Ledger
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.exact_prices, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

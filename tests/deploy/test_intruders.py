@@ -33,7 +33,7 @@ from wholegrain.engines import wire
 from wholegrain.engines.flower import FORGED
 from wholegrain.privacy.ledger import Ledger
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.exact_prices, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

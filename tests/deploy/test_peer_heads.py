@@ -7,6 +7,7 @@ import json
 import shutil
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -226,7 +227,34 @@ def test_a_new_key_is_taken_with_a_warning_and_the_count_goes_on(
     assert "has another key than before" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"here:1": 3}', '{"here:1": {"south": {}}}'])
+def test_silos_of_one_machine_share_a_file_and_lose_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a trial on one machine, where of two writers at once one put the other's half-written file in place."""
+    names = ("east", "north", "west")
+    peers = {name: PeerHeads(tmp_path / "ledger.sqlite.peers", name, "here:1") for name in names}
+    sent = [stated(number, at=number) for number in range(1, 21)]
+
+    def listen(name: str) -> None:
+        for head in sent:
+            assert peers[name].observe([head]) == {}
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(listen, names))
+    assert [peers[name].read()["south"].last.count for name in names] == [20, 20, 20]
+    assert not caplog.records
+    assert set(peers["east"].observe([stated(3, at=21)])) == {"south"}
+    assert set(peers["west"].observe([stated(3, at=21)])) == {"south"}  # what another was told is news to this one
+
+
+def test_what_an_earlier_version_remembered_still_counts(peers: PeerHeads) -> None:
+    peers.observe([stated(5)])
+    tree = json.loads(peers.path.read_text())
+    peers.path.write_text(json.dumps({"here:1": next(iter(tree.values()))}))
+    assert set(peers.observe([stated(4, at=2)])) == {"south"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"north at here:1": 3}', '{"here:1": 3}', '{"here:1": {"south": {}}}']
+)
 def test_a_memory_that_cannot_be_read_begins_anew(peers: PeerHeads, text: str) -> None:
     peers.path.write_text(text)
     assert peers.observe([stated(5)]) == {}

@@ -17,7 +17,7 @@ from grids import FakeGrid, Node, within_a_server_app
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.client import answer, open_silo
 from wholegrain.deploy.score_service import release_score
-from wholegrain.deploy.server import serve
+from wholegrain.deploy.server import prepare_server, serve
 from wholegrain.deploy.silo_service import SiloService, spent_by_silo
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError, RunError
@@ -125,6 +125,20 @@ def test_training_and_scores_of_one_run_are_priced_side_by_side(hosts: dict[str,
     assert not torch.equal(first, again)  # fresh noise, and paid for twice
     (run,) = host.ledger.book.runs.values()
     assert run.scored == {"north": 2}
+
+
+def test_silos_toss_coins_of_their_own_and_the_server_prices_whoever_is_on_both_sides(
+    hosts: dict[str, SiloService],
+) -> None:
+    """All three have the same people: somebody is trained on in one silo and held out in another."""
+    held = {name: set(host.held_out.subjects.tolist()) for name, host in hosts.items() if host.held_out is not None}
+    trained = {name: set(host.silo.data.subjects.tolist()) for name, host in hosts.items()}
+    assert all(not held[name] & trained[name] for name in NAMES)
+    assert held["north"] & trained["south"]
+    plan = prepare_server(spec()).plan
+    assert plan.scores is not None
+    assert plan.scores.own_coins
+    assert len(plan.terms.split) == 2
 
 
 @pytest.mark.parametrize(

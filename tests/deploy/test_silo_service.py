@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from effort import examples
+from effort import coarse_grids, examples
 
 pytest.importorskip("flwr")
 
@@ -45,6 +45,7 @@ from wholegrain.privacy.ledger_entries import Account, TermsRecord
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.silo import training
 from wholegrain.silo.noise_sources import noise_source
+from wholegrain.silo.score_release import HeldOut
 from wholegrain.silo.training import Silo, Trainer
 
 pytestmark = pytest.mark.usefixtures("coarse_prices")
@@ -112,6 +113,16 @@ def subject(**changes: Any) -> dict[str, Any]:
     return {"settings": PolicySettings(**{"rate": 0.5, **changes})}
 
 
+@pytest.fixture(scope="module", params=[False, True], ids=["new", "used"])
+def asked_often(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SiloService]:
+    """A silo that has answered nothing yet, or one task, and that is asked for one forbidden thing after the other."""
+    charter = load_charter(write_charter(tmp_path_factory.mktemp("silo")))
+    with open_silo(charter) as host, coarse_grids():
+        if request.param:
+            host.answer(task(), vector())
+        yield host
+
+
 NAN, INF = float("nan"), float("inf")
 
 FORBIDDEN: dict[str, tuple[str, dict[str, Any], Tensor | None]] = {
@@ -149,14 +160,10 @@ FORBIDDEN: dict[str, tuple[str, dict[str, Any], Tensor | None]] = {
 
 
 @pytest.mark.parametrize(("rule", "changes", "start"), FORBIDDEN.values(), ids=FORBIDDEN.keys())
-@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
 def test_what_the_charter_forbids_is_refused_by_its_rule_and_costs_nothing(
-    opened: Open, rule: str, changes: dict[str, Any], start: Tensor | None, used: bool
+    asked_often: SiloService, rule: str, changes: dict[str, Any], start: Tensor | None
 ) -> None:
-    host = opened()
-    if used:
-        host.answer(task(), vector())
-    assert refusal(host, task(**changes), start).rule == rule
+    assert refusal(asked_often, task(**changes), start).rule == rule
 
 
 def test_the_model_of_a_server_is_not_even_imported(opened: Open, tmp_path: Path, monkeypatch) -> None:
@@ -342,25 +349,26 @@ def test_rounds_go_on_for_as_long_as_the_budget_lasts_and_no_longer(opened: Open
     host.answer(task(round=affordable, steps=1, noise_multiplier=1e4), vector())  # what still fits is still allowed
 
 
+OTHERWISE: list[dict[str, Any]] = [
+    {"run": "another"},
+    {"spec": "another"},
+    {"round": 1},
+    {"steps": 1},
+    {"steps": 3},
+    {"learning_rate": 0.25},
+    {"noise_multiplier": 2.5},
+    subject(clip_norm=0.5),
+    subject(rate=0.25),
+    subject(items_per_step=1),
+    subject(group_cap=1),
+    {"settings": PolicySettings(batch_size=20)},
+]
+
+
+# Secure noise is never drawn twice, so that one change stands for all.
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"run": "another"},
-        {"spec": "another"},
-        {"round": 1},
-        {"steps": 1},
-        {"steps": 3},
-        {"learning_rate": 0.25},
-        {"noise_multiplier": 2.5},
-        subject(clip_norm=0.5),
-        subject(rate=0.25),
-        subject(items_per_step=1),
-        subject(group_cap=1),
-        {"settings": PolicySettings(batch_size=20)},
-    ],
-    ids=str,
+    ("noise", "changes"), [*(("seeded", each) for each in OTHERWISE), ("secure", OTHERWISE[5])], ids=str
 )
-@pytest.mark.parametrize("noise", ["seeded", "secure"])
 def test_whatever_is_asked_otherwise_is_another_release_and_paid_for(
     opened: Open, noise: str, changes: dict[str, Any]
 ) -> None:
@@ -586,7 +594,7 @@ def fresh_host(book: Ledger, noise: str) -> SiloService:
     """A silo that has just started, over a ledger that may not be new; its table is read once."""
     charter = Charter.model_validate(charter_tree(limit={"noise": noise}))
     dataset, silo = SILO["parts"]
-    agreed = agree(charter, dataset, silo, None)
+    agreed = agree(charter, dataset, silo, HeldOut(None))
     return SiloService(charter, dataset, silo, None, agreed, book, PldAccountant(GRID), lambda: noise_source(noise, 3))
 
 

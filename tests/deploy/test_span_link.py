@@ -98,6 +98,19 @@ def test_who_leaves_all_files_changes_nobody_elses_span(tmp_path: Path) -> None:
         assert after[name] == {code: span for code, span in before[name].items() if code in after[name]}
 
 
+def test_the_name_of_a_link_tells_nothing_about_who_was_counted(tmp_path: Path) -> None:
+    """It goes into the terms that a server sees. As a digest of tokens, whoever has a silo's key could try people."""
+    made = charters(tmp_path)
+    linked(tmp_path, made)
+    files = [tmp_path / f"{name}.tokens" for name in SILOS]
+    names = set()
+    for time in range(3):
+        counted = span_link.count_tokens(files, tmp_path / f"again{time}")
+        (same,) = {json.loads(path.read_text())["link"] for path in counted.values()}
+        names.add(same)
+    assert len(names) == 3
+
+
 def test_data_that_changed_after_the_link_is_refused(tmp_path: Path) -> None:
     made = charters(tmp_path)
     linked(tmp_path, made)

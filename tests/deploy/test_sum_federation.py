@@ -1,4 +1,7 @@
-"""Secure sums between real processes, over TLS: what the server sees, and what happens when silos are killed."""
+"""Secure sums between real processes, over TLS: what the server sees, and what happens when silos are killed.
+
+One set of silos serves all tests; every test plays a run of its own, and starts again what others have killed.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -24,44 +27,54 @@ from wholegrain.deploy.server_folder import open_folder
 from wholegrain.engines import wire
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.roster import read_roster, write_roster
-from wholegrain.runs.runner import RunResult
+from wholegrain.runs.run_folder import RunFolder
+from wholegrain.runs.run_result import RunResult
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.exact_prices, pytest.mark.timeout(3600)]
 
 Watch = Callable[[str, Message], None]
 
 
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
+@pytest.fixture(scope="module")
+def silos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Five silos that look for their server; keys of all are in the charters, as `federation init` writes them."""
-    write_tables(tmp_path / "data")
-    (tmp_path / "home").mkdir()
-    made = Federation(tmp_path, free_port(), {})
-    requests = write_federation(FederationDraft(SILOS, "127.0.0.1", made.port), tmp_path / "federation")
+    folder = tmp_path_factory.mktemp("sums")
+    write_tables(folder / "data")
+    (folder / "home").mkdir()
+    made = Federation(folder, free_port(), {})
+    requests = write_federation(FederationDraft(SILOS, "127.0.0.1", made.port), folder / "federation")
     keys = {name: request.key for name, request in requests.items()}
     roster = read_roster(made.server / "roster.toml")
     for name in SILOS:
         roster = roster.with_silo(name, {"items": ITEMS, "subjects": SUBJECTS, "items_per_subject": 4})
         link = {"address": f"127.0.0.1:{made.port}", "certificates": "ca.crt"}
-        (made.silo(name) / "silo.toml").write_text(as_toml(charter(tmp_path / "data", name, keys, link=link)))
+        agreed = charter(folder / "data", name, keys, link=link, limit={"epsilon": 100.0})
+        (made.silo(name) / "silo.toml").write_text(as_toml(agreed))
     write_roster(roster, made.server / "roster.toml")
     try:
-        for name in SILOS:
-            made.start_silo(name)
         yield made
     finally:
         for process in made.processes:
             made.end(process)
 
 
-def play(federation: Federation, rounds: int, watch: Watch) -> RunResult:
+@pytest.fixture
+def federation(silos: Federation) -> Federation:
+    """With all silos running."""
+    for name in SILOS:
+        if name not in silos.silos or silos.silos[name].poll() is not None:
+            silos.start_silo(name)
+    return silos
+
+
+def play(federation: Federation, out: Path, rounds: int, watch: Watch) -> RunResult:
     """The server's run in this process, so that every message that reaches it can be looked at."""
     shape = {"roster": "roster.toml", "shape": [3], "classes": 2, "patience": 600.0}
     spec = {**training(rounds={"count": rounds}, privacy={"epsilon": 12.0}), "federation": shape}
     (federation.server / "spec.toml").write_text(as_toml(spec))
     folder = open_folder(federation.server)
     with open_door(replace(folder.door, port=federation.port)) as (grid, keys), watching(grid, watch):
-        return serve(folder.spec, federation.server / "run", grid, keys)
+        return serve(folder.spec, out, grid, keys)
 
 
 @contextlib.contextmanager
@@ -82,13 +95,18 @@ def expected(federation: Federation, rounds: int) -> bytes:
     return simulated(federation.folder / "data", rounds={"count": rounds}, privacy={"epsilon": 12.0})
 
 
-def reserved(federation: Federation, name: str) -> int:
-    with Ledger.open(federation.silo(name) / "ledger.sqlite", create=False) as ledger:
-        return sum(sum(run.reserved.values()) for run in ledger.book.runs.values())
+def reserved(federation: Federation, out: Path) -> list[int]:
+    """Steps that each silo has paid for in this run."""
+    run, found = RunFolder.open(out).run, []
+    for name in SILOS:
+        with Ledger.open(federation.silo(name) / "ledger.sqlite", create=False) as ledger:
+            runs = [each for key, each in ledger.book.runs.items() if key.partition("/")[0] == run]
+        found.append(sum(sum(each.reserved.values()) for each in runs))
+    return found
 
 
 def test_the_servers_view_of_masked_vectors_is_uniform_and_the_model_that_of_a_simulation(
-    federation: Federation,
+    federation: Federation, tmp_path: Path
 ) -> None:
     masked: list[np.ndarray] = []
     kinds: set[str] = set()
@@ -101,7 +119,7 @@ def test_the_servers_view_of_masked_vectors_is_uniform_and_the_model_that_of_a_s
         else:
             assert not reply.content.array_records
 
-    run = play(federation, 12, watch)
+    run = play(federation, tmp_path / "run", 12, watch)
     assert [done.faults for done in run.rounds] == [()] * 12
     assert run.vector.numpy().tobytes() == expected(federation, 12)
     assert kinds == {"query", "train.keys", "train.mask", "train.survivors", "train.open"}
@@ -109,7 +127,7 @@ def test_the_servers_view_of_masked_vectors_is_uniform_and_the_model_that_of_a_s
     assert stats.chisquare(np.bincount(np.concatenate(masked), minlength=256)).pvalue > 1e-6
     bits = np.unpackbits(np.concatenate(masked))
     assert stats.binomtest(int(bits.sum()), len(bits)).pvalue > 1e-6
-    assert [reserved(federation, name) for name in SILOS] == [12] * len(SILOS)
+    assert reserved(federation, tmp_path / "run") == [12] * len(SILOS)
 
 
 def killer(federation: Federation, names: set[str]) -> Watch:
@@ -124,14 +142,16 @@ def killer(federation: Federation, names: set[str]) -> Watch:
     return watch
 
 
-def test_a_silo_killed_after_masking_is_in_the_sum_to_the_bit(federation: Federation) -> None:
-    run = play(federation, 1, killer(federation, {"north"}))
+def test_a_silo_killed_after_masking_is_in_the_sum_to_the_bit(federation: Federation, tmp_path: Path) -> None:
+    run = play(federation, tmp_path / "run", 1, killer(federation, {"north"}))
     assert not run.rounds[0].failed
     assert run.rounds[0].faults == ()
     assert run.vector.numpy().tobytes() == expected(federation, 1)
 
 
-def test_when_more_are_killed_than_may_nothing_is_opened_and_everybody_has_paid(federation: Federation) -> None:
+def test_when_more_are_killed_than_may_nothing_is_opened_and_everybody_has_paid(
+    federation: Federation, tmp_path: Path
+) -> None:
     opened: list[str] = []
     kill = killer(federation, {"north", "south"})
 
@@ -140,8 +160,8 @@ def test_when_more_are_killed_than_may_nothing_is_opened_and_everybody_has_paid(
         if kind == "train.open" and reply.has_content():
             opened.append(kind)
 
-    run = play(federation, 1, watch)
+    run = play(federation, tmp_path / "run", 1, watch)
     assert run.rounds[0].failed
     assert {fault.silo for fault in run.rounds[0].faults} == set(SILOS)
     assert opened == []
-    assert [reserved(federation, name) for name in SILOS] == [1] * len(SILOS)
+    assert reserved(federation, tmp_path / "run") == [1] * len(SILOS)

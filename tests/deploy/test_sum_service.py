@@ -28,7 +28,7 @@ from wholegrain.federation.secure_sum import Member, OpenRequest, SessionKeys
 from wholegrain.federation.sum_scale import SumScale
 from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.accountants import accountant
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Trainer
 
 
@@ -130,18 +130,23 @@ def sent(five: Services) -> list[tuple[str, str, RecordDict]]:
 @pytest.mark.slow
 def test_masked_vectors_look_uniform_to_the_server(five: Services) -> None:
     """Byte by byte, over rounds and silos; the same bytes without masks fail the same test at once."""
-    spec = server_spec(rounds={"count": 40}, privacy={"epsilon": 12.0})
+    rounds = 16
+    spec = server_spec(rounds={"count": rounds}, privacy={"epsilon": 12.0})
     ready = prepare_server(spec, accountant("pld"))
     engine = engine_on(five, ready)
-    for round in range(40):
+    for round in range(rounds):
         play(engine, ready, round)
     seen = [
         np.frombuffer(wire.read_masked(message(reply)), np.uint8)
         for _, kind, reply in sent(five)
         if kind == "train.mask"
     ]
-    assert len(seen) == 40 * 5
+    assert len(seen) == rounds * 5
     assert stats.chisquare(np.bincount(np.concatenate(seen), minlength=256)).pvalue > 1e-6
+    # Each bit of a value by itself: one that is the same in two thirds of the values would be found.
+    bits = np.unpackbits(np.concatenate(seen)).reshape(len(seen) * ready.first.numel(), -1)
+    assert bits.shape == (640, 32)
+    assert min(stats.binomtest(int(ones), len(bits)).pvalue for ones in bits.sum(0)) > 1e-8
     bare = open_part(five, ready, "north").numpy().astype("<i8").tobytes()
     assert stats.chisquare(np.bincount(np.frombuffer(bare, np.uint8), minlength=256)).pvalue < 1e-6
 

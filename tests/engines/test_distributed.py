@@ -27,8 +27,11 @@ from wholegrain.engines.processes import _free_port
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.runs.engine_choice import EngineChoice, open_engine
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import load
+
+pytestmark = pytest.mark.exact_prices  # as the processes that are started price
 
 SOURCE = Path(wholegrain.__file__).parents[1]
 PATIENCE = 1200.0
@@ -121,6 +124,7 @@ def test_the_model_is_the_same_on_any_number_of_processes(here, spec: Path, tmp_
     assert spent(one) == spent(two) == spent(alone)
 
 
+@pytest.mark.slow
 def test_secure_sums_are_the_same_on_any_number_of_processes(here, spec: Path, tmp_path: Path) -> None:
     """Every silo masks its part where it is, and helps rank 0 to open the sum."""
     changes = ("rounds.steps=1", "rounds.averaging=subjects", "trust.model=secure_sum", "policy.by_span=true")

@@ -1,6 +1,7 @@
 """The secure sum: what it opens, what it refuses, and what the server's view of a masked vector looks like."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -213,6 +214,19 @@ def test_a_key_that_is_not_a_silos_own_is_refused():
     made["a"].accept(keys[::-1], session.verify)
     with pytest.raises(RefusalError, match="already"):
         made["a"].accept(keys[:5], session.verify)
+
+
+@pytest.mark.parametrize("which", ["masks", "shares"])
+def test_a_key_of_small_order_is_refused_before_anything_is_masked(which):
+    """With such a point every silo would share the same secret, which is no secret."""
+    session, made = Session(rules()), {name: Member(name, "terms", rules(), NAMES) for name in NAMES}
+    keys = {name: member.keys(session.identities[name].sign) for name, member in made.items()}
+    bad = replace(keys["b"], **{which: bytes(32)})
+    keys["b"] = replace(bad, signature=session.identities["b"].sign(bad.text))
+    with pytest.raises(RefusalError, match="'b' are no keys"):
+        made["a"].accept(list(keys.values()), session.verify)
+    with pytest.raises(RefusalError, match="have not been exchanged"):
+        made["a"].mask(0, vectors()["a"])
 
 
 def test_silos_that_were_shown_different_keys_share_no_mask():

@@ -218,7 +218,7 @@ def begin(place: Path, tree: dict[str, Any]) -> None:
     prepare_and_begin(path)
 
 
-HOUSE = examples(250, suppress_health_check=list(HealthCheck))
+HOUSE = examples(150, suppress_health_check=list(HealthCheck))
 
 
 @HOUSE

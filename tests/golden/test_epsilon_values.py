@@ -47,6 +47,11 @@ def summed(rate, sigma, rounds, silos, *, shared=False):
     return repeat(sum_over_silos(sigma, [1 - rate, rate], silos, shared=shared), rounds)
 
 
+def slow(*values):
+    """More of what stands beside it, in seconds each."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 EPSILONS = [
     # accountant, event, ε at δ = 1e-5
     (RDP, poisson(0.01, 1.0, 1000), "2.1014"),
@@ -69,13 +74,13 @@ EPSILONS = [
     (PLD, summed(1.0, 15.0, 60, 12, shared=True), "2.0663"),
     (PLD, summed(0.1, 1.5, 200, 1), "5.054"),
     (PLD, summed(0.1, 2 * 1.5, 200, 2), "4.408"),  # weights 1/m: the same as m times the noise
-    (PLD, summed(0.1, 4 * 1.5, 200, 4), "4.215"),  # and, without weights, M = 4 at σ = 6
-    (PLD, summed(0.1, 8 * 1.5, 200, 8), "4.145"),
+    slow(PLD, summed(0.1, 4 * 1.5, 200, 4), "4.215"),  # and, without weights, M = 4 at σ = 6
+    slow(PLD, summed(0.1, 8 * 1.5, 200, 8), "4.145"),
     (PLD, summed(0.1, 16 * 1.5, 200, 16), "4.115"),
     (PLD, summed(0.5, 5.0, 100, 1), "4.488"),
-    (PLD, summed(0.5, 2 * 5.0, 100, 2), "4.430"),
-    (PLD, summed(0.5, 4 * 5.0, 100, 4), "4.403"),
-    (PLD, summed(0.5, 8 * 5.0, 100, 8), "4.390"),
+    slow(PLD, summed(0.5, 2 * 5.0, 100, 2), "4.430"),
+    slow(PLD, summed(0.5, 4 * 5.0, 100, 4), "4.403"),
+    slow(PLD, summed(0.5, 8 * 5.0, 100, 8), "4.390"),
     (PLD, summed(0.5, 16 * 5.0, 100, 16), "4.383"),
 ]
 

@@ -11,6 +11,7 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
+from wholegrain.models.text import score_positions
 
 OPTIONS = {"width": 8, "heads": 2, "layers": 1}
 
@@ -54,3 +55,17 @@ def test_a_position_sees_what_came_before_it_alone() -> None:
 def test_heads_divide_the_width() -> None:
     with pytest.raises(SpecError, match=r"its width \(8\) must be a multiple of its heads \(3\)"):
         build("causal_transformer", 7, 11, 0, {"width": 8, "heads": 3})
+
+
+def test_an_lstm_scores_every_position_as_it_scores_the_last_of_a_window() -> None:
+    model = build("whitened_lstm", 7, 11, 0, {"hidden": 6, "embedding": 4})
+    tokens = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(1))
+    every = score_positions(model, tokens)
+    assert every is not None
+    for position in range(7):
+        torch.testing.assert_close(every[:, position], model(tokens[:, : position + 1]))
+
+
+@pytest.mark.parametrize("name", ["stacked_lstm", "bigram"])
+def test_other_models_read_whole_windows(name: str) -> None:
+    assert score_positions(build(name, 7, 11, 0), torch.zeros(1, 7, dtype=torch.int64)) is None

@@ -132,7 +132,7 @@ def test_version_tells_answers_apart():
     assert len(versions) == len(ACCOUNTANTS)
 
 
-@pytest.mark.parametrize("sigma", [1e-9, pytest.param(1e-3, marks=pytest.mark.slow), 0.05])
+@pytest.mark.parametrize("sigma", [*(pytest.param(each, marks=pytest.mark.slow) for each in (1e-9, 1e-3)), 0.05])
 @pytest.mark.parametrize("rate", [0.5, 1.0])
 def test_next_to_no_noise_has_a_huge_price_and_no_traceback(rate, sigma):
     assert PldAccountant().epsilon(repeat(sampled_gaussian(rate, sigma), 10), 1e-5) > 100

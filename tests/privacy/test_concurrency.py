@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import wholegrain
+from effort import amount
 from ledgers import bodies, reserved, witness_of
 from wholegrain.privacy.ledger import Ledger
 
@@ -47,7 +48,8 @@ def kinds(path: Path) -> Counter[str]:
     return Counter(json.loads(body)["kind"] for body in bodies(path))
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.thorough
+@pytest.mark.parametrize("attempt", range(amount(3, quick=1)))
 def test_all_create_the_same_ledger(crowd: Crowd, tmp_path: Path, attempt: int) -> None:
     path = tmp_path / "ledger.sqlite"
     identities = crowd("create", path)

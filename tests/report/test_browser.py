@@ -1,17 +1,22 @@
 """The report and the live page in a real browser: drawn, silent, offline, in both themes, on a phone."""
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from wholegrain.report.dpia import dpia_annex
 from wholegrain.report.live_page import server
 from wholegrain.report.page import page as report_page
 from wholegrain.report.run_reader import read_runs
+from wholegrain.runs.run_folder import RunFolder
+from wholegrain.runs.spec_sections import AboutSpec
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
@@ -24,6 +29,7 @@ QUIET = "--no-sandbox --disable-gpu --no-first-run --disable-background-networki
 PATIENCE = 600_000
 """Milliseconds after which something must have gone wrong."""
 
+SERIOUS = ("serious", "critical")
 SHOTS = os.environ.get("WHOLEGRAIN_SCREENSHOTS")
 """A folder for pictures of what the tests saw, for people to look at."""
 
@@ -87,7 +93,7 @@ def test_report_is_drawn_silent_offline_and_fits(browser: Any, report: Path, sch
     assert visit.complaints == []
     assert visit.requests == [report.as_uri()]
     charts = visit.page.locator("[data-chart]")
-    assert charts.count() == 9
+    assert charts.count() > 9
     for number in range(charts.count()):
         assert charts.nth(number).locator("svg g.mark-group, svg path").count() > 0
         assert charts.nth(number).get_attribute("aria-label")
@@ -130,29 +136,142 @@ def test_everything_that_opens_can_be_reached_and_opened_by_keyboard(browser: An
             if len(reached) == 1:
                 visit.page.keyboard.press("Enter")
                 assert visit.page.evaluate("document.activeElement.parentElement.open")
-    assert {"Numbers", "What is promised by proved", "The exact spec"} <= reached
+    assert {"Numbers", "What is promised by proved", "The exact spec of proved"} <= reached
     visit.context.close()
 
 
-def test_live_page_follows_the_run(browser: Any, proved: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(proved, tmp_path / "going")
-    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
-    (folder / "rounds.jsonl").write_text(lines[0])
-    (folder / "summary.json").unlink()
-    serving = server([folder], 0)
-    threading.Thread(target=serving.serve_forever, daemon=True).start()
-    try:
-        address = f"http://127.0.0.1:{serving.server_port}/"
-        visit = Visit(browser, address)
-        rows = "document.querySelectorAll('#figure-epsilon tbody tr').length"
-        assert visit.page.evaluate(rows) == 1
-        assert visit.page.get_by_text("not at its end", exact=True).count() == 1
-        (folder / "rounds.jsonl").write_text("".join(lines))
-        visit.page.wait_for_selector("#figure-epsilon tbody tr:nth-child(3)", state="attached", timeout=PATIENCE)
+def test_a_column_is_sorted_by_its_numbers(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report.as_uri())
+    table = visit.page.locator("table[data-sortable]")
+    first = table.locator("tbody tr:first-child th")
+    head = table.get_by_role("button", name="rounds")
+    head.press("Enter")
+    assert (first.text_content(), table.locator("th[aria-sort=descending]").count()) == ("printed", 1)
+    head.press("Enter")
+    assert (first.text_content(), table.locator("th[aria-sort=ascending]").count()) == ("proved", 1)
+    visit.context.close()
+
+
+AXE = Path(os.environ.get("WHOLEGRAIN_AXE", ".tools/node_modules/axe-core/axe.min.js"))
+"""Deque's accessibility checks, as `make axe` installs them."""
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core: `make axe` installs it with npm")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("what", ["one run", "two runs", "annex"])
+def test_axe_finds_nothing_serious(
+    browser: Any, proved: Path, printed: Path, tmp_path: Path, what: str, scheme: str
+) -> None:
+    runs = read_runs([proved] if what != "two runs" else [proved, printed])
+    file = tmp_path / "page.html"
+    file.write_text(dpia_annex(runs[0]) if what == "annex" else report_page(runs), encoding="utf-8")
+    # The policy of the page would keep axe out, as it keeps out everything.
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900}, bypass_csp=True)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    if what != "annex":
+        page.wait_for_selector("html[data-drawn=yes]", timeout=PATIENCE)
+    page.evaluate("document.querySelectorAll('main details').forEach(each => { each.open = true; })")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run()")
+    context.close()
+    assert len(found["passes"]) > 10
+    assert [(each["id"], each["nodes"][0]["html"]) for each in found["violations"] if each["impact"] in SERIOUS] == []
+
+
+def printed_pages(browser: Any, file: Path) -> int:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(file.as_uri())
+    content = page.pdf(format="A4", prefer_css_page_size=True)
+    context.close()
+    return len(re.findall(rb"/Type\s*/Page\b", content))
+
+
+def test_the_annex_is_two_pages_of_a4(browser: Any, proved: Path, tmp_path: Path) -> None:
+    """With every line filled in as far as a spec may fill it on average, and with signatures."""
+    (run,) = read_runs([proved])
+    words = "Words of somebody who answers for this processing, and who has a little more to say than most. " * 2
+    about = AboutSpec(**dict.fromkeys(("purpose", "controller", "recipients", "retention", "legal_basis"), words))
+    privacy = run.spec.privacy.model_copy(update={"noise": "secure"})
+    run = replace(run, spec=run.spec.model_copy(update={"about": about, "privacy": privacy}))
+    file = tmp_path / "annex.html"
+    file.write_text(dpia_annex(run), encoding="utf-8")
+    assert "Signatures" in file.read_text(encoding="utf-8")
+    assert 1 <= printed_pages(browser, file) <= 2
+
+
+class Going:
+    """A run that goes on, in a folder that a test writes, and its live page."""
+
+    def __init__(self, browser: Any, finished: Path, folder: Path) -> None:
+        self.folder, self.finished, self.browser = folder, finished, browser
+        self.serving = server([folder], 0)
+        threading.Thread(target=self.serving.serve_forever, daemon=True).start()
+        self.address = f"http://127.0.0.1:{self.serving.server_port}/"
+
+    def begin(self, rounds: int) -> None:
+        draft = shutil.copytree(self.finished, self.folder.with_name("draft"))
+        (draft / "summary.json").unlink()
+        self.write_rounds(rounds, draft)
+        draft.rename(self.folder)
+
+    def write_rounds(self, rounds: int, folder: Path | None = None) -> None:
+        lines = (self.finished / "rounds.jsonl").read_text().splitlines(keepends=True)
+        ((folder or self.folder) / "rounds.jsonl").write_text("".join(lines[:rounds]))
+
+    def end(self) -> None:
+        shutil.copy(self.finished / "summary.json", self.folder / "summary.json")
+
+    def close(self) -> None:
+        self.serving.shutdown()
+        self.serving.server_close()
+
+
+@pytest.fixture
+def going(browser: Any, proved: Path, tmp_path: Path) -> Iterator[Going]:
+    found = Going(browser, proved, tmp_path / "going")
+    yield found
+    found.close()
+
+
+def test_live_page_is_empty_then_runs_then_stops_then_ends_without_a_reload(browser: Any, going: Going) -> None:
+    visit = Visit(browser, going.address)
+    wait = lambda selector: visit.page.wait_for_selector(selector, state="attached", timeout=PATIENCE)  # noqa: E731
+    wait("[data-state=waiting]")
+    visit.page.evaluate("document.documentElement.dataset.mine = 'yes'")
+    going.begin(2)
+    wait("[data-state=stopped]")
+    with RunFolder.open(going.folder).lock():
+        wait("[data-state=running]")
+        visit.page.evaluate("document.querySelector('#figure-epsilon details').open = true")
+        going.write_rounds(3)
+        wait("#figure-epsilon details[open] tbody tr:nth-child(3)")
         visit.shot("live")
-        assert visit.complaints == []
-        assert all(request.startswith(address) for request in visit.requests)
-        visit.context.close()
-    finally:
-        serving.shutdown()
-        serving.server_close()
+        going.end()
+    wait("#figure-tradeoff svg")
+    assert visit.page.locator("[data-state]").count() == 0
+    assert visit.page.evaluate("document.documentElement.dataset.mine") == "yes"
+    assert visit.complaints == []
+    assert all(request.startswith(going.address) for request in visit.requests)
+    visit.context.close()
+
+
+def test_a_record_that_cannot_be_read_is_told_on_the_page(browser: Any, going: Going) -> None:
+    going.begin(2)
+    visit = Visit(browser, going.address)
+    (going.folder / "rounds.jsonl").write_text("nonsense\n")
+    visit.page.wait_for_selector("#news:has-text('cannot be read')", timeout=PATIENCE)
+    going.write_rounds(3)
+    visit.page.wait_for_selector("#news:has-text('Updated')", timeout=PATIENCE)
+    assert visit.page.locator("#figure-epsilon tbody tr").count() == 3
+    visit.context.close()
+
+
+def test_a_page_whose_server_is_gone_says_so(browser: Any, going: Going) -> None:
+    going.begin(2)
+    visit = Visit(browser, going.address)
+    going.close()
+    visit.page.wait_for_selector("#news:has-text('has ended')", timeout=PATIENCE)
+    assert visit.page.locator("h1").text_content() == "going"
+    visit.context.close()

@@ -5,12 +5,13 @@ import hashlib
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from wholegrain.report.figure_export import export
-from wholegrain.report.figures import _ticks, figures
+from wholegrain.report.figures import _ticks, figures, multiples
 from wholegrain.report.live_page import stamp
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import read_runs
@@ -94,6 +95,21 @@ def test_stamp_changes_with_every_round(proved: Path, tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text("{}\n")
     assert stamp([tmp_path]) != before
     assert stamp([proved]) == stamp([proved])
+
+
+def test_one_point_or_one_bar_is_no_figure(proved: Path) -> None:
+    (run,) = read_runs([proved])
+    assert run.counts is not None
+    once = replace(run, rounds=run.rounds[:1], counts=replace(run.counts, silos_per_subject={1: 120}))
+    assert {figure.key for figure in figures([once])} == {"tradeoff", "items_per_subject", "groups"}
+
+
+def test_small_charts_have_one_scale(proved: Path, printed: Path) -> None:
+    drawn = list(multiples(read_runs([proved, printed])))
+    assert [figure.title for figure in drawn] == ["proved", "printed"]
+    scales = {json.dumps(layer["encoding"]["y"]["scale"]) for figure in drawn for layer in figure.spec()["layer"]}
+    assert len(scales) == 1
+    assert not list(multiples(read_runs([proved])))
 
 
 @pytest.mark.parametrize("live", ["a stamp", None])

@@ -4,14 +4,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from wholegrain.report.run_reader import RunRecord, read_run
+from run_records import secure
+from wholegrain.report.advice import not_covered
+from wholegrain.report.run_reader import read_run
 from wholegrain.report.wording import conditions, promise
 from wholegrain.runs.spec_sections import FederationSpec
-
-
-def secure(run: RunRecord) -> RunRecord:
-    privacy = run.spec.privacy.model_copy(update={"noise": "secure"})
-    return replace(run, spec=run.spec.model_copy(update={"privacy": privacy}))
 
 
 def test_a_promise_names_unit_epsilon_delta_and_odds(proved: Path) -> None:
@@ -42,7 +39,7 @@ def test_where_nothing_is_proved_nothing_is_promised(printed: Path) -> None:
 def test_conditions_name_bounds_and_what_is_not_covered(proved: Path) -> None:
     found = dict(conditions(read_run(proved, "proved")))
     assert "at most 12 records of a person in a silo; a person in at most 3 silos" in found["Assumes"]
-    assert "scores on this page" in found["Not covered"]
+    assert any("not private" in sentence for sentence in not_covered(read_run(proved, "proved")))
     assert found["Neighbouring"] == "all items of one subject added or removed, in every silo"
 
 

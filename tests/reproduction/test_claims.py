@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from wholegrain.federation.round_record import RoundRecord, Score
-from wholegrain_reproduction.claims import Claim, Verdict, all_claims
+from wholegrain_reproduction.claims import all_claims
 from wholegrain_reproduction.group_sizes import GroupSizes
 from wholegrain_reproduction.recipes import Kind
 from wholegrain_reproduction.results import Result, Results
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon
 from wholegrain_reproduction.trials import PAPER_ALGORITHMS, SUBJECT_ALGORITHMS, trial_key
+from wholegrain_reproduction.verdicts import Claim, Verdict
 
 # What the paper's text says, in figures that would make every claim hold.
 IMAGES = {"fedavg": 0.80, "local_item_dp": 0.72, "user_ldp": 0.05, "local_group_dp": 0.57, "higradavg_dp": 0.50}

@@ -22,8 +22,10 @@ from wholegrain.privacy.events import WorstOfDpEvent, gaussian, repeat, sampled_
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Reserved, TermsRecord
 from wholegrain.runs.accounts import guard_run
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.runner import PreparedRun, RunResult, execute, open_guard, prepare, scores_in_process
+from wholegrain.runs.runner import execute, open_guard, prepare, scores_in_process
 from wholegrain.runs.spec import RunSpec
 
 PATIENTS = 120

@@ -289,3 +289,60 @@ def test_the_recipes_fit_each_other() -> None:
     assert public.data.options["classes"] == 10
     assert (private.privacy.epsilon, private.privacy.delta, private.silos.count) == (4.0, 1e-5, 16)
     assert private.silos.span is None
+
+
+TEXT_START = """
+public = "written for this test"
+[data]
+source = "documents"
+options = { path = "public.txt", window = 11, stride = 11 }
+[model]
+name = "whitened_lstm"
+options = { hidden = 16, embedding = 8 }
+[training]
+passes = 60
+learning_rate = 0.05
+batch_size = 8
+smoothing = 0.0
+held_out = 0.3
+"""
+TEXT_RUN = """
+[data]
+source = "babble"
+options = { speakers = 12, characters = 40, window = 12, stride = 6 }
+[silos]
+partition = "uniform"
+count = 2
+[model]
+name = "whitened_lstm"
+options = { hidden = 16, embedding = 8 }
+start = "text.safetensors"
+train = "head"
+[policy]
+name = "subject_dp"
+rate = 1.0
+[privacy]
+epsilon = 4.0
+noise_multiplier = 6.0
+[rounds]
+count = 1
+steps = 1
+"""
+
+
+def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: Path) -> None:
+    """A text that repeats "abcd": from the last position of four windows alone it would not be learnt so soon."""
+    (tmp_path / "public.txt").write_text("\f".join("abcd" * count for count in range(8, 14)))
+    (tmp_path / "text.toml").write_text(TEXT_START)
+    backbone = pretrain(load_pretraining(tmp_path / "text.toml"))
+    assert backbone.facts["accuracy"] == 1.0
+    backbone.write(tmp_path / "text.safetensors")
+    (tmp_path / "spec.toml").write_text(TEXT_RUN)
+    prepared = prepare(spec(tmp_path), pricing=PRICING)
+    assert sum(p.numel() for p in prepared.model.parameters() if p.requires_grad) == 17 * prepared.task.outputs
+    assert trained(spec(tmp_path))
+
+
+def test_the_recipe_for_text_is_a_pretraining() -> None:
+    asked = load_pretraining(Path(__file__).parents[2] / "recipes" / "text_backbone.toml")
+    assert (asked.data.source, asked.model.name) == ("documents", "whitened_lstm")

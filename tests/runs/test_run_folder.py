@@ -17,8 +17,8 @@ from small_runs import STEPS, Faults, contents, model, prepared, resume, start, 
 from wholegrain.errors import LedgerError, RunError, WholegrainError
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.ledger_registry import LEDGER
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import PreparedRun
 from wholegrain.runs.spec import RunSpec
 
 

@@ -15,8 +15,10 @@ from wholegrain.federation.server_settings import ServerSettings
 from wholegrain.policies.policy_catalog import CATALOG
 from wholegrain.runs.datasets import split_dataset
 from wholegrain.runs.observers import SiloAnswer
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard, prepare
+from wholegrain.runs.runner import StartState, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 DATA = wg.clinics(patients=120, clinics=3, span=2, visits=5)

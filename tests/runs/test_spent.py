@@ -20,8 +20,9 @@ from wholegrain.privacy.ledger import Ledger
 from wholegrain.report.live_page import _page
 from wholegrain.report.run_reader import read_run
 from wholegrain.runs.ledger_registry import LEDGER
-from wholegrain.runs.run_folder import RunFolder, data_digest
-from wholegrain.runs.runner import RunResult
+from wholegrain.runs.run_folder import RunFolder
+from wholegrain.runs.run_identity import data_digest
+from wholegrain.runs.run_result import RunResult
 
 AGAIN = 12
 

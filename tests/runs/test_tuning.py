@@ -1,6 +1,7 @@
 """Paid tuning: one price, drawn trials with noise of their own, and nothing of them left but the best."""
 
 import json
+import logging
 import math
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from wholegrain.data.clinics import clinics
-from wholegrain.errors import BudgetError, RunError, SpecError
+from wholegrain.errors import BudgetError, RunError, SpecError, WholegrainError
 from wholegrain.privacy.accountants import SELECTION
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.trial_count import TrialCount
@@ -88,6 +89,42 @@ def test_a_release_keeps_nothing_of_its_trials(tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / ".out.tuning").exists()
     assert not list(tmp_path.rglob("*trial*"))
     assert found.chosen is None or not found.chosen.scores
+
+
+def test_nothing_tells_how_many_trials_a_release_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a warning of each that fails, nor how long the rounds of the chosen one took."""
+    monkeypatch.setattr(TrialCount, "count_at", lambda *_: 4)
+    play, made = tuning_trials.play_rounds, []
+
+    def fail_sometimes(*arguments: Any) -> Any:
+        made.append(1)
+        logging.getLogger("wholegrain.federation").warning("a word of a trial")
+        if len(made) % 2:
+            raise RunError("this trial failed")
+        return play(*arguments)
+
+    monkeypatch.setattr(tuning_trials, "play_rounds", fail_sometimes)
+    found = tune(prepare_tuning(release(tmp_path), SPACE, COUNT, DATA), tmp_path / "out")
+    assert len(made) == 4
+    assert found.chosen is not None
+    assert caplog.messages == []
+    assert found.chosen.seconds == 0
+    assert {json.loads(line)["seconds"] for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()} == {0}
+    logging.getLogger("wholegrain.federation").warning("heard again")
+    assert caplog.messages == ["heard again"]
+
+
+def test_of_equal_scores_the_first_is_kept_and_what_is_no_number_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = iter([math.nan, 0.5, math.inf, 0.5])
+    monkeypatch.setattr(TrialCount, "count_at", lambda *_: 4)
+    monkeypatch.setattr(tuning_trials, "_rank", lambda played: next(ranks))
+    found = tune(prepare_tuning(spec(), SPACE, COUNT), tmp_path / "out")
+    assert found.chosen is not None
+    assert found.settings == found.trials[1].settings
 
 
 def test_a_tuning_is_paid_for_before_its_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +212,37 @@ def test_a_trial_releases_no_more_than_was_priced() -> None:
 def test_what_cannot_be_tuned_is_refused(sections: dict[str, Any], why: str) -> None:
     with pytest.raises(SpecError, match=why):
         prepare_tuning(spec(**sections), SPACE, COUNT)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"policy.clip_norm": [1.0, -1.0]},
+        {"policy.clip_norm": {"low": -1.0, "high": 1.0}},
+        {"rounds.learning_rate": [0.1, 1e9]},
+        {"rounds.learning_rate": [0.1, "fast"]},
+        {"model.name": ["logistic", "no_such_model"]},
+        {"server.momentum": [0.5, 7.0]},
+    ],
+)
+def test_a_choice_that_no_run_could_have_is_refused_before_anything_is_paid(tree: dict[str, Any]) -> None:
+    with pytest.raises(WholegrainError):
+        prepare_tuning(spec(), SearchSpace.of(tree), COUNT)
+
+
+def test_under_secure_sums_trials_are_ranked_by_what_the_sum_says(tmp_path: Path) -> None:
+    data = clinics(patients=120, clinics=4, span=2)
+    asked = spec(
+        data={"options": {"patients": 120, "clinics": 4, "span": 2}},
+        silos={"span": 2},
+        trust={"model": "secure_sum", "answers": 4},
+        rounds={"averaging": "subjects"},
+    )
+    prepared = prepare_tuning(asked, SPACE, COUNT, data)
+    assert prepared.epsilon <= 6.0
+    found = tune(prepared)
+    assert found.chosen is not None
+    assert set(found.chosen.private) == {"all silos"}
 
 
 @pytest.mark.parametrize(

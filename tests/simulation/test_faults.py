@@ -21,7 +21,7 @@ QUICK = 25
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("block", range(amount(8, quick=2)))
+@pytest.mark.parametrize("block", range(amount(8, quick=1)))
 def test_nothing_is_released_that_was_not_paid_for(block: int) -> None:
     outcomes = [play(seed) for seed in range(block * QUICK, (block + 1) * QUICK)]
     assert [(each.seed, each.violation) for each in outcomes if each.violation] == []
@@ -34,16 +34,15 @@ def test_a_seed_always_plays_the_same_history() -> None:
     assert [play(seed) for seed in (3, 8)] == [play(seed) for seed in (3, 8)]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "most"),
-    [
-        (name, most) if most <= 30 else pytest.param(name, most, marks=pytest.mark.slow)
-        for name, most in {**dict.fromkeys(MISTAKES, 30), "price-before-lock": 1000, "older-ledger-taken": 1000}.items()
-    ],
-)
-def test_a_planted_mistake_is_found(mistake: str, most: int) -> None:
+RARE = {"price-before-lock": 682, "older-ledger-taken": 49}
+"""Mistakes that few federations show, with one that does; should it not any more, the others are played."""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(mistake: str) -> None:
+    seeds = (RARE[mistake], *range(1000)) if mistake in RARE else range(30)
     with MISTAKES[mistake]():
-        found = next((violation for seed in range(most) if (violation := play(seed).violation)), None)
+        found = next((violation for seed in seeds if (violation := play(seed).violation)), None)
     assert found is not None
     assert FAILED not in found, "the program must go on with the mistake; else nothing is found"
 

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
+from effort import amount
 from wholegrain._random import Purpose, derive, generator
 from wholegrain.silo import noise as noise_module
 from wholegrain.silo.noise import BLOCK, HEAD, WORDS, NoiseStream, SeededNoise
@@ -62,11 +63,12 @@ def check_uncorrelated(rows: Values) -> None:
 # The law of one stream.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("std", [1e-3, 1.0, 250.0])
 @pytest.mark.parametrize(
     ("size", "count"),
-    [(1, 20_000), (7, 3_000), (16, 2_000), (83, 1_000), (BLOCK, 3), (BLOCK + 1, 3), (200_000, 1)],
+    [(1, amount(20_000, quick=5_000)), (7, 3_000), (16, 2_000), (83, 1_000), (BLOCK, 3), (BLOCK + 1, 3), (200_000, 1)],
 )
 def test_noise_is_normal_with_its_stated_scale(size: int, count: int, std: float, dtype: torch.dtype) -> None:
     stream = SeededNoise(0).stream(3, "north")
@@ -115,11 +117,12 @@ def test_parts_of_different_lengths_are_independent() -> None:
 # Blocks.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [40, 41, 55, 56, 59])
 def test_where_a_block_ends_cannot_be_seen(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 20, so that whole vectors can be compared; the last has from 1 to 20 values."""
     monkeypatch.setattr(noise_module, "BLOCK", 20)
-    rows = parts(size, 5000)
+    rows = parts(size, amount(5000, quick=1000))
     check_uncorrelated(rows)
     check_normal(rows)
     for position in (0, 4, 19, 20, 24, 39, size - 1):

@@ -19,7 +19,7 @@ from wholegrain.data.subjects import SubjectData, SubjectIndex
 
 pytestmark = pytest.mark.thorough
 
-DRAWS = amount(8000, quick=2000)
+DRAWS = amount(4000, quick=1000)
 FAR = 6.5
 RARE = 1e-7
 # Thirty items of ten subjects, interleaved; subject 0 has six.

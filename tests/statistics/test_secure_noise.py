@@ -32,7 +32,17 @@ from wholegrain.errors import RunError, SpecError
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.silo import secure_noise
 from wholegrain.silo.noise import NoiseSource, NoiseStream
-from wholegrain.silo.secure_noise import BLOCK, MARGIN, Keystream, SecureNoise, grid, jitter_bits, normal_pairs, snap
+from wholegrain.silo.secure_noise import (
+    BLOCK,
+    MARGIN,
+    MOST_STEPS,
+    Keystream,
+    SecureNoise,
+    grid,
+    jitter_bits,
+    normal_pairs,
+    snap,
+)
 
 RARE = 1e-9
 Values = NDArray[np.float64]
@@ -580,12 +590,27 @@ def test_gradients_are_not_followed() -> None:
 
 @precisions
 @pytest.mark.parametrize("place", [0, 5, BLOCK + 2])
-@pytest.mark.parametrize("wrong", [math.nan, INFINITE, -INFINITE, 1e30, -1e30])
+@pytest.mark.parametrize("wrong", [math.nan, INFINITE, -INFINITE])
 def test_a_sum_that_is_no_sum_of_clipped_gradients_is_refused(wrong: float, place: int, dtype: torch.dtype) -> None:
     total = torch.zeros(BLOCK + 3, dtype=dtype)
     total[place] = wrong
     with pytest.raises(RunError, match="nothing of it is released"):
         stream().add_to(total, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sum_beyond_all_bounds_is_held_there_and_not_refused(sign: int) -> None:
+    """Parameters that point everybody in one direction would otherwise make a refusal tell who is there."""
+    step = grid(1.0, 3)
+    limit = sign * MOST_STEPS * step
+    neighbours = [torch.tensor([limit - sign, 0.0, 5.0]).double(), torch.tensor([limit + sign, 0.0, 5.0]).double()]
+    held = [total.clone() for total in neighbours]
+    for total in held:
+        snap(total, step)
+    assert held[1][0] == sign * MOST_STEPS
+    assert (held[0] - held[1]).abs().max() * step <= (neighbours[0] - neighbours[1]).abs().max()
+    stream().add_to(neighbours[1], 1.0, 1.0)
+    assert abs(neighbours[1][0].item() - limit) < 12
 
 
 @pytest.mark.parametrize("multiplier", [-1.0, math.nan, INFINITE, 1e15])

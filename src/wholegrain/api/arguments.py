@@ -77,6 +77,8 @@ class Settings(LoopSettings, total=False):
     groups: tuple[str, ...]
     """Score the final model by group as well: by "silo", or by columns with categories."""
     evaluation: Mapping[str, Any]
+    about: Mapping[str, Any]
+    """Who trains and what for, as reports and model cards say it: author, purpose, controller, license …"""
 
 
 class TrainSettings(Settings, total=False):

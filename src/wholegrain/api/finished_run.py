@@ -25,9 +25,11 @@ from wholegrain.report.page import page
 from wholegrain.report.run_reader import LedgerCheck, RunRecord, read_run
 from wholegrain.runs.model_file import MODEL
 from wholegrain.runs.plan_record import PlanRecord, proper
-from wholegrain.runs.run_folder import RunFolder, RunIdentity
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_folder import RunFolder
+from wholegrain.runs.run_identity import RunIdentity
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.runner import PreparedRun, RunResult
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.trained_model import build_trained_model
 

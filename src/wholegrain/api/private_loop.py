@@ -23,7 +23,8 @@ from wholegrain.gradients.reference import Loss
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.definitions import Guarantee, Standing
 from wholegrain.runs.accounts import spent_guarantees
-from wholegrain.runs.runner import PreparedRun, open_guard
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import open_guard
 from wholegrain.runs.spec_sections import PolicySpec
 from wholegrain.silo.training import LocalSteps
 

@@ -20,9 +20,12 @@ from wholegrain.errors import DataError, ModelError, SpecError
 from wholegrain.federation.server_optimiser import Server, ServerOptimiser
 from wholegrain.gradients.reference import Loss
 from wholegrain.policies.plan import Plan
+from wholegrain.report.model_card import write_card
 from wholegrain.runs.observers import Observer, both
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder, require_free
-from wholegrain.runs.runner import PreparedRun, RunResult, execute, open_guard, prepare
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.spec_sections import PolicySpec
 
@@ -119,6 +122,7 @@ def _execute_in(folder: Path, prepared: PreparedRun, observe: Observer) -> RunRe
             prepared, guard, record=lambda done, state: kept.add_round(done, state, every), observe=observe
         )
         kept.finish(result)
+    write_card(folder)
     return result
 
 

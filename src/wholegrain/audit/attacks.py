@@ -19,7 +19,7 @@ from wholegrain.audit.simulate import NoiseOf, final_parameters, simulate_run
 from wholegrain.data.sampling import FixedItems
 from wholegrain.gradients.clipping import ClipPer
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 
 SPARE = 2000
 """Coordinates that show nothing but noise: enough to tell its strength within two parts in a hundred."""

@@ -6,7 +6,6 @@ share the significance. A verdict of consistency proves nothing; it says how muc
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from dp_accounting import DpEvent
 
@@ -15,9 +14,10 @@ from wholegrain.audit import estimators
 from wholegrain.audit.attacks import AttackOutcome, Tick, attack_alone, attack_crowd, can_hold_crowd, no_progress
 from wholegrain.audit.canary_inputs import attack_input
 from wholegrain.audit.estimators import AttackEvidence, Method
+from wholegrain.audit.file_experiment import FileExperiment
+from wholegrain.audit.findings import Audit, AuditFinding, Check
 from wholegrain.audit.likelihoods import canary_law
-from wholegrain.audit.neighbours import File, Neighbours, build_file, neighbours
-from wholegrain.audit.removal import Move, from_the_file, moves, widest_pair
+from wholegrain.audit.removal import from_the_file
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import largest_move, move_among_many
 from wholegrain.audit.simulate import NoiseOf, noise_like
@@ -26,23 +26,10 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clipping import ClipPer
 from wholegrain.gradients.rounding import SLACK
-from wholegrain.policies.guarantees import missing_bound, obstacles
+from wholegrain.policies.guarantees import obstacles
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.definitions import Guarantee, Standing, Unit
-from wholegrain.runs.runner import PreparedRun
-
-
-class AuditVerdict(StrEnum):
-    """What an audit comes to."""
-
-    CONSISTENT = "consistent"
-    """Nothing was found that the guarantee does not allow."""
-    VIOLATION = "violation"
-    """The run gives away more than was proved: there is a fault in the code, or in the proof."""
-    CLAIM_REFUTED = "claim refuted"
-    """The run gives away more than the paper claims of it; that was not proved."""
-    NOTHING_PROMISED = "nothing promised"
-    """There is nothing to hold the findings against."""
+from wholegrain.runs.prepared_run import PreparedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,68 +57,6 @@ class AuditSettings:
 
 
 FEWEST_CANARIES, FEWEST_RUNS = 50, 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditFinding:
-    """A lower bound on ε by one attack and one method, and whether it refutes what was proved.
-
-    `view` is what the attacker sees: every silo's update of every round, or the last model alone.
-    """
-
-    attack: str
-    view: str
-    method: str
-    trials: int
-    epsilon: float
-    refutes: bool
-    seen: str
-
-
-@dataclass(frozen=True)
-class Check:
-    """A property of the releases that the proof rests on, tested by itself."""
-
-    name: str
-    seen: str
-    passed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Audit:
-    """What was found, held against what was promised."""
-
-    policy: str
-    unit: Unit
-    proved: Guarantee
-    claimed: Guarantee | None
-    confidence: float
-    canaries: int
-    runs: int
-    findings: tuple[AuditFinding, ...]
-    checks: tuple[Check, ...]
-
-    @property
-    def epsilon(self) -> float:
-        """The highest lower bound; all of them hold together with the confidence."""
-        return max(finding.epsilon for finding in self.findings)
-
-    @property
-    def verdict(self) -> AuditVerdict:
-        """Findings and checks against the proof, if there is one, then findings against the claim, if there is one."""
-        proved = self.proved.standing is Standing.PROVED
-        if proved and (
-            self.failed or any(each.refutes for each in self.findings) or self.epsilon > self.proved.epsilon
-        ):
-            return AuditVerdict.VIOLATION
-        if self.claimed is not None and self.epsilon > self.claimed.epsilon:
-            return AuditVerdict.CLAIM_REFUTED
-        return AuditVerdict.CONSISTENT if proved or self.claimed is not None else AuditVerdict.NOTHING_PROMISED
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        """The checks that were not passed."""
-        return tuple(check.name for check in self.checks if not check.passed)
 
 
 def audit(
@@ -330,63 +255,3 @@ def _checks(prepared: PreparedRun, noise: NoiseLaw, significance: float, setting
         yield Check(
             f"the same, one of {settings.subjects:,} subjects", f"{move:.4f} of what is allowed", move <= 1 + SLACK
         )
-
-
-@dataclass(frozen=True, eq=False)
-class FileExperiment:
-    """The file, neighbours of it, and how far their silos' sums are apart."""
-
-    prepared: PreparedRun
-    file: File
-    pairs: list[Neighbours]
-    moves: list[Move]
-
-    @staticmethod
-    def of(prepared: PreparedRun, dataset: Dataset, seed: int) -> "FileExperiment":
-        """Load the file with one subject and without it, for subjects of several kinds."""
-        file = build_file(prepared, dataset, seed)
-        pairs = neighbours(file, seed)
-        return FileExperiment(prepared, file, pairs, list(moves(prepared, file, pairs)))
-
-    @property
-    def telling(self) -> Neighbours | None:
-        """The pair to attack."""
-        return widest_pair(self.moves)
-
-    def checks(self) -> Iterator[Check]:
-        """Whether anything else leaves the file with a subject."""
-        yield self._others()
-        policy = self.prepared.plan.rows[0][0]
-        if not obstacles(policy, Unit.SUBJECT) and missing_bound(self.prepared.plan.rows, Unit.SUBJECT) is None:
-            yield self._sums()
-        yield self._facts()
-
-    def _others(self) -> Check:
-        count = len(set(self.file.subjects[: self.file.real].tolist())) - 1
-        most = max((len(pair.moved(self.file)) for pair in self.pairs), default=0)
-        seen = f"{most} of {count} are put elsewhere, or lose other items" if most else "nobody changes"
-        return Check("one subject leaves the file: others", seen, most == 0)
-
-    def _sums(self) -> Check:
-        name = "one subject leaves the file: sums"
-        worst = max(self.moves, key=lambda move: move.ratio, default=None)
-        if worst is None:
-            return Check(name, "no silo trains on any of them", True)
-        if worst.allowed == 0:
-            seen = f"{worst.clip_norms:.4f} clip norms, in a silo that {worst.pair.who} is not in"
-        else:
-            seen = f"{worst.ratio:.4f} of what is allowed ({worst.pair.who})"
-        return Check(name, seen, all(move.clip_norms <= move.allowed * (1 + SLACK) for move in self.moves))
-
-    def _facts(self) -> Check:
-        name = "one subject leaves the file: public facts"
-        changed = [facts for pair in self.pairs for facts in pair.changed_facts()]
-        if not changed:
-            return Check(name, "the same", True)
-        with_it, without = changed[0]
-        silo = (with_it or without).name  # type: ignore[union-attr]
-        sizes = " and ".join("none" if each is None else f"{each.items}/{each.subjects}" for each in (with_it, without))
-        seen = f"'{silo}' has {sizes} items/subjects, with it and without"
-        if any(facts.declared for pair in changed for facts in pair if facts) or not self.prepared.noise.repeats:
-            return Check(name, seen, False)
-        return Check(name, f"{seen}: a simulation reads sizes off the data", True)

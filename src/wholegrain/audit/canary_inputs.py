@@ -18,7 +18,8 @@ from torch import Tensor
 
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.attacks import AttackOutcome, Tick, no_progress, secret_coins
-from wholegrain.audit.canaries import Block, CanaryCompany, Design, made_up_codes
+from wholegrain.audit.canaries import Block, CanaryCompany, Design
+from wholegrain.audit.canary_gradients import made_up_codes
 from wholegrain.audit.scores import NoiseLaw, Values, known_law
 from wholegrain.audit.simulate import NoiseOf, ObservedUpdate, final_parameters, simulate_run
 from wholegrain.data.subjects import SubjectData
@@ -29,7 +30,7 @@ from wholegrain.gradients.reference import batch_gradient
 from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Silo
 
 SCALES = (1.0, 3.0, 10.0, 100.0)

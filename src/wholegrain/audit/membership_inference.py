@@ -29,7 +29,8 @@ from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Guarantee, Unit
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 
 FEWEST = 10

@@ -27,7 +27,7 @@ from wholegrain.data.table_files import table_name
 from wholegrain.errors import DataError
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.runs.datasets import read_table, split_dataset
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.training import Silo
 

@@ -25,7 +25,7 @@ from wholegrain.gradients.clipping import ClipPer
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Silo
 
 SCALES = ((60, -60), (-60, 60))

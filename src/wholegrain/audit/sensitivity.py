@@ -28,7 +28,7 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Silo
 
 ROWS = (1, 3)

@@ -16,7 +16,8 @@ from wholegrain.federation.messages import Answer, Engine, RoundTask, SiloFault,
 from wholegrain.federation.rounds import State, rounds
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.guard import Reservation
-from wholegrain.runs.runner import PreparedRun, aggregation_for, in_process
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import aggregation_for, in_process
 from wholegrain.silo.noise import NoiseSource, SeededNoise
 
 

@@ -28,7 +28,7 @@ from wholegrain.policies.plan import Plan
 from wholegrain.policies.policy import PublicDivisor
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import iterate_cases
-from wholegrain.runs.runner import PreparedRun
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Silo, Trainer
 
 LENGTH = 1e4

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from wholegrain._json_numbers import finite
 from wholegrain.audit.attacks import Tick, can_hold_crowd, no_progress
-from wholegrain.audit.auditing import ASSUMES, Audit, AuditSettings, AuditVerdict, audit
+from wholegrain.audit.auditing import ASSUMES, AuditSettings, audit
+from wholegrain.audit.findings import Audit, AuditVerdict
 from wholegrain.audit.membership_inference import Membership, membership
 from wholegrain.audit.roc_figure import require_figure, write_figure
 from wholegrain.cli import display

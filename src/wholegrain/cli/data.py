@@ -69,8 +69,9 @@ def init(
 def _remark(table: Path, text: TextFormat, roles: spec_template.Roles) -> None:
     """What the rows suggest about features."""
     features = [column for column in columns(table, text) if column.name not in roles.named]
-    numbers = [column.name for column in features if column.kind in (ColumnKind.WHOLE, ColumnKind.NUMBER)]
-    found = remarks(read(table, (), text), [column.name for column in features], numbers)
+    kinds = (ColumnKind.WHOLE, ColumnKind.NUMBER, ColumnKind.DATE)
+    quantities = [column.name for column in features if column.kind in kinds]
+    found = remarks(read(table, (), text), [column.name for column in features], quantities)
     if found:
         display.out.print("What the rows suggest [red](not private: counted from raw data)[/red]")
     for what, names in found.items():

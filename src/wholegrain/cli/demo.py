@@ -9,8 +9,9 @@ from wholegrain.cli.options import Json
 from wholegrain.cli.progress import show_rounds
 from wholegrain.data.nlswork import nlswork
 from wholegrain.privacy.definitions import Unit
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.runner import RunResult, execute, open_guard, prepare
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 EPSILON, DELTA = 4.0, 1e-5

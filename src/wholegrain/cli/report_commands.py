@@ -1,6 +1,7 @@
 """`report` and `watch`: a run, or several side by side, as a page."""
 
-import time
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,54 +10,56 @@ import typer
 from wholegrain._files import write_whole
 from wholegrain.cli import display
 from wholegrain.errors import RunError
+from wholegrain.report.dpia import dpia_annex
 from wholegrain.report.figure_export import export
 from wholegrain.report.live_page import LOOPBACK, server
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import may_begin_here, read_runs
+from wholegrain.runs.run_folder import RunFolder
 
 Folders = Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")]
-
-PAUSE = 0.5
-"""Seconds between two looks for a run that is to come."""
 
 
 def report(
     folders: Folders,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     figures: Annotated[Path | None, typer.Option(help="Also write every figure there, as SVG and PNG.")] = None,
+    dpia: Annotated[
+        Path | None, typer.Option(help="Also write an annex to a data-protection impact assessment (of one run).")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page: what is promised, what happened, and the whole record."""
+    if dpia is not None and len(folders) != 1:
+        raise RunError(f"--dpia is about one run, and {len(folders)} are given; name one folder.")
     runs = read_runs(folders)
-    try:
-        if figures is not None:
-            export(runs, figures)
-        write_whole(out, page(runs).encode())
-    except OSError as error:
-        raise RunError(f"'{out}' cannot be written: {error.strerror}.") from error
+    if figures is not None:
+        _write(figures, lambda folder: export(runs, folder))
+    _write(out, lambda path: write_whole(path, page(runs).encode()))
     display.out.print(f"Report: {out}", soft_wrap=True)
+    if dpia is not None:
+        _write(dpia, lambda path: write_whole(path, dpia_annex(runs[0]).encode()))
+        display.out.print(f"Annex: {dpia}", soft_wrap=True)
+
+
+def _write(path: Path, write: Callable[[Path], None]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise RunError(f"'{path}' cannot be written: {error.strerror}.") from error
 
 
 def watch(
     folders: Folders,
     port: Annotated[int, typer.Option(help="A port of this machine; 0 takes one that is free.")] = 0,
 ) -> None:
-    """Serve the same page to this machine alone, made anew whenever a round is done; wait for runs that are to come."""
-    try:
-        _await(folders)
-        read_runs(folders)
+    """Serve the same page to this machine alone; it follows every round, and waits for runs that are to come."""
+    awaited = [folder for folder in folders if may_begin_here(folder)]
+    for folder in awaited:
+        display.err.print(f"No run has begun in '{folder}' yet: the page waits for it.", markup=False, soft_wrap=True)
+    for folder in set(folders) - set(awaited):
+        RunFolder.open(folder)
+    with contextlib.suppress(KeyboardInterrupt):
         _serve(folders, port)
-    except KeyboardInterrupt:
-        return
-
-
-def _await(folders: list[Path]) -> None:
-    """Until there is a run in every folder, or something else that will never be one."""
-    told = False
-    while awaited := [folder for folder in folders if may_begin_here(folder)]:
-        if not told:
-            display.err.print(f"Waiting for a run in '{awaited[0]}' – Ctrl-C ends it", markup=False, soft_wrap=True)
-        told = True
-        time.sleep(PAUSE)
 
 
 def _serve(folders: list[Path], port: int) -> None:

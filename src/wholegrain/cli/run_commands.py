@@ -15,15 +15,18 @@ from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
+from wholegrain.report.model_card import write_card
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engine_choice import EngineChoice, open_engine, serve_silos
 from wholegrain.runs.observers import both
 from wholegrain.runs.optimise_spec import optimise as find_best
 from wholegrain.runs.plan_record import PlanRecord
 from wholegrain.runs.planning import plan_federation
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder, require_free
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard, prepare
+from wholegrain.runs.runner import StartState, execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.spec_text import require_new_spec, write_spec
 from wholegrain.runs.tensorboard import event_files
@@ -162,6 +165,7 @@ def _play(
         display.err.print(f"Stopped. To go on: wholegrain resume {folder.path}", markup=False, soft_wrap=True)
         raise typer.Exit(display.INTERRUPTED) from None
     folder.finish(finished)
+    write_card(folder.path)
     if output.json:
         display.as_json(RunSummary.of(finished).facts() | {"folder": str(folder.path)})
     else:

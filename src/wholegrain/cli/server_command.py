@@ -66,6 +66,7 @@ def _serve(folder: "ServerFolder") -> None:
     import torch
 
     from wholegrain.deploy.supervisor import end_with_parent
+    from wholegrain.report.model_card import write_card
 
     torch.set_num_threads(1)
     if os.environ.get(SUPERVISED):
@@ -76,6 +77,7 @@ def _serve(folder: "ServerFolder") -> None:
     except KeyboardInterrupt:
         display.err.print("Stopped; the same command goes on with the run.")
         raise typer.Exit(STOPPED) from None
+    write_card(folder.path / "run")
     display.out.print(f"Finished after {len(run.rounds)} rounds: {folder.path / 'run'}", markup=False, soft_wrap=True)
 
 

@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import date, datetime
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wholegrain import _check
+from wholegrain.data.labels import labels
 from wholegrain.data.text_feature import Text, write_text
 from wholegrain.errors import SpecError
 
@@ -282,38 +283,6 @@ class TableLayout:
         names = {name for name, feature in self.features.items() if isinstance(feature, Category | Text)}
         names |= set(self.target.names) if self.target.classes or self.target.columns else set()
         return frozenset(names | {self.subject} | ({self.silo} if self.silo else set()))
-
-
-def labels(what: str, values: Iterable[object]) -> tuple[str, ...]:
-    """Distinct labels as text, written as a table's values are: 1 and 1.0 as '1', truth values as '1' and '0'.
-
-    >>> labels("classes", [0, 1.0, "2.5", True])
-    Traceback (most recent call last):
-    wholegrain.errors.SpecError: The declared classes are not distinct: 0, 1, 2.5, 1.
-    """
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise SpecError(f"The {what} are a list of values, as in ['no', 'yes'], not {values!r}.")
-    found = tuple(_label(what, value) for value in values)
-    if len(set(found)) < len(found):
-        raise SpecError(f"The declared {what} are not distinct: {', '.join(found)}.")
-    return found
-
-
-def _label(what: str, value: object) -> str:
-    if value is None or (isinstance(value, Real) and not math.isfinite(value)):
-        raise SpecError(f"{value} cannot be one of the {what}; absent values are allowed by `missing`.")
-    return write_label(value)
-
-
-def write_label(value: object) -> str:
-    """A value as text: whole numbers without a decimal point, truth values as '1' and '0', anything else as it is.
-
-    >>> [write_label(value) for value in (7, 7.0, True, "007", 2.5)]
-    ['7', '7', '1', '007', '2.5']
-    """
-    if isinstance(value, Integral):
-        return str(int(value))
-    return str(int(float(value))) if isinstance(value, Real) and float(value).is_integer() else str(value)
 
 
 def _require_real(value: object) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 from wholegrain._registry import Registry
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.documents import documents
 from wholegrain.data.femnist import femnist
 from wholegrain.data.glyphs import glyphs
+from wholegrain.data.gutenberg_shakespeare import gutenberg_shakespeare
 from wholegrain.data.mnist import mnist_writers
 from wholegrain.data.nlswork import nlswork
 from wholegrain.data.plays import plays
@@ -80,9 +82,21 @@ SOURCES = Registry(
             subjects="speakers",
             small={"characters": 40, "window": 10, "stride": 4},
         ),
+        "documents": Source(
+            load=documents,
+            summary="80 characters and the next one by document, from plain text",
+            reads_files=True,
+            small={"window": 10, "stride": 5},
+        ),
         "plays": Source(
             load=plays,
             summary="80 characters and the next one by speaker, from plays as text",
+            reads_files=True,
+            small={"window": 10, "stride": 5},
+        ),
+        "gutenberg_shakespeare": Source(
+            load=gutenberg_shakespeare,
+            summary="80 characters and the next one by play and speaker, from 37 plays of Project Gutenberg",
             reads_files=True,
             small={"window": 10, "stride": 5},
         ),

@@ -26,6 +26,8 @@ from wholegrain.errors import DataError
 NOBODY = ("nan", "null", "none", "na", "n/a", "<na>")
 # Where rows were left out, the numbers that the others have in the file stand in a column of this name.
 ROW = "\0row"
+TRUTH_VALUES = (("0", "false", "False", "FALSE"), ("1", "true", "True", "TRUE"))
+"""How tables, libraries and spreadsheets write no and yes: a column that is declared by one pair may hold another."""
 LARGEST_SPAN = 10**6
 """Larger spans count as this: more silos than there can be."""
 
@@ -238,7 +240,7 @@ def _numbers(column: pl.Series) -> pl.Series:
     if column.dtype == pl.String:
         column = column.str.strip_chars()
         column = column.set(column == "", None)
-        column = column.replace({"true": "1", "false": "0"})
+        column = column.replace({each: spellings[0] for spellings in TRUTH_VALUES for each in spellings[1:]})
     elif not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
         near = "; declare it with dates, Date(low, high)" if column.dtype.is_temporal() else ""
         raise DataError(f"Column '{column.name}' is declared as a number and holds {column.dtype}{near}.")
@@ -301,7 +303,7 @@ def _refuse_missing(column: pl.Series, remedy: str) -> None:
 
 def _codes(column: pl.Series, categories: Sequence[str]) -> NDArray[np.int64]:
     """Position of each value among the categories; −1 where missing."""
-    positions = {category: number for number, category in enumerate(categories)}
+    positions = _positions(categories)
     values = column.to_list()
     codes = np.array([-1 if v is None else positions.get(v, -2) for v in values], np.int64)
     if (codes == -2).any():
@@ -312,3 +314,18 @@ def _codes(column: pl.Series, categories: Sequence[str]) -> NDArray[np.int64]:
             row,
         )
     return codes
+
+
+def _positions(categories: Sequence[str]) -> dict[str, int]:
+    """Each category's position; where they are the two truth values, also that of their other spellings.
+
+    >>> _positions(["no", "yes"])
+    {'no': 0, 'yes': 1}
+    >>> _positions(["0", "1"])["True"]
+    1
+    """
+    positions = {category: number for number, category in enumerate(categories)}
+    own = [[positions[each] for each in spellings if each in positions] for spellings in TRUTH_VALUES]
+    if len(categories) != 2 or not all(own):
+        return positions
+    return {each: number for spellings, (number,) in zip(TRUTH_VALUES, own, strict=True) for each in spellings}

@@ -4,8 +4,9 @@ A task says how targets are stored, what a model puts out for them, which loss a
 are read. It is public: classes and bounds are declared, never counted.
 """
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -150,10 +151,20 @@ class Classification(Task):
         return np.asarray(outputs.argmin(1))
 
     def predictions(self, outputs: Outputs) -> Columns:
-        """The most likely class, and the probability of each."""
+        """The most likely class, and the probability of each. Classes that are whole numbers come back as such.
+
+        >>> Classification(("0", "1")).predictions(np.array([[-1.0, 1.0]]))["prediction"].tolist()
+        [1]
+        """
         likely = softmax(outputs)
-        columns: Columns = {"prediction": np.array(self.classes, dtype=object)[likely.argmax(1)]}
+        columns: Columns = {"prediction": _as_written(self.classes)[likely.argmax(1)]}
         return columns | {f"probability: {name}": likely[:, k] for k, name in enumerate(self.classes)}
+
+
+def _as_written(classes: Sequence[str]) -> NDArray[Any]:
+    """[class] its name; numbers where all are whole numbers, so that they equal what a table of numbers holds."""
+    whole = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", name) for name in classes)
+    return np.array([int(name) for name in classes]) if whole else np.array(classes, dtype=object)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.schema import write_label
+from wholegrain.data.labels import write_label
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.errors import DataError
 

@@ -85,8 +85,8 @@ def _content(message: Message, host: SiloService) -> RecordDict:
     if kind == "query":
         return wire.packed_answer(public_facts(host))
     _compare_heads(message, host)
-    if kind == "train" and action in sum_wire.KINDS.values():
-        return _answer_sum(message, host, action)
+    if kind in ("train", "evaluate") and action in sum_wire.KINDS.values():
+        return _answer_sum(message, host, action, scores=kind == "evaluate")
     task = wire.read_task(message)
     vector = wire.read_vector(message)
     if not host.asked.add(wire.read_nonce(message)):
@@ -100,14 +100,14 @@ def _content(message: Message, host: SiloService) -> RecordDict:
     raise RefusalError("message", f"a message of the type '{kind}' is not known")
 
 
-def _answer_sum(message: Message, host: SiloService, action: str) -> RecordDict:
+def _answer_sum(message: Message, host: SiloService, action: str, *, scores: bool) -> RecordDict:
     """The answer to a message of a secure sum."""
     asked = wire.read_sum_task(message)
     vector = wire.read_vector(message) if wire.has_vector(message) else None
     request = sum_wire.read_request(action, asked.task.round, asked.request, vector)
     if not host.asked.add(wire.read_nonce(message)):
         raise RefusalError("message", "this very message was answered before")
-    reply = answer_sum(host, asked.task, request)
+    reply = answer_sum(host, asked.task, request, scores=scores)
     bits = request.bits if isinstance(request, MaskRequest) else 64
     text, content = sum_wire.write_reply(reply, bits)
     answer = wire.packed_answer({"silo": host.charter.silo, "reply": text})

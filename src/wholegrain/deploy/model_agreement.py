@@ -19,6 +19,7 @@ from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.reference import Loss
 from wholegrain.runs.spec_sections import ModelSpec
 from wholegrain.runs.trained_model import TrainedModel, build_trained_model
+from wholegrain.silo.score_release import HeldOut
 from wholegrain.silo.training import Silo
 
 
@@ -33,7 +34,7 @@ class AgreedModel:
     gradients: BookKeeping
     silo: Silo
     """With its view, if part of the model is frozen; what that makes of the items is computed once."""
-    held_out: SubjectData | None
+    held_out: HeldOut
 
     @property
     def task(self) -> ModelTask:
@@ -48,14 +49,15 @@ class AgreedModel:
     @cached_property
     def scored(self) -> SubjectData | None:
         """The items that are held out, as the trained part sees them."""
-        return None if self.held_out is None else self.learner.apply_frozen(self.held_out)
+        data = self.held_out.data
+        return None if data is None else self.learner.apply_frozen(data)
 
     def __str__(self) -> str:
         start = self.task.start
         return f"{self.model.name} from {start}" if start else self.model.name
 
 
-def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: SubjectData | None) -> tuple[AgreedModel, ...]:
+def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: HeldOut) -> tuple[AgreedModel, ...]:
     """Build every model of the charter; one that cannot be built, or started from its file, is refused."""
     memory = int(charter.compute.memory_gib * 2**30)
     return tuple(

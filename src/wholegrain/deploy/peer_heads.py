@@ -7,15 +7,16 @@ alarm with it. What the silo itself has signed must be in its own ledger: else t
 nothing more is released from it.
 """
 
+import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from wholegrain._files import write_whole
+from wholegrain._files import locked, write_whole
 from wholegrain.deploy.certificates import load_public_key
 from wholegrain.engines.ledger_heads import SentHead
 from wholegrain.errors import RefusalError, SpecError
@@ -40,6 +41,7 @@ class PeerRecord(BaseModel):
 class PeerHeads:
     """The peers of one silo in one federation; the file beside the ledger is its owner's alone.
 
+    Silos of one machine share the file, as they share a ledger, and each has its own part of it.
     `pinned` are keys that the charter names. The key of any other peer is the one that the server's roster had when the
     peer was first heard of; a new key is taken, with a warning, and the count goes on under it.
     """
@@ -51,8 +53,10 @@ class PeerHeads:
 
     def observe(self, heads: Sequence[SentHead]) -> dict[str, str]:
         """Compare statements with what is remembered, and remember them; what is wrong, by peer."""
-        known = self.read()
-        found = dict(known)
+        with self._changing() as found:
+            return self._compare(found, heads)
+
+    def _compare(self, found: dict[str, PeerRecord], heads: Sequence[SentHead]) -> dict[str, str]:
         alarms: dict[str, str] = {}
         for head in heads:
             before = found.get(head.silo)
@@ -67,8 +71,6 @@ class PeerHeads:
                 log.error("silo %r may have lost entries of its ledger: %s", head.silo, wrong)
             kept = wrong or ("" if before is None else before.alarm)
             found[head.silo] = PeerRecord(last=head.model_copy(update={"key": line}), alarm=kept)
-        if found != known:
-            self._write(found)
         return alarms
 
     def require_own(self, ledger: Ledger, line: str, heads: Sequence[SentHead]) -> None:
@@ -82,12 +84,15 @@ class PeerHeads:
         for head in [*own, *(each for each in heads if each.silo == self.silo and each.is_signed(key))]:
             if ledger.hash_of(head.count) != head.head:
                 wrong = f"it has signed for entry {head.count}, which its ledger does not hold"
-                self._write({**known, self.silo: PeerRecord(last=head, alarm=wrong)})
+                with self._changing() as found:
+                    found[self.silo] = PeerRecord(last=head, alarm=wrong)
                 raise RefusalError("ledger", f"{wrong}: an older copy was put in place. Put the newest one back")
 
     def read(self) -> dict[str, PeerRecord]:
         """What is remembered, by peer."""
-        peers = self._tree().get(self.federation)
+        tree = self._tree()
+        # Earlier versions kept one part for all silos of a machine.
+        peers = tree.get(self._part) or tree.get(self.federation)
         try:
             return {name: PeerRecord.model_validate(each) for name, each in (peers or {}).items()}
         except (ValidationError, AttributeError):
@@ -109,12 +114,33 @@ class PeerHeads:
             return {}
         return tree if isinstance(tree, dict) else {}
 
+    @property
+    def _part(self) -> str:
+        return f"{self.silo} at {self.federation}"
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, PeerRecord]]:
+        """What is remembered, to be changed while no other process does; what cannot be written is told in the log."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path))
+            except OSError as error:  # no room for a lock: heads are compared all the same
+                self._warn(error)
+            known = self.read()
+            found = dict(known)
+            yield found
+            if found != known:
+                self._write(found)
+
     def _write(self, peers: Mapping[str, PeerRecord]) -> None:
-        tree = {**self._tree(), self.federation: {name: each.model_dump() for name, each in peers.items()}}
+        tree = {**self._tree(), self._part: {name: each.model_dump() for name, each in peers.items()}}
         try:
             write_whole(self.path, json.dumps(tree, indent=1).encode(), private=True)
         except OSError as error:
-            log.warning("'%s' cannot be written: %s", self.path, error.strerror)
+            self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        log.warning("'%s' cannot be written: %s", self.path, error.strerror)
 
 
 def _is_news(head: SentHead, before: PeerRecord | None, line: str) -> bool:

@@ -17,7 +17,9 @@ def release_score(host: SiloService, task: SiloTask, vector: Tensor) -> Tensor:
     Guarantee: it is paid for in the ledger, within the charter's ε and δ, before any item is read. Whoever is held out
     is in no update of this silo, so that of each run the larger of training and scores is what a person pays.
     """
-    form = _require_allowed(host, task)
+    if task.settings.trust is not None or "local" not in host.charter.allow.trust:
+        raise RefusalError("allow.trust", "what only this silo's noise protects is not released on these terms")
+    form = require_score(host, task)
     agreed = find_model(host.agreed, task)
     policy = host.policy_for(task)
     host.require_parameters(vector, agreed)
@@ -36,16 +38,20 @@ def release_score(host: SiloService, task: SiloTask, vector: Tensor) -> Tensor:
     return found.float()
 
 
-def _require_allowed(host: SiloService, task: SiloTask) -> ScoreForm:
-    charter, form = host.charter, task.scores
+def require_score(host: SiloService, task: SiloTask) -> ScoreForm:
+    """The private score that the task asks for, if the charter agrees to such a one."""
+    charter, form, trust = host.charter, task.scores, task.settings.trust
     if charter.allow.scores != "private" or form is None:
         raise RefusalError("allow.scores", "no private score may leave this silo")
     if charter.held_out == 0:
         raise RefusalError("allow.scores", "this silo holds nobody out to be scored")
-    if form.noise_multiplier < charter.limit.smallest_noise:
-        raise RefusalError("limit.smallest_noise", f"a noise multiplier of {form.noise_multiplier:g} is too small")
+    seen = form.noise_multiplier if trust is None else trust.sum_noise(form.noise_multiplier)
+    if seen < charter.limit.smallest_noise:
+        raise RefusalError("limit.smallest_noise", f"a noise multiplier of {seen:g} is too small")
+    if form.by_span != (trust is not None and task.settings.by_span):
+        raise RefusalError("message", "scores count people by span exactly where a secure sum of training does")
     asked = ScoreSettings(measures=form.measures, bins=form.bins, loss_bound=form.loss_bound)
     try:
-        return make_form(asked, host.dataset.task, form.noise_multiplier)
+        return make_form(asked, host.dataset.task, form.noise_multiplier, by_span=form.by_span)
     except SpecError as error:
         raise RefusalError("message", str(error)) from error

@@ -9,14 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from flwr.app import MessageType
 from flwr.serverapp import Grid
 
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.flower_sums import FlowerSums
+from wholegrain.engines.score_engine import ScoreSums
 from wholegrain.engines.secure_sum_engine import SecureSums
 from wholegrain.engines.wire import SiloTask, start_task
 from wholegrain.errors import RunError, SpecError
-from wholegrain.federation.messages import Engine
+from wholegrain.federation.messages import Engine, ScoreEngine
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.federation.server_optimiser import Server
@@ -27,8 +29,10 @@ from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.runs.observers import SiloAnswer
 from wholegrain.runs.planning import plan_federation, policy_settings
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder
-from wholegrain.runs.runner import PreparedRun, RunResult, StartState, execute, open_guard
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import StartState, execute, open_guard
 from wholegrain.runs.score_planning import held_share
 from wholegrain.runs.setting_origins import find_origins
 from wholegrain.runs.spec import RunSpec
@@ -120,6 +124,15 @@ def _engine(prepared: PreparedRun, line: Flower) -> Engine:
     return SecureSums(FlowerSums(line), prepared.plan, trust, prepared.spec.rounds.learning_rate)
 
 
+def _score_engine(prepared: PreparedRun, line: Flower) -> ScoreEngine:
+    """What asks for private scores over the line: each silo's, or only their sum."""
+    plan, trust = prepared.plan.scores, prepared.plan.trust
+    if plan is None or trust is None:
+        return line
+    post = FlowerSums(line, MessageType.EVALUATE)
+    return ScoreSums(plan, SecureSums(post, prepared.plan, trust, prepared.spec.rounds.learning_rate))
+
+
 def _expected_facts(
     federation: FederationSpec, silo: SiloFacts, scored: float | None
 ) -> dict[str, int | float | str | None]:
@@ -145,8 +158,8 @@ def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, li
     for silo in sorted(missing):
         log.warning("silo '%s' is not connected", silo)
     with open_guard(prepared, folder.run, folder.path, create=False) as guard:
-        engine = _engine(prepared, line)
-        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell, score_engine=line)
+        engine, scores = _engine(prepared, line), _score_engine(prepared, line)
+        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell, score_engine=scores)
 
 
 def _tell(event: SiloAnswer | RoundRecord) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from wholegrain.deploy.fleet_server import ServerDoor, check_certificate, open_door, read_keys
 from wholegrain.deploy.server import prepare_server, serve
 from wholegrain.errors import RunError, SpecError
-from wholegrain.runs.runner import RunResult
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.section_files import Section, explain_fault, read_tree
 from wholegrain.runs.spec import RunSpec, load
 

@@ -30,7 +30,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
 from wholegrain.policies.policy_catalog import CATALOG, make_row
-from wholegrain.policies.score_plan import score_exposures
+from wholegrain.policies.score_plan import add_score_terms
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.guard import Guard
@@ -38,10 +38,11 @@ from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
 from wholegrain.privacy.pricing import Price, Terms
 from wholegrain.privacy.statement import account_price, data_price
-from wholegrain.runs.datasets import load_dataset, make_coins, split_dataset
+from wholegrain.runs.datasets import load_dataset, make_coins, spans_of_held_out, split_dataset
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.silo.noise import NoiseSource
+from wholegrain.silo.score_release import HeldOut
 from wholegrain.silo.training import Silo, Trainer
 
 MOST_NONCES = 10_000
@@ -106,7 +107,8 @@ class SiloService:
         account = charter.ledger.data or dataset.name
         parts = split_dataset(dataset, spec, make_coins(spec, f"{account} in the silo {charter.silo}"))
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
-        agreed = agree(charter, dataset, silo, held_out)
+        spans = {} if held_out is None else spans_of_held_out({charter.silo: held_out}, dataset, by_span=False)
+        agreed = agree(charter, dataset, silo, HeldOut(held_out, spans.get(charter.silo)))
         for each in agreed:
             require_tokens(each.learner.model, dataset)
         return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise, link=link)
@@ -203,10 +205,9 @@ class SiloService:
 
     def terms_for(self, task: SiloTask, policy: Policy) -> Terms:
         """On what terms the task's run is priced here: training, and beside it the scores that it asks for."""
-        trained = terms([(policy, self.silo.facts)], span=1)
-        if task.scores is None:
-            return trained
-        return replace(trained, scores=score_exposures(task.scores, [self.charter.silo], span=1))
+        rows = [(policy, self.silo.facts)]
+        trained = terms(rows, span=1)
+        return trained if task.scores is None else add_score_terms(trained, rows, task.scores, 1, own_coins=False)
 
     def open_guard(self, task: SiloTask, priced: Terms, noise: NoiseSource) -> Guard:
         """The guard of a run as this silo sees it, priced on these terms.

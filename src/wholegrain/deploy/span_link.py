@@ -6,7 +6,8 @@
     keep     each silo takes its counts back, and keeps them beside its ledger
 
 Who counts learns how many people any set of silos shares, and not who they are. Who has the key and a token file can
-try ids: the key belongs to the silos alone, and tokens are not kept. Who counts must be trusted to count rightly: a
+try ids: the key belongs to the silos alone, tokens are not kept, and a silo that works with whoever counts tells it who
+is where. Who counts must be trusted to count rightly: a
 count that is too small would give a subject more weight than was priced. A column of spans does without that trust.
 """
 
@@ -72,7 +73,10 @@ class Tokens(_File):
 
 
 class SpanCounts(_File):
-    """What a silo gets back: in how many of these silos each of its tokens is; `link` tells one count from another."""
+    """What a silo gets back: in how many of these silos each of its tokens is.
+
+    `link` tells one count from another, and is random: it says nothing about what was counted.
+    """
 
     silo: str
     link: Hex
@@ -114,8 +118,8 @@ def count_tokens(paths: Sequence[Path], folder: Path) -> dict[str, Path]:
     if len(found) < 2 or len(set(names)) < len(names):
         raise SpecError("Counting takes the token files of at least two different silos, one of each.")
     counts = Counter(token for each in found for token in set(each.tokens))
-    parts = sorted(hashlib.sha256(each.model_dump_json().encode()).hexdigest() for each in found)
-    link = hashlib.sha256("".join(parts).encode()).hexdigest()
+    # Servers see what it goes into, so it is no digest of tokens: who has a silo's key could try people against it.
+    link = secrets.token_hex(32)
     written = {}
     for each in found:
         own = {token: counts[token] for token in sorted(each.tokens)}

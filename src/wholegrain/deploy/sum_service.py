@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wholegrain.deploy.certificates import load_public_key, public_line
 from wholegrain.deploy.model_agreement import find_model
+from wholegrain.deploy.score_service import require_score
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.deploy.sum_session import SumSession
 from wholegrain.engines.secure_sum_engine import ConsentRequest, KeysRequest, MaskRequest, SumReply, SumRequest
@@ -24,44 +25,54 @@ from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import BudgetError, RefusalError, SpecError, WholegrainError
 from wholegrain.federation.rounds import digest
 from wholegrain.federation.secure_sum import RULE, MaskedPart, Member, SessionKeys
-from wholegrain.federation.sum_scale import SumScale
+from wholegrain.federation.sum_scale import SumScale, require_score_noise
 from wholegrain.policies.guarantees import Row, terms
 from wholegrain.policies.policy_catalog import make_row
+from wholegrain.policies.score_plan import add_score_terms
+from wholegrain.policies.score_settings import ScoreForm
 from wholegrain.policies.silo_facts import SiloFacts
 from wholegrain.privacy.pricing import Exposure, Terms
 from wholegrain.privacy.trust import SecureSum
+from wholegrain.silo.score_release import HeldOut, ScoreMaker
 from wholegrain.silo.training import Trainer
 
 FACTS = TypeAdapter(SiloFacts)
+SCORES = "\nscores"
+"""What tells the terms of a sum of scores from those of a sum of updates."""
 
 
-def answer_sum(host: SiloService, task: SiloTask, request: SumRequest) -> SumReply:
-    """What a message of a secure sum asks for, or a refusal."""
+def answer_sum(host: SiloService, task: SiloTask, request: SumRequest, *, scores: bool = False) -> SumReply:
+    """What a message of a secure sum asks for, or a refusal: a sum of updates, or of private scores.
+
+    Each of the two has a session of its own, whose keys are signed for it alone.
+    """
+    if scores:
+        require_score(host, task)
     if isinstance(request, KeysRequest):
-        return begin_session(host, task)
-    session = host.sums.session
+        return begin_session(host, task, scores=scores)
+    session = host.sums.of(scores)
     if session is None or session.task != _without_round(task):
         raise RefusalError(RULE, "there is no session for this task; it begins with keys")
     if isinstance(request, MaskRequest):
-        return mask_part(host, session, task, request)
+        return (mask_score if scores else mask_part)(host, session, task, request)
     if isinstance(request, ConsentRequest):
         return session.member.sign_survivors(request.round, request.survivors, lambda text: _sign(host, text))
     return session.member.help_open(request, lambda *said: _verify(host, *said))
 
 
-def begin_session(host: SiloService, task: SiloTask) -> SessionKeys:
+def begin_session(host: SiloService, task: SiloTask, *, scores: bool = False) -> SessionKeys:
     """Fresh keys for a sum on the terms of this task, which the charter must allow; the former session ends."""
     rules = _require_sum(host, task)
     agreed = find_model(host.agreed, task)
     host.policy_for(task)
     member = Member(
         host.charter.silo,
-        _terms_of(task, host.link if task.settings.by_span else ""),
+        _terms_of(task, host.link if task.settings.by_span else "", SCORES if scores else ""),
         rules,
         _roster(host),
         FACTS.dump_json(host.silo.facts).decode(),
     )
-    host.sums.session = SumSession(_without_round(task), member, agreed)
+    host.sums.keep(SumSession(_without_round(task), member, agreed), scores)
     return member.keys(lambda text: _sign(host, text))
 
 
@@ -72,16 +83,9 @@ def mask_part(host: SiloService, session: SumSession, task: SiloTask, request: M
     once for each round of a run.
     """
     silo, agreed = host.charter.silo, session.agreed
-    session.member.accept(request.keys, lambda *said: _verify(host, *said))
-    rows = [_row(task, each) for each in request.keys]
+    priced = _accept(host, session, task, request)
     policy = host.policy_for(task)
-    host.require_parameters(request.vector, agreed)
     host.require_fit(agreed, policy)
-    try:
-        SumScale.of(rows, request.vector.numel())  # refuses noise that is too small for its grid
-        priced = _own_terms(rows, silo, _span(host))
-    except WholegrainError as error:
-        raise RefusalError("message", str(error)) from error
     noise = host.fresh_noise()
     guard = host.open_guard(task, priced, noise)
     try:
@@ -96,6 +100,44 @@ def mask_part(host: SiloService, session: SumSession, task: SiloTask, request: M
     guard.confirm(paid, [silo])
     host.note("released", facts)
     return masked
+
+
+def mask_score(host: SiloService, session: SumSession, task: SiloTask, request: MaskRequest) -> MaskedPart:
+    """The silo's masked part of a sum of private scores.
+
+    Guarantee: as of a part of training: paid for before any item is read, side by side with training, and once for each
+    round of a run.
+    """
+    silo, agreed, form = host.charter.silo, session.agreed, require_score(host, task)
+    priced = _accept(host, session, task, request)
+    noise = host.fresh_noise()
+    guard = host.open_guard(task, priced, noise)
+    try:
+        paid = guard.reserve_scores(task.round, [silo], digest(request.vector), once_among=f"{task.run}/")
+    except BudgetError as error:
+        raise RefusalError("limit.epsilon", str(error)) from error
+    facts = {"run": guard.run, "round": task.round, "scores": 1}
+    host.note("granted", {**facts, "epsilon_spent": paid.account})
+    maker = ScoreMaker(model=agreed.learner.trained, loss=agreed.loss, task=agreed.predicts, noise=noise)
+    held_out = HeldOut(agreed.scored, agreed.held_out.spans)
+    masked = session.member.mask(task.round, maker.add_to_sum(silo, held_out, form, request.vector, task.round))
+    guard.confirm(paid, [silo])
+    host.note("released", facts)
+    return masked
+
+
+def _accept(host: SiloService, session: SumSession, task: SiloTask, request: MaskRequest) -> Terms:
+    """Take the keys of the session and its parameters; on what terms a sum over its silos is priced here."""
+    session.member.accept(request.keys, lambda *said: _verify(host, *said))
+    host.require_parameters(request.vector, session.agreed)
+    rows = [_row(task, each) for each in request.keys]
+    try:
+        SumScale.of(rows, request.vector.numel())  # refuses noise that is too small for its grid
+        if task.scores is not None:
+            require_score_noise(task.scores)
+        return _own_terms(rows, host.charter.silo, _span(host), task.scores)
+    except WholegrainError as error:
+        raise RefusalError("message", str(error)) from error
 
 
 def _require_sum(host: SiloService, task: SiloTask) -> SecureSum:
@@ -130,15 +172,25 @@ def _row(task: SiloTask, keys: SessionKeys) -> Row:
     return row, facts
 
 
-def _own_terms(rows: list[Row], silo: str, span: int) -> Terms:
-    """What a round of the sum reveals, as this silo's ledger has it: under its own name alone."""
+def _own_terms(rows: list[Row], silo: str, span: int, scores: ScoreForm | None) -> Terms:
+    """What a round of the sum reveals, as this silo's ledger has it: under its own name alone.
+
+    Every silo decides by itself whom it holds out, so that a person may be trained on here and held out elsewhere.
+    """
     whole = terms(rows, min(span, len(rows)))
+    if scores is not None:
+        whole = add_score_terms(whole, rows, scores, min(span, len(rows)), own_coins=True)
 
     def own(exposure: Exposure) -> Exposure:
         return Exposure(1, {silo: exposure.steps[silo]}, exposure.worst)
 
-    through = whole.through_subject
-    return Terms({unit: own(each) for unit, each in whole.exposures.items()}, through and own(through))
+    through, scored = whole.through_subject, whole.scores
+    return Terms(
+        {unit: own(each) for unit, each in whole.exposures.items()},
+        through and own(through),
+        None if scored is None else {unit: own(each) for unit, each in scored.items()},
+        tuple((own(one), own(other)) for one, other in whole.split),
+    )
 
 
 def _span(host: SiloService) -> int:
@@ -150,9 +202,11 @@ def _without_round(task: SiloTask) -> SiloTask:
     return task.model_copy(update={"round": 0})
 
 
-def _terms_of(task: SiloTask, link: str) -> str:
-    """What all silos must agree on: everything in the task but the round, and by which link they know spans."""
-    return hashlib.sha256(f"{_without_round(task).model_dump_json()}\n{link}".encode()).hexdigest()
+def _terms_of(task: SiloTask, link: str, purpose: str) -> str:
+    """What all silos must agree on: everything in the task but the round, by which link they know spans, and whether
+    updates or scores are added up.
+    """
+    return hashlib.sha256(f"{_without_round(task).model_dump_json()}\n{link}{purpose}".encode()).hexdigest()
 
 
 def _keys(host: SiloService) -> Mapping[str, str]:

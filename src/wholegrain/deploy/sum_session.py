@@ -1,4 +1,4 @@
-"""What a silo remembers of a session of secure sums: in memory alone, and one session at a time."""
+"""What a silo remembers of sessions of secure sums: in memory alone, one of updates and one of scores at a time."""
 
 from dataclasses import dataclass
 
@@ -18,6 +18,18 @@ class SumSession:
 
 @dataclass(eq=False)
 class SumSlot:
-    """The place of the one session that a silo takes part in; a later one takes it."""
+    """The places of the sessions that a silo takes part in; a later one of the same kind takes it."""
 
     session: SumSession | None = None
+    scores: SumSession | None = None
+
+    def of(self, scores: bool) -> SumSession | None:
+        """The session of scores, or of updates."""
+        return self.scores if scores else self.session
+
+    def keep(self, session: SumSession, scores: bool) -> None:
+        """Remember a session of scores, or of updates, in place of the former one."""
+        if scores:
+            self.scores = session
+        else:
+            self.session = session

@@ -14,9 +14,13 @@ from wholegrain.federation.messages import SiloFault
 
 @dataclass(frozen=True, eq=False)
 class FlowerSums:
-    """Asks silos for their parts of a secure sum, by the line to them that `flower` has."""
+    """Asks silos for their parts of a secure sum, by the line to them that `flower` has.
+
+    Messages of the type `train` are about sums of updates, those of the type `evaluate` about sums of scores.
+    """
 
     flower: Flower
+    purpose: str = MessageType.TRAIN
 
     def connected(self, silos: tuple[str, ...]) -> Mapping[str, object]:
         """Silos that are connected, and the node of each."""
@@ -27,7 +31,7 @@ class FlowerSums:
         for request in requests.values():
             kind, round = sum_wire.KINDS[type(request)], request.round
             asked = self.flower.ask(
-                requests, lambda silo: self._content(silo, requests[silo]), f"{MessageType.TRAIN}.{kind}", round
+                requests, lambda silo: self._content(silo, requests[silo]), f"{self.purpose}.{kind}", round
             )
             for silo, reply in asked:
                 yield silo, reply if isinstance(reply, SiloFault) else _read(silo, kind, round, reply)

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from wholegrain.errors import RunError
-from wholegrain.federation.messages import Answer, RoundTask, SiloFault, SumUpdate
+from wholegrain.federation.messages import Answer, RoundTask, ScoreTask, SiloFault, SumUpdate
 from wholegrain.federation.secure_sum import Consent, MaskedPart, OpenHelp, OpenRequest, SessionKeys
 from wholegrain.federation.sum_opening import SumOpening
 from wholegrain.federation.sum_scale import SumScale
@@ -47,6 +49,14 @@ class ConsentRequest:
     survivors: tuple[str, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class OpenedSum:
+    """The sum over these silos, in whole numbers."""
+
+    silos: tuple[str, ...]
+    numbers: NDArray[np.int64]
+
+
 SumRequest = KeysRequest | MaskRequest | ConsentRequest | OpenRequest
 SumReply = SessionKeys | MaskedPart | Consent | OpenHelp
 
@@ -79,20 +89,32 @@ class SecureSums:
 
     def run(self, task: RoundTask) -> Iterator[Answer]:
         """One sum over all silos that answered, and a fault for each that did not."""
+        size = task.vector.numel()
+        scale = SumScale.of(self.plan.rows, size)
+        for answer in self.open_sum(task, size, scale.bits):
+            if isinstance(answer, SiloFault):
+                yield answer
+            else:
+                rows = [row for row in self.plan.rows if row[1].name in answer.silos]
+                yield SumUpdate(answer.silos, scale.move(task.vector, answer.numbers, rows, self.learning_rate))
+
+    def open_sum(self, task: RoundTask | ScoreTask, size: int, bits: int) -> "Iterator[OpenedSum | SiloFault]":
+        """The sum of what silos make of a task, so many whole numbers of so many bits, and a fault for each that is
+        not in it.
+        """
         yield from self._begin(task)
         if not self._keys:
             return
-        scale = SumScale.of(self.plan.rows, task.vector.numel())
         members = frozenset(each.silo for each in self._keys)
-        opening = SumOpening(self.trust, tuple(sorted(task.silos)), members, task.round, task.vector.numel())
-        wanted = MaskRequest(task.round, self._keys, task.vector, scale.bits)
+        opening = SumOpening(self.trust, tuple(sorted(task.silos)), members, task.round, size)
+        wanted = MaskRequest(task.round, self._keys, task.vector, bits)
         for silo, reply in self.post.ask(dict.fromkeys(sorted(members), wanted)):
             if fault := _add_part(opening, silo, reply):
                 self._keys = ()  # whoever failed may have lost its keys
                 yield fault
-        yield from self._open(opening, task, scale)
+        yield from self._open(opening, task.round, bits)
 
-    def _begin(self, task: RoundTask) -> Iterator[SiloFault]:
+    def _begin(self, task: RoundTask | ScoreTask) -> Iterator[SiloFault]:
         """See to it that there is a session with all who are connected; a fault for each silo that is not in it."""
         connections = dict(self.post.connected(task.silos))
         if connections != self._connections:
@@ -112,9 +134,9 @@ class SecureSums:
             self._keys = ()
             yield from (SiloFault(silo, TOO_FEW.format(self.trust.answers)) for silo in replies)
 
-    def _open(self, opening: SumOpening, task: RoundTask, scale: SumScale) -> Iterator[Answer]:
+    def _open(self, opening: SumOpening, round: int, bits: int) -> "Iterator[OpenedSum | SiloFault]":
         """The sum, where enough silos have answered and helped; otherwise everybody's fault."""
-        wanted = ConsentRequest(task.round, opening.survivors)
+        wanted = ConsentRequest(round, opening.survivors)
         if opening.can_open:
             for _, reply in self.post.ask(dict.fromkeys(opening.survivors, wanted)):
                 if isinstance(reply, Consent):
@@ -130,9 +152,7 @@ class SecureSums:
         why = NO_HELP.format(self.trust.threshold) if opening.can_open else TOO_FEW.format(self.trust.answers)
         if opening.is_helped:
             try:
-                rows = [row for row in self.plan.rows if row[1].name in opening.survivors]
-                moved = scale.move(task.vector, opening.open(scale.bits), rows, self.learning_rate)
-                yield SumUpdate(opening.survivors, moved)
+                yield OpenedSum(opening.survivors, opening.open(bits))
                 return
             except RunError as error:  # shares that do not fit together
                 why = str(error)

@@ -6,7 +6,7 @@ server in it would see.
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -35,6 +35,8 @@ class SumSilos:
     plan: Plan
     trainer: Trainer
     trust: SecureSum
+    score: Callable[[str, MaskRequest], NDArray[np.int64]] | None = None
+    """Makes a silo's part of a sum of scores; None where gradients are added up."""
     _members: dict[str, Member] = field(default_factory=dict, repr=False)
 
     def connected(self, silos: tuple[str, ...]) -> Mapping[str, object]:
@@ -54,7 +56,8 @@ class SumSilos:
     def _answer(self, name: str, request: SumRequest) -> SumReply:
         sign = self._identities[name].sign
         if isinstance(request, KeysRequest):
-            self._members[name] = Member(name, "simulation", self.trust, self._roster)
+            terms = "simulation" if self.score is None else "simulation of scores"
+            self._members[name] = Member(name, terms, self.trust, self._roster)
             return self._members[name].keys(sign)
         member = self._members.get(name)
         if member is None:
@@ -67,6 +70,8 @@ class SumSilos:
         return member.mask(request.round, self._part(name, request))
 
     def _part(self, name: str, request: MaskRequest) -> NDArray[np.int64]:
+        if self.score is not None:
+            return self.score(name, request)
         policy = self.plan.policy_for(name)
         return self.trainer.add_to_sum(self.silos[name], policy, request.vector, request.round).numpy()
 

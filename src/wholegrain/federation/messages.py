@@ -60,6 +60,14 @@ class SiloScore:
     sums: NDArray[np.float64]
 
 
+@dataclass(frozen=True, eq=False)
+class SumScore:
+    """The noisy sum over the people whom these silos hold out [value]: no silo's own was ever seen."""
+
+    silos: tuple[str, ...]
+    sums: NDArray[np.float64]
+
+
 Answer = SiloUpdate | SumUpdate | SiloFault
 
 
@@ -74,6 +82,6 @@ class Engine(Protocol):
 class ScoreEngine(Protocol):
     """Carries parameters to silos and brings their noisy scores back."""
 
-    def score(self, task: ScoreTask) -> Iterator[SiloScore | SiloFault]:
-        """One answer for each silo of the task."""
+    def score(self, task: ScoreTask) -> Iterator[SiloScore | SumScore | SiloFault]:
+        """One answer for each silo of the task; of a secure sum, one for all silos that are in it."""
         ...

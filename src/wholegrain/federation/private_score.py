@@ -3,8 +3,9 @@
 With S the noisy sum of 2x − 1 over the people who are held out, n how many they are by declaration (or, in a
 simulation, by count) and σ√m the noise, x is estimated as 1/2 + S/2n. If n is the expected number of people, who are
 drawn one by one with a coin, this estimator is unbiased: its variance is at most 1/4n for the draw, and σ²m/4n² for the
-noise. Intervals are of 95 %, by the normal law. `noise` counts the noise alone: where the score of these very people
-lies. `both` also counts who happened to be held out: where the score of all people like them lies.
+noise. By span n is itself a noisy sum, and x a ratio. Intervals are of 95 %, by the normal law. `noise` counts the
+noise alone: where the score of these very people lies. `both` also counts who happened to be held out: where the score
+of all people like them lies.
 
 A score that was chosen because it was the best of several is too high; nothing here corrects that.
 """
@@ -67,6 +68,8 @@ class ScoreReader:
         """The scores of a noisy sum [value] over so many people, with the noise of so many silos in it."""
         spread = self.form.noise_multiplier * self.form.reach * (1 + SLACK) * math.sqrt(silos)
         found: dict[str, Estimate] = {}
+        if self.form.by_span:
+            people = max(float(sums[-1]), 1.0)  # noisy, as everything is; fewer than one would be nobody
         for measure, place in self.form.places.items():
             if measure == "histogram":
                 found |= self._of_histogram(sums[place], people, spread)
@@ -85,6 +88,8 @@ class ScoreReader:
     def _of_number(self, measure: str, total: float, people: float, spread: float) -> Estimate:
         scale = self._scale(measure)
         noise, chance = spread / (2 * people), 1 / (2 * math.sqrt(people))
+        if self.form.by_span:
+            noise *= math.hypot(1.0, total / people)  # of a ratio of two noisy sums
         return Estimate(
             value=scale * (0.5 + total / (2 * people)),
             noise=scale * NORMAL * noise,

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from wholegrain.data.tasks import Task
 from wholegrain.errors import BudgetError
-from wholegrain.federation.messages import ScoreEngine, ScoreTask, SiloFault, SiloScore
-from wholegrain.federation.private_score import PrivateScore, ScoreReader
+from wholegrain.federation.messages import ScoreEngine, ScoreTask, SiloFault, SiloScore, SumScore
+from wholegrain.federation.private_score import ALL, PrivateScore, ScoreReader
 from wholegrain.federation.rounds import digest
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.guard import Reservation
@@ -51,15 +52,22 @@ def score_round(
     except BudgetError as error:
         log.warning("%s There is no score of this round.", error)
         return ScoredRound()
-    sums, faults = {}, []
+    reader = ScoreReader(plan.form, task)
+    sums: dict[str, NDArray[np.float64]] = {}
+    faults: list[SiloFault] = []
     for answer in engine.score(ScoreTask(round, silos, vector)):
+        if isinstance(answer, SumScore):
+            guard.confirm(reservation, answer.silos)
+            people = sum(plan.sizes[silo] for silo in answer.silos)
+            found = {ALL: reader.read(answer.sums, people, len(answer.silos))}
+            return ScoredRound(found, tuple(faults))
         if isinstance(answer, SiloScore) and _is_usable(answer, plan.form.width):
             sums[answer.silo] = answer.sums
         else:
             why = answer.reason if isinstance(answer, SiloFault) else "its score is not of the agreed form"
             faults.append(SiloFault(answer.silo, why))
     guard.confirm(reservation, sums)
-    return ScoredRound(ScoreReader(plan.form, task).read_all(sums, plan.sizes), tuple(faults))
+    return ScoredRound(reader.read_all(sums, plan.sizes), tuple(faults))
 
 
 def _is_usable(answer: SiloScore, width: int) -> bool:

@@ -131,6 +131,8 @@ class Member:
     _session: str = ""
     """The hash of all keys and terms, once they are known."""
     _peers: dict[str, SessionKeys] = field(default_factory=dict, repr=False)
+    _secrets: dict[str, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
+    """What this silo shares with each other one and nobody else knows: for masks, and for encrypting shares."""
     _held: dict[int, bytes] = field(default_factory=dict, repr=False)
     """Of the round that was masked and not yet opened, the silo's share of its own seeds."""
     _signed: dict[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
@@ -165,6 +167,7 @@ class Member:
         own = next(each for each in keys if each.silo == self.silo)
         if own.text != self.keys(lambda _: b"").text:
             raise RefusalError(RULE, "the session's keys hold another key under our name")
+        self._secrets = {each.silo: self._shared_with(each) for each in keys if each.silo != self.silo}
         self._peers, self._session = {each.silo: each for each in keys}, session
 
     def mask(self, round: int, numbers: NDArray[np.int64]) -> MaskedPart:
@@ -229,9 +232,15 @@ class Member:
     def _others(self) -> list[str]:
         return [name for name in self.roster if name in self._peers and name != self.silo]
 
+    def _shared_with(self, peer: SessionKeys) -> tuple[bytes, bytes]:
+        try:
+            return pair_secret(self._mask_key, peer.masks), pair_secret(self._share_key, peer.shares)
+        except ValueError as error:  # a point of small order, with which everybody would share the same
+            raise RefusalError(RULE, f"the keys of '{peer.silo}' are no keys") from error
+
     def _pair_seed(self, round: int, peer: str) -> bytes:
         pair = sorted((self.silo, peer))
-        return derive_key(pair_secret(self._mask_key, self._peers[peer].masks), "mask", self._session, round, *pair)
+        return derive_key(self._secrets[peer][0], "mask", self._session, round, *pair)
 
     def _share(self, round: int, seeds: Mapping[str, bytes]) -> dict[str, bytes]:
         """Shares of all seeds, one encrypted bundle for each other silo; the bundle for this silo is kept."""
@@ -255,8 +264,7 @@ class Member:
             raise RefusalError(RULE, f"the shares of '{owner}' are missing or damaged") from error
 
     def _bundle_key(self, round: int, peer: str, sender: str, receiver: str) -> bytes:
-        secret = pair_secret(self._share_key, self._peers[peer].shares)
-        return derive_key(secret, "shares", self._session, round, sender, receiver)
+        return derive_key(self._secrets[peer][1], "shares", self._session, round, sender, receiver)
 
 
 def _session_of(keys: Sequence[SessionKeys]) -> str:

@@ -13,6 +13,9 @@ from wholegrain.errors import SpecError
 from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.policies.guarantees import Row
 from wholegrain.policies.policy import FixedNoise, PublicDivisor
+from wholegrain.policies.score_plan import ScorePlan
+from wholegrain.policies.score_settings import ScoreForm
+from wholegrain.silo.score_release import STEPS
 from wholegrain.silo.secure_noise import grid
 
 TAIL = 12.0
@@ -52,11 +55,29 @@ class SumScale:
             raise SpecError(f"A secure sum of {size:,} parameters over so many subjects does not fit 64 bits.")
         return SumScale(step, bits)
 
+    @staticmethod
+    def of_scores(plan: ScorePlan) -> "SumScale":
+        """The scale for private scores: their parts are whole steps of their own grid."""
+        noise = require_score_noise(plan.form)
+        largest = ROOM * sum(plan.sizes.values()) + TAIL * noise * math.sqrt(len(plan.sizes))
+        bits = 8 * math.ceil((math.log2(largest * STEPS) + 2) / 8)
+        if bits > 64:
+            raise SpecError("A secure sum of scores over so many people does not fit 64 bits.")
+        return SumScale(1 / STEPS, bits)
+
     def move(self, vector: Tensor, numbers: NDArray[np.int64], rows: Iterable[Row], learning_rate: float) -> Tensor:
         """Parameters after one step by the mean gradient of the silos in an opened sum, given by their rows."""
         divisor = sum(policy.divisor.value for policy, _ in rows if isinstance(policy.divisor, PublicDivisor))
         mean = torch.from_numpy(numbers).double().mul_(self.step / divisor)
         return vector - mean.to(vector.dtype) * learning_rate
+
+
+def require_score_noise(form: ScoreForm) -> float:
+    """The standard deviation of a silo's noise on a score; refused where it is too small for the grid."""
+    noise = form.noise_multiplier * form.reach
+    if not noise * STEPS >= LEAST_STEPS:
+        raise SpecError("There is too little noise for a secure sum of scores on its grid; use a smaller ε.")
+    return noise
 
 
 def _units(row: Row) -> float:

@@ -39,8 +39,9 @@ class SubjectUpdates:
     """A `ClippedSum` of subjects' local updates, one subject after the other.
 
     Guarantee: a subject's update is computed from its own items and the parameters alone, and is clipped in double
-    precision to at most C. Sums are in double precision, too: removing a subject moves the total by C at most, up to
-    n·2⁻⁵² C for n subjects. An update that is not finite counts as zero.
+    precision to at most C. Sums are in double precision, too. Removing one of n subjects moves the total by C at most,
+    up to n²·2⁻⁵³ C: every sum on the way is as long as n·C at most, and is rounded once with the subject and once
+    without. Up to a million subjects that is 2⁻¹³ C, which SLACK pays for. An update that is not finite counts as zero.
     """
 
     gradients: ClippedSum

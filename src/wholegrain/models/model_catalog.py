@@ -34,6 +34,7 @@ MODELS = Registry(
         "upright_cnn": ModelEntry(images.upright_cnn),
         "resnet18": ModelEntry(resnet.resnet18),
         "stacked_lstm": ModelEntry(text.stacked_lstm, reads_tokens=True),
+        "whitened_lstm": ModelEntry(text.whitened_lstm, reads_tokens=True),
         "causal_transformer": ModelEntry(text.causal_transformer, reads_tokens=True),
         "bigram": ModelEntry(text.bigram, reads_tokens=True),
         "bag_of_tokens": ModelEntry(text.bag_of_tokens, reads_tokens=True),

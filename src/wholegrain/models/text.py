@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from wholegrain.errors import ModelError
+from wholegrain.models.fixed_layers import Whiten
 from wholegrain.models.model_inputs import take_last
 
 
@@ -43,6 +44,42 @@ def stacked_lstm(
 ) -> nn.Module:
     """The character model of the paper; what comes next is one of the characters that came before."""
     return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers, padding)
+
+
+class LastState(nn.Module):
+    """Embedding and LSTM: what is left of a window of characters after the last one."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, padding: int | None) -> None:
+        super().__init__()
+        self.padding = padding
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The state [item, hidden] after windows of tokens [item, position]."""
+        return _last(self.every_state(tokens), tokens, self.padding)
+
+    def every_state(self, tokens: Tensor) -> Tensor:
+        """The states [item, position, hidden] after each token."""
+        states: Tensor = self.lstm(self.embedding(tokens))[0]
+        return states
+
+
+def whitened_lstm(
+    features: int,
+    classes: int,
+    vocabulary: int | None = None,
+    embedding: int = 32,
+    hidden: int = 256,
+    layers: int = 1,
+    padding: int | None = None,
+) -> nn.Module:
+    """A character model made to be started from public text: its last layer sees states that are whitened by that text.
+
+    Without a public start it trains like any other. With one, the last layer alone may be enough.
+    """
+    states = LastState(vocabulary or classes, embedding, hidden, layers, padding)
+    return nn.Sequential(states, Whiten(hidden), nn.Linear(hidden, classes))
 
 
 class CausalBlock(nn.Module):
@@ -144,6 +181,18 @@ def causal_transformer(
 def _last(outputs: Tensor, tokens: Tensor, padding: int | None) -> Tensor:
     """What stands at the last position of each item's text."""
     return outputs[:, -1] if padding is None else take_last(outputs, tokens != padding)
+
+
+def score_positions(model: nn.Module, tokens: Tensor) -> Tensor | None:
+    """Scores of what follows each token [item, position, class].
+
+    None of a model that only reads whole windows, and of texts of different lengths.
+    """
+    first = model[0] if type(model) is nn.Sequential else None
+    if not isinstance(first, LastState) or first.padding is not None:
+        return None
+    scores: Tensor = model[1:](first.every_state(tokens))  # type: ignore[index]
+    return scores
 
 
 class Bigram(nn.Module):

@@ -113,6 +113,12 @@ def sum_event(policy: Policy, silo: SiloFacts, span: int) -> DpEvent:
     return events.sum_over_silos(sigma, _law_of_moves(policy, silo), span, shared=policy.by_span)
 
 
+def part_of_sum_event(policy: Policy, silo: SiloFacts, silos: int, weight: float) -> DpEvent:
+    """The same for a subject that moves exactly so many silos' parts, each with this weight."""
+    sigma = _fixed_noise(policy, Unit.SUBJECT)
+    return events.sum_of_moves(sigma, _law_of_moves(policy, silo), silos, weight)
+
+
 def _law_of_moves(policy: Policy, silo: SiloFacts) -> list[float]:
     """P[a subject moves one silo's part of the sum by j·C], for j = 0, 1, …"""
     sampling = policy.sampling

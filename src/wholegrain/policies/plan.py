@@ -72,7 +72,7 @@ class Plan:
     def terms(self) -> Terms:
         """What one step of each silo reveals, for every unit: all that a ledger needs to price what was released."""
         trained = terms(self.rows, self.span)
-        return trained if self.scores is None else replace(trained, scores=self.scores.exposures(self.span))
+        return trained if self.scores is None else self.scores.add_to(trained, self.rows, self.span)
 
     @property
     def score_releases(self) -> Releases:
@@ -240,6 +240,8 @@ def _beside(plan: Plan, unit: Unit) -> str:
     epsilon = plan.accountant.epsilon(alone, plan.delta)
     count = plan.scores.count(plan.horizon.rounds)
     many = "1 private score" if count == 1 else f"{count} private scores"
+    if plan.scores.own_coins and plan.span > 1 and unit is Unit.SUBJECT:
+        return f"; whoever is held out pays for {many} instead (ε = {epsilon:.4g}), in each silo for one of the two"
     return f"; whoever is held out pays for {many} instead (ε = {epsilon:.4g}), and nobody for both"
 
 
@@ -256,16 +258,30 @@ def add_scores(plan: Plan, scores: ScorePlan) -> Plan:
     return found
 
 
-def calibrate_scores(plan: Plan, count: int, share: float) -> float:
-    """The noise multiplier with which so many scores in each silo cost a person `share` of the budget's ε."""
+def calibrate_scores(plan: Plan, scores: ScorePlan, share: float) -> ScorePlan:
+    """The scores with the least noise with which they cost a person `share` of the budget's ε at most.
+
+    Where a person may be trained on in one silo and held out in another, both together must fit the budget as well.
+    """
     if plan.budget is None:
         raise SpecError(
             "evaluation.private takes its noise from a share of the budget, and there is none: set privacy.epsilon, or"
             " evaluation.private.noise_multiplier."
         )
-    reach = plan.span if plan.unit is Unit.SUBJECT else 1
-    budget = Budget(plan.budget.epsilon * share, plan.delta)
-    return calibrate_noise(lambda noise: events.repeat(events.gaussian(noise), count * reach), budget, plan.accountant)
+    releases = scores.releases(plan.horizon.rounds)
+
+    def alone(noise: float) -> DpEvent:
+        return scores.with_visible_noise(noise).exposures(plan.span)[plan.unit].event(releases)
+
+    def split(noise: float) -> DpEvent:
+        terms = replace(plan, scores=scores.with_visible_noise(noise)).terms
+        steps = plan.horizon.releases()
+        return events.side_by_side(*(events.compose([a.event(steps), b.event(releases)]) for a, b in terms.split))
+
+    least = calibrate_noise(alone, Budget(plan.budget.epsilon * share, plan.delta), plan.accountant)
+    if plan.unit is Unit.SUBJECT and plan.accountant.epsilon(split(least), plan.delta) > plan.budget.epsilon:
+        least = max(least, calibrate_noise(split, plan.budget, plan.accountant))
+    return scores.with_visible_noise(least)
 
 
 def _composition(plan: Plan, unit: Unit) -> str:
@@ -326,8 +342,7 @@ def set_noise(plan: Plan, training: float, scores: float) -> Plan:
     found = replace(_with_noise(plan, training), budget=None, guarantees=())
     if plan.scores is None:
         return found
-    form = plan.scores.form.model_copy(update={"noise_multiplier": scores})
-    return replace(found, scores=replace(plan.scores, form=form))
+    return replace(found, scores=plan.scores.with_visible_noise(scores))
 
 
 def _require_met(plan: Plan, goal: Goal) -> None:

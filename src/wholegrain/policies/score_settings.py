@@ -11,6 +11,10 @@ each measure, and no measure moves by more than 1 in length when somebody leaves
 So with m measures the whole vector moves by at most √m, and has Gaussian noise of standard deviation σ·√m in every
 value: a Gaussian mechanism of noise multiplier σ, for all measures together. One item more or less moves every measure
 by at most 1, too: of a person's n > 1 items it changes a mean by 1/n at most.
+
+In a secure sum over silos a person's parts add up. By span, a person in s silos counts 1/s in each of them, so that the
+whole still moves by √m at most. How many people that makes is then no public number, and one more value is added up,
+1/s of each person, as one more measure.
 """
 
 from typing import Annotated, Literal, Self
@@ -64,11 +68,13 @@ class ScoreForm(BaseModel):
     measures: Annotated[tuple[Measure, ...], Field(min_length=1, max_length=4)]
     bins: Annotated[int, Field(ge=2, le=MOST_BINS)] = 10
     loss_bound: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    by_span: Annotated[bool, Field(exclude_if=lambda by_span: not by_span)] = False
+    """Whether a person in s silos counts 1/s in each; then the last value says how many people that makes."""
 
     @property
     def width(self) -> int:
         """Values of the vector."""
-        return sum(2 * self.bins if measure == "histogram" else 1 for measure in self.measures)
+        return sum(2 * self.bins if measure == "histogram" else 1 for measure in self.measures) + self.by_span
 
     @property
     def places(self) -> dict[str, slice]:
@@ -84,4 +90,4 @@ class ScoreForm(BaseModel):
     @property
     def reach(self) -> float:
         """√m: how far one person moves the vector at most."""
-        return float(len(self.measures) ** 0.5)
+        return float((len(self.measures) + self.by_span) ** 0.5)

@@ -51,35 +51,33 @@ def worst_of(cases: Iterable[DpEvent]) -> DpEvent:
     return distinct[0] if len(distinct) == 1 else WorstOfDpEvent(distinct)
 
 
-def side_by_side(one: DpEvent, other: DpEvent) -> DpEvent:
-    """Two events of which every unit meets one at most, and nobody knows which: of plain Gaussians, the one that costs
-    more.
+def side_by_side(*sides: DpEvent) -> DpEvent:
+    """Events of which every unit meets one at most, and nobody knows which: of plain Gaussians, the one that costs
+    most.
 
     So it is with training and scores on people who are held out: a person's own coin decides on which side that person
     is, and it is tossed before anything is released. Whoever is trained on changes what is released by training; scores
     then follow from that and from other people. Whoever is held out changes the scores, and training not at all.
     """
-    if isinstance(other, NoOpDpEvent) or one == other:
-        return one
-    if isinstance(one, NoOpDpEvent):
-        return other
-    if isinstance(one, NonPrivateDpEvent) or isinstance(other, NonPrivateDpEvent):
+    met = [each for each in dict.fromkeys(sides) if not isinstance(each, NoOpDpEvent)]
+    if not met:
+        return NoOpDpEvent()
+    if any(isinstance(each, NonPrivateDpEvent) for each in met):
         return NonPrivateDpEvent()
-    squares = _gaussian_square(one), _gaussian_square(other)
-    if squares[0] is not None and squares[1] is not None:
-        return one if squares[0] >= squares[1] else other
-    return worst_of([one, other])
+    plain = {each: square for each in met if (square := gaussian_square(each)) is not None}
+    costliest = [max(plain, key=lambda each: plain[each])] if plain else []
+    return worst_of([each for each in met if each in costliest or each not in plain])
 
 
-def _gaussian_square(event: DpEvent) -> float | None:
+def gaussian_square(event: DpEvent) -> float | None:
     """μ² of what is composed of plain Gaussians alone, which is one of them; else None."""
     if isinstance(event, GaussianDpEvent):
         return float(event.noise_multiplier) ** -2
     if isinstance(event, SelfComposedDpEvent):
-        inner = _gaussian_square(event.event)
+        inner = gaussian_square(event.event)
         return None if inner is None else event.count * inner
     if isinstance(event, ComposedDpEvent):
-        squares = [_gaussian_square(part) for part in event.events]
+        squares = [gaussian_square(part) for part in event.events]
         return None if None in squares else math.fsum(square for square in squares if square is not None)
     return None
 
@@ -205,11 +203,12 @@ def sum_over_silos(noise_multiplier: float, law: Sequence[float], silos: int, *,
     (that of one silo usually is, at the ε that one asks for), so every one of them is a case.
     """
     if not shared:
-        return _sum_of_moves(noise_multiplier, law, silos, 1.0)
-    return worst_of(_sum_of_moves(noise_multiplier, law, m, 1.0 / m) for m in range(1, silos + 1))
+        return sum_of_moves(noise_multiplier, law, silos, 1.0)
+    return worst_of(sum_of_moves(noise_multiplier, law, m, 1.0 / m) for m in range(1, silos + 1))
 
 
-def _sum_of_moves(noise_multiplier: float, law: Sequence[float], silos: int, weight: float) -> DpEvent:
+def sum_of_moves(noise_multiplier: float, law: Sequence[float], silos: int, weight: float) -> DpEvent:
+    """The same where it is in exactly so many silos, and counts with this weight in each."""
     together = np.ones(1)
     for _ in range(silos):
         together = np.convolve(together, law)

@@ -84,15 +84,17 @@ class Guard:
         """
         return self._pay(self._asked(round, steps, start, "training"), f"Round {round}", once_among)
 
-    def reserve_scores(self, round: int, silos: Iterable[str], start: str) -> Reservation:
+    def reserve_scores(
+        self, round: int, silos: Iterable[str], start: str, once_among: str | None = None
+    ) -> Reservation:
         """Pay for one private score of the parameters `start` in each of these silos, before it is computed."""
         asked = self._asked(round, dict.fromkeys(silos, 1), start, "scores")
-        return self._pay(asked, f"The private scores of round {round}")
+        return self._pay(asked, f"The private scores of round {round}", once_among)
 
     def _pay(self, asked: tuple[Reserved, ...], who: str, once_among: str | None = None) -> Reservation:
         with self.ledger.writing() as page:
             for each in asked if once_among is not None else ():
-                if page.book.was_played(once_among or "", each.round, each.silo):
+                if page.book.was_played(once_among or "", each):
                     raise RefusalError("secure_sum", f"round {each.round} was answered before, and is answered once")
             fresh = tuple(release for release in asked if not page.book.holds(release))
             opened = _budget(page.book, self.run)

@@ -160,6 +160,13 @@ class Ledger:
         with self._explaining():
             return self._hash_of(number)
 
+    def times_of(self, run: str) -> tuple[datetime, datetime] | None:
+        """When the first and the last entry of a run were written; None where there is none."""
+        query = "SELECT min(written), max(written) FROM entries WHERE json_extract(body, '$.run') = ?"
+        with self._explaining():
+            first, last = self._database.execute(query, [run]).fetchone()
+            return None if first is None else (datetime.fromisoformat(first), datetime.fromisoformat(last))
+
     def close(self) -> None:
         """Let go of the file."""
         self._database.close()

@@ -217,6 +217,8 @@ class TermsRecord(Record):
     through_subject: ExposureRecord | None = None
     scores: Annotated[dict[Unit, ExposureRecord] | None, Field(exclude_if=lambda scores: scores is None)] = None
     """Of private scores; earlier versions had none."""
+    split: Annotated[tuple[tuple[ExposureRecord, ExposureRecord], ...], Field(exclude_if=lambda split: not split)] = ()
+    """Of a subject that is trained on in some silos and held out in others: a step of training, and a score."""
 
     @staticmethod
     def of(terms: "Terms") -> "TermsRecord":
@@ -226,6 +228,7 @@ class TermsRecord(Record):
             exposures={unit: ExposureRecord.of(exposure) for unit, exposure in terms.exposures.items()},
             through_subject=ExposureRecord.of(through) if through else None,
             scores=None if scores is None else {unit: ExposureRecord.of(each) for unit, each in scores.items()},
+            split=tuple((ExposureRecord.of(one), ExposureRecord.of(other)) for one, other in terms.split),
         )
 
     @cached_property
@@ -236,7 +239,8 @@ class TermsRecord(Record):
         through, scores = self.through_subject, self.scores
         exposures = {unit: record.exposure() for unit, record in self.exposures.items()}
         scored = None if scores is None else {unit: record.exposure() for unit, record in scores.items()}
-        return Terms(exposures, through.exposure() if through else None, scored)
+        split = tuple((one.exposure(), other.exposure()) for one, other in self.split)
+        return Terms(exposures, through.exposure() if through else None, scored, split)
 
 
 Purpose = Annotated[Literal["training", "scores"], Field(exclude_if=lambda purpose: purpose == "training")]

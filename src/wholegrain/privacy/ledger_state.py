@@ -101,9 +101,10 @@ class Book:
         """Whether this release is known to have left the silo."""
         return _key(release) in self._released
 
-    def was_played(self, runs: str, round: int, silo: str) -> bool:
-        """Whether a silo was ever paid for this round, in a run whose name begins with `runs`."""
-        return any((each, by) == (round, silo) and run.startswith(runs) for run, each, by, _ in self._played)
+    def was_played(self, runs: str, asked: Reserved) -> bool:
+        """Whether a silo was ever paid for this round and purpose, in a run whose name begins with `runs`."""
+        _, *place = _place(asked)
+        return any(each == place and run.startswith(runs) for run, *each in self._played)
 
     def runs_of(self, account: Account, more: Iterable[Reserved] = ()) -> list[RunAccount]:
         """The runs that spend from an account, in the order in which they were opened, and these releases on top."""

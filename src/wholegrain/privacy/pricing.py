@@ -63,11 +63,15 @@ class Terms:
     An item more or less is also its subject taken away and another version of it put in place: `through_subject`,
     where it is given, is what that subject meets in one silo, and often the better bound. `scores`, where it is given,
     is what one private score of each silo reveals of people who are not trained on.
+
+    Where every silo tosses coins of its own, a subject may be trained on in some silos and held out in others. `split`
+    has what it meets then: a step of training and a score, for every way to divide its silos.
     """
 
     exposures: Mapping[Unit, Exposure]
     through_subject: Exposure | None = None
     scores: Mapping[Unit, Exposure] | None = None
+    split: tuple[tuple[Exposure, Exposure], ...] = ()
 
     def of(self, unit: Unit) -> Exposure:
         """The exposure of this unit."""
@@ -76,8 +80,11 @@ class Terms:
         return self.exposures[unit]
 
     def event(self, unit: Unit, steps: Releases, scores: Releases) -> DpEvent:
-        """What these releases reveal about one unit, which is trained on or held out, and never both."""
-        return events.side_by_side(self.of(unit).event(steps), self._event_of_scores(unit, scores))
+        """What these releases reveal about one unit: in no silo it is both trained on and held out."""
+        sides = [self.of(unit).event(steps), self._event_of_scores(unit, scores)]
+        if unit is Unit.SUBJECT and any(scores.values()):
+            sides += [events.compose([one.event(steps), other.event(scores)]) for one, other in self.split]
+        return events.side_by_side(*sides)
 
     def event_through_subject(self, steps: Releases, scores: Releases) -> DpEvent | None:
         """What the subject of an item meets in one silo, if that is stated."""

@@ -7,6 +7,7 @@ told hides how hard the selection tried [Liu & Talwar 2019; Papernot & Steinke 2
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from scipy import optimize, stats
 
@@ -75,7 +76,7 @@ class TrialCount:
         """Whether there may be no trial at all."""
         return math.isinf(self.shape)
 
-    @property
+    @cached_property
     def parameter(self) -> float:
         """γ of the truncated negative binomial of this mean, rounded down: a smaller γ has the larger price."""
 
@@ -96,10 +97,9 @@ class TrialCount:
         (10, 7)
         """
         if self.is_poisson:
-            return int(stats.poisson(self.mean).ppf(uniform))
-        whole = stats.nbinom(self.shape, self.parameter)
-        none = float(whole.pmf(0))
-        return max(1, int(whole.ppf(none + uniform * (1 - none))))
+            return int(stats.poisson.ppf(uniform, self.mean))
+        none = float(stats.nbinom.pmf(0, self.shape, self.parameter))
+        return max(1, int(stats.nbinom.ppf(none + uniform * (1 - none), self.shape, self.parameter)))
 
 
 def _read_number(name: str, text: str) -> float:

@@ -1,5 +1,6 @@
 """Figures as files, for papers and slides."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import vl_convert
@@ -11,7 +12,7 @@ from wholegrain.report.run_reader import RunRecord
 SIZE = {"width": 560, "height": 300}
 
 
-def export(runs: list[RunRecord], folder: Path) -> None:
+def export(runs: Sequence[RunRecord], folder: Path) -> None:
     """Every figure of these runs as SVG and PNG."""
     for figure in figures(runs):
         draw(figure, folder)

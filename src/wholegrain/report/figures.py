@@ -1,7 +1,7 @@
 """The charts of a report, as Vega-Lite. Each has a title, words for those who do not see it, and its numbers."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from wholegrain.privacy.tradeoff_curve import AttackView
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.runs.data_description import DataCounts, Histogram
 
-WIDTH, HEIGHT = "container", 240
+WIDTH, HEIGHT, SMALL = "container", 240, 120
 # Okabe and Ito's colours: apart for everybody, and on light and dark ground.
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7a00", "#7f7f7f"]
 
@@ -35,18 +35,49 @@ class Figure:
         return spec
 
 
-def figures(runs: list[RunRecord]) -> Iterator[Figure]:
-    """All figures that these runs have numbers for."""
-    yield from _scores(runs)
-    yield from _budget_figure(runs)
-    yield from _private_scores(runs)
-    yield from _noise(runs)
-    yield from _attacks(runs)
-    yield from _seconds(runs)
-    yield from _counts(runs)
+def figures(runs: Sequence[RunRecord]) -> Iterator[Figure]:
+    """All figures that these runs have numbers for; one point or one bar is a number, and not a figure."""
+    for make in (_attacks, _scores, _budget_figure, _private_scores, _noise, _seconds, _counts):
+        for figure in make(runs):
+            along = figure.columns.index("round") if "round" in figure.columns else -2
+            if len({row[along] for row in figure.rows}) > 1:
+                yield figure
 
 
-def _scores(runs: list[RunRecord]) -> Iterator[Figure]:
+def multiples(runs: Sequence[RunRecord]) -> Iterator[Figure]:
+    """Of several runs, one small chart each, on one scale: score over rounds, with the others' in grey behind it."""
+    if len(runs) < 2:
+        return
+    tracks = {run.name: _score_track(run) for run in runs}
+    measures = {measure for measure, _ in tracks.values() if measure}
+    if len(measures) != 1:
+        return
+    measure, columns = measures.pop(), ("run", "round", "score")
+    rows = tuple((name, at, value) for name, (_, track) in tracks.items() for at, value in track)
+    scale = alt.Scale(domain=[min(row[2] for row in rows), max(row[2] for row in rows)], nice=True)
+    for number, run in enumerate(runs):
+        own = tuple(row for row in rows if row[0] == run.name)
+        if len(own) < 2:
+            continue
+        encoding: dict[str, Any] = {
+            "x": alt.X("round:Q", axis=alt.Axis(tickCount=4, format="d")),
+            "y": alt.Y("score:Q", title=measure, scale=scale, axis=alt.Axis(tickCount=4)),
+        }
+        behind = alt.Chart(_data(columns, rows)).mark_line(color="#9a9a9a", opacity=0.45, strokeWidth=1)
+        front = alt.Chart(_data(columns, own)).mark_line(color=COLOURS[number % len(COLOURS)], strokeWidth=3)
+        chart = alt.layer(behind.encode(**encoding, detail="run:N"), front.encode(**encoding))
+        told = f"{measure} of {run.name} over rounds: from {own[0][2]:.4g} to {own[-1][2]:.4g}; other runs in grey."
+        chart = chart.properties(width=WIDTH, height=SMALL)
+        yield Figure(f"multiple-{number}", run.name, told, columns, own, chart)
+
+
+def _score_track(run: RunRecord) -> tuple[str, list[tuple[int, float]]]:
+    """The headline of the test part, round by round."""
+    scored = [(done.round + 1, done.scores["test"].headline) for done in run.rounds if "test" in done.scores]
+    return scored[-1][1][0] if scored else "", [(at, value) for at, (_, value) in scored if math.isfinite(value)]
+
+
+def _scores(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     scored = [score for run in runs for done in run.rounds[-1:] for score in done.scores.values()]
     headlines = dict.fromkeys(score.headline[0] for score in scored)
     for measure in (*headlines, "loss"):
@@ -63,7 +94,7 @@ def _scores(runs: list[RunRecord]) -> Iterator[Figure]:
             yield _lines(measure, title, _names(runs), ("run", "part", "round", measure), rows, measure)
 
 
-def _budget_figure(runs: list[RunRecord]) -> Iterator[Figure]:
+def _budget_figure(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     rows = tuple(
         (run.name, "ε spent", done.round + 1, done.epsilon)
         for run in runs
@@ -81,7 +112,7 @@ def _budget_figure(runs: list[RunRecord]) -> Iterator[Figure]:
         yield figure
 
 
-def _private_scores(runs: list[RunRecord]) -> Iterator[Figure]:
+def _private_scores(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     """What was paid for, with the interval of its noise."""
     measures = dict.fromkeys(name for run in runs for done in run.rounds for name in done.private.get(ALL_SILOS, {}))
     for measure in measures:
@@ -102,7 +133,7 @@ def _interval(found: Estimate) -> tuple[tuple[str, float], ...]:
     return ("estimate", found.value), ("low", found.value - found.noise), ("high", found.value + found.noise)
 
 
-def _attacks(runs: list[RunRecord]) -> Iterator[Figure]:
+def _attacks(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     """The fewest misses of an attacker at each number of false alarms: below the line is out of reach."""
     rows = tuple(
         (run.name, view.unit, alarms, misses)
@@ -132,7 +163,7 @@ def _misses_at(view: AttackView, alarms: float) -> float:
     return next(misses for rate, misses in zip(view.false_alarms, view.misses, strict=True) if rate >= alarms)
 
 
-def _noise(runs: list[RunRecord]) -> Iterator[Figure]:
+def _noise(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     """How far parameters moved in a round, beside how far noise alone would have moved them."""
     rows = tuple(
         (run.name, part, done.round + 1, distance)
@@ -147,14 +178,14 @@ def _noise(runs: list[RunRecord]) -> Iterator[Figure]:
         yield _lines("noise", title, _names(runs), columns, rows, "distance", zero=True)
 
 
-def _seconds(runs: list[RunRecord]) -> Iterator[Figure]:
+def _seconds(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     rows = tuple((run.name, "seconds", done.round + 1, done.seconds) for run in runs for done in run.rounds)
     if rows:
         columns = ("run", "part", "round", "seconds")
         yield _lines("seconds", "Seconds of each round", _names(runs), columns, rows, "seconds", zero=True)
 
 
-def _counts(runs: list[RunRecord]) -> Iterator[Figure]:
+def _counts(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     """Histograms of raw data; only simulations keep them."""
     histograms: tuple[tuple[str, Callable[[DataCounts], Histogram], str, str, str], ...] = (
         ("items_per_subject", lambda c: c.items_per_subject, "Records of a person (not private)", "records", "people"),
@@ -176,7 +207,7 @@ def _largest_groups(counts: DataCounts) -> Histogram:
     return {} if counts.batches is None else counts.batches.largest_group
 
 
-def _names(runs: list[RunRecord]) -> list[str]:
+def _names(runs: Sequence[RunRecord]) -> list[str]:
     return [run.name for run in runs]
 
 

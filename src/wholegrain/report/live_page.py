@@ -3,16 +3,19 @@
 import contextlib
 import hashlib
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from wholegrain.errors import WholegrainError
-from wholegrain.report.page import page
-from wholegrain.report.run_reader import read_runs
-from wholegrain.runs.run_folder import IDENTITY, ROUNDS, SUMMARY
+from wholegrain.report.page import content, page
+from wholegrain.report.run_reader import RunRecord, may_begin_here, name_folders, read_run
+from wholegrain.runs.folder_lock import is_locked
+from wholegrain.runs.run_folder import IDENTITY, ROUNDS, SUMMARY, RunFolder
 
 LOOPBACK = "127.0.0.1"
 WATCHED = (ROUNDS, SUMMARY, IDENTITY)
@@ -20,20 +23,48 @@ WATCHED = (ROUNDS, SUMMARY, IDENTITY)
 
 def stamp(folders: list[Path]) -> str:
     """What changes when there is something new to see."""
-    facts = []
+    facts: list[tuple[str, object]] = []
     for folder in folders:
         for name in WATCHED:
             path = folder / name
             status = path.stat() if path.exists() else None
             facts.append((name, status and (status.st_size, status.st_mtime_ns)))
+        facts.append(("at work", is_locked(folder)))
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-class _PageHandler(BaseHTTPRequestHandler):
-    """Two things to ask for: the page, and whether it is new."""
+@dataclass
+class LiveRuns:
+    """The runs in some folders, read again only where something has changed."""
 
-    def __init__(self, folders: list[Path], *arguments: Any) -> None:
-        self.folders = folders
+    folders: list[Path]
+    _known: dict[str, tuple[str, RunRecord]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Folders in which a run may still begin."""
+        return [folder.name for folder in self.folders if may_begin_here(folder)]
+
+    def read(self) -> list[RunRecord]:
+        """The runs that have begun, as they are now."""
+        with self._lock:
+            named = zip(self.folders, name_folders(self.folders), strict=True)
+            return [self._read(folder, name) for folder, name in named if not may_begin_here(folder)]
+
+    def _read(self, folder: Path, name: str) -> RunRecord:
+        now = stamp([folder])
+        if name not in self._known or self._known[name][0] != now:
+            # What an attacker can do takes seconds to compute: it is told when the run is at its end.
+            self._known[name] = now, read_run(folder, name, curves=RunFolder.open(folder).finished)
+        return self._known[name][1]
+
+
+class _PageHandler(BaseHTTPRequestHandler):
+    """Three things to ask for: the page, what of it changes, and whether it has changed."""
+
+    def __init__(self, live: LiveRuns, *arguments: Any) -> None:
+        self.live = live
         super().__init__(*arguments)
 
     def do_GET(self) -> None:
@@ -46,18 +77,19 @@ class _PageHandler(BaseHTTPRequestHandler):
             self.send_error(403)
             return
         found: dict[str, tuple[str, Callable[[], str]]] = {
-            "/": ("text/html; charset=utf-8", lambda: _page(self.folders)),
-            "/stamp": ("text/plain; charset=utf-8", lambda: stamp(self.folders)),
+            "/": ("text/html; charset=utf-8", lambda: _page(self.live)),
+            "/content": ("text/html; charset=utf-8", lambda: content(self.live.read(), self.live.waiting)),
+            "/stamp": ("text/plain; charset=utf-8", lambda: stamp(self.live.folders)),
         }
         if self.path not in found:
             self.send_error(404)
             return
         kind, make = found[self.path]
         try:
-            content, status = make(), 200
-        except WholegrainError as error:
-            content, kind, status = str(error), "text/plain; charset=utf-8", 500
-        body = content.encode()
+            text, status = make(), 200
+        except (WholegrainError, OSError) as error:  # told where the page is read; the next change is another chance
+            text, kind, status = str(error), "text/plain; charset=utf-8", 500
+        body = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -80,10 +112,10 @@ class _PageHandler(BaseHTTPRequestHandler):
         """Say nothing: a browser asks every second."""
 
 
-def _page(folders: list[Path]) -> str:
+def _page(live: LiveRuns) -> str:
     # The stamp first: what changes while the page is made is then new to it.
-    now = stamp(folders)
-    return page(read_runs(folders), live=now)
+    now = stamp(live.folders)
+    return page(live.read(), live=now, waiting=live.waiting)
 
 
 class _Server(ThreadingHTTPServer):
@@ -97,4 +129,4 @@ class _Server(ThreadingHTTPServer):
 
 def server(folders: list[Path], port: int) -> ThreadingHTTPServer:
     """The server, bound to loopback; port 0 takes any that is free."""
-    return _Server((LOOPBACK, port), partial(_PageHandler, folders))
+    return _Server((LOOPBACK, port), partial(_PageHandler, LiveRuns(folders)))

@@ -1,7 +1,10 @@
 """What a run's folder holds, as a report needs it. Unfinished runs are read as far as they got; nothing is written."""
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 from wholegrain.errors import LedgerError
@@ -10,12 +13,15 @@ from wholegrain.models.backbone import PublicStart
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.privacy.ledger import Ledger
+from wholegrain.privacy.ledger_state import RunAccount
 from wholegrain.privacy.tradeoff_curve import AttackView, attack_view
 from wholegrain.runs.accounts import AccountState, account_state, require_known, spent_guarantee
 from wholegrain.runs.data_description import DataCounts
+from wholegrain.runs.folder_lock import is_locked
 from wholegrain.runs.ledger_registry import ledger_path
 from wholegrain.runs.plan_record import PlanRecord, proper
-from wholegrain.runs.run_folder import RunFolder, RunIdentity
+from wholegrain.runs.run_folder import RunFolder
+from wholegrain.runs.run_identity import RunIdentity
 from wholegrain.runs.run_summary import RunSummary
 from wholegrain.runs.setting_origins import Origins
 from wholegrain.runs.spec import RunSpec
@@ -27,6 +33,8 @@ class LedgerCheck:
 
     whole: bool
     sentence: str
+    identity: str | None = None
+    """Which ledger it is: two runs in one ledger are added up there."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,10 @@ class RunRecord:
     """Where each setting comes from; runs of earlier versions do not say."""
     attacks: tuple[AttackView, ...] = ()
     """What was spent of each unit, as an attacker meets it."""
+    times: tuple[datetime, datetime] | None = None
+    """Of the run's first and last entry in its ledger."""
+    worked_on: bool = False
+    """Whether a process is at work on it."""
 
     @property
     def finished(self) -> bool:
@@ -61,6 +73,17 @@ class RunRecord:
     def simulation(self) -> bool:
         """Whether its noise can be had again by whoever knows the seed."""
         return self.spec.privacy.noise == "seeded"
+
+    @property
+    def data(self) -> str:
+        """The name under which the data's owner keeps its account; of a path, its last part."""
+        named = self.account.account.data if self.account else self.spec.ledger.data or self.spec.data.source
+        return Path(named).name or named
+
+    @property
+    def protects(self) -> bool:
+        """Whether somebody is protected: by a proof, noise that nobody can take away, and a ledger that says so."""
+        return self.promise.standing is Standing.PROVED and not self.simulation and self.ledger.whole
 
     @property
     def promise(self) -> Guarantee:
@@ -76,19 +99,16 @@ def may_begin_here(folder: Path) -> bool:
         return False
 
 
-def read_runs(folders: list[Path]) -> list[RunRecord]:
+def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
     """The runs in these folders, each under a name of its own."""
-    names = [folder.resolve().name for folder in folders]
-    if len(set(names)) < len(names):
-        names = [str(folder) for folder in folders]
-    return [read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
+    return [read_run(folder, name) for folder, name in zip(folders, name_folders(folders), strict=True)]
 
 
-def read_run(path: Path, name: str) -> RunRecord:
-    """The run in a folder."""
+def read_run(path: Path, name: str, *, curves: bool = True) -> RunRecord:
+    """The run in a folder. `curves`: with what an attacker can do, which takes the accountant some seconds."""
     folder = RunFolder.open(path)
     spec, plan, summary = folder.kept_spec, folder.plan, folder.summary
-    check, spent, account = _account(folder, spec, plan, summary)
+    told = _read_ledger(folder, spec, plan, summary)
     return RunRecord(
         name=name,
         path=path,
@@ -99,45 +119,84 @@ def read_run(path: Path, name: str) -> RunRecord:
         summary=summary,
         counts=folder.counts,
         public=folder.public,
-        ledger=check,
-        spent=spent,
-        account=account,
+        ledger=told.check,
+        spent=told.spent,
+        account=told.account,
         origins=folder.origins,
-        attacks=_attacks(folder, spec, spent),
+        attacks=_attacks(told, spec) if curves else (),
+        times=told.times,
+        worked_on=summary is None and is_locked(path),
     )
 
 
-def _attacks(folder: RunFolder, spec: RunSpec, spent: tuple[Guarantee, ...]) -> tuple[AttackView, ...]:
-    """A subject's view and an item's, of what the ledger says was released."""
-    proved = [each for each in spent if each.standing is Standing.PROVED and each.unit in (Unit.SUBJECT, Unit.ITEM)]
-    pricing = accountant(spec.privacy.accountant)
-    try:
-        with Ledger.open(ledger_path(spec, folder.path) or Path(), create=False) as ledger:
-            released = ledger.book.runs[folder.run].spending
-    except (LedgerError, KeyError):
-        return ()
-    views = [
-        attack_view(each.unit, released.terms.event(each.unit, released.steps, released.scores), each.delta, pricing)
-        for each in proved
-    ]
-    return tuple(view for view in views if view is not None)
+def name_folders(folders: Sequence[Path]) -> list[str]:
+    """The last parts of each path, as many as tell them apart; never the whole path of a machine, unless all is needed.
+
+    >>> name_folders([Path("/home/me/a/run"), Path("/home/me/b/run")])
+    ['a/run', 'b/run']
+    """
+    parts = [folder.resolve().parts[1:] or ("/",) for folder in folders]
+    names: list[str] = []
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(each[-depth:]) for each in parts]
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
-def _account(
-    folder: RunFolder, spec: RunSpec, plan: PlanRecord, summary: RunSummary | None
-) -> tuple[LedgerCheck, tuple[Guarantee, ...], AccountState | None]:
+@dataclass(frozen=True)
+class _LedgerTold:
+    """What a ledger tells of itself and of a run."""
+
+    check: LedgerCheck
+    spent: tuple[Guarantee, ...]
+    account: AccountState | None = None
+    times: tuple[datetime, datetime] | None = None
+    run: RunAccount | None = None
+
+
+def _read_ledger(folder: RunFolder, spec: RunSpec, plan: PlanRecord, summary: RunSummary | None) -> _LedgerTold:
     """What the ledger says of itself and of the run; without it, what the run's own summary has noted."""
     pricing, run = accountant(spec.privacy.accountant), folder.run
     try:
         with Ledger.open(ledger_path(spec, folder.path) or Path(), create=False) as ledger:
             book = ledger.book
             require_known(ledger, run)
-            check = LedgerCheck(True, f"{ledger.head.number} entries, every one verified; head {ledger.head.hash}")
-            spent = tuple(spent_guarantee(planned, book.runs[run], pricing) for planned in plan.guarantees)
-            return check, spent, account_state(book, run, pricing)
+            sentence = f"{ledger.head.number} entries, every one verified; head {ledger.head.hash}"
+            return _LedgerTold(
+                check=LedgerCheck(True, sentence, book.identity),
+                spent=tuple(spent_guarantee(planned, book.runs[run], pricing) for planned in plan.guarantees),
+                account=account_state(book, run, pricing),
+                times=ledger.times_of(run),
+                run=book.runs[run],
+            )
     except LedgerError as error:
         noted = () if summary is None else summary.spent
-        return LedgerCheck(False, str(error)), noted or tuple(map(_without_ledger, plan.guarantees)), None
+        return _LedgerTold(
+            LedgerCheck(False, without_paths(str(error))), noted or tuple(map(_without_ledger, plan.guarantees))
+        )
+
+
+def without_paths(sentence: str) -> str:
+    """The sentence with the last part of each quoted absolute path: what a machine looks like is nobody's business.
+
+    >>> without_paths("There is no ledger '/home/me/ledger.sqlite'.")
+    "There is no ledger 'ledger.sqlite'."
+    """
+    return re.sub(r"'/[^']*?([^'/]+)/?'", r"'\1'", sentence)
+
+
+def _attacks(told: _LedgerTold, spec: RunSpec) -> tuple[AttackView, ...]:
+    """A subject's view and an item's, of what the ledger says was released."""
+    if told.run is None:
+        return ()
+    released, pricing = told.run.spending, accountant(spec.privacy.accountant)
+    views = [
+        attack_view(each.unit, released.terms.event(each.unit, released.steps, released.scores), each.delta, pricing)
+        for each in told.spent
+        if each.standing is Standing.PROVED and each.unit in (Unit.SUBJECT, Unit.ITEM)
+    ]
+    return tuple(view for view in views if view is not None)
 
 
 def _without_ledger(planned: Guarantee) -> Guarantee:

@@ -16,16 +16,13 @@ WHO = {
     "silo": "any one silo, with all its records,",
 }
 
-TRUST = (
-    "each silo is trusted with its own data, and to add its noise before anything leaves it; whoever sees the updates,"
-    " the server too, need not be trusted"
+ITEM_ABOVE_SUBJECT = (
+    "ε of an item is above that of a subject here because other neighbours are compared: without a whole subject, one"
+    " clipped gradient of norm C leaves the sum, but without one of its items that gradient can turn round (or another"
+    " item can take the place), which moves the sum by up to 2C."
 )
 OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
-NOT_COVERED = (
-    "scores on this page, which are computed from raw data without noise; which silos took part and how long they took;"
-    " how settings that are given or unpaid were chosen; what is true of a person because it is true of people like"
-    " them; what other runs on the same data released, unless one account pays for all"
-)
+NO_BOUND = "no public bound on a person's records"
 
 
 def number(value: float) -> str:
@@ -40,9 +37,10 @@ def promise(run: RunRecord) -> str:
     if found.standing is not Standing.PROVED:
         return f"Nothing is promised to {who.rstrip(',')}: {found.because}."
     hides = "would hide" if run.simulation else "hides"
+    seen = "every silo's update" if found.trust is None else "every opened sum over silos"
     times = f"{_plain(math.exp(found.epsilon))} times (e to the power of ε = {number(found.epsilon)})"
     return (
-        f"{_caveat(run)}Everything that this run releases – every silo's update of every round, and the final model –"
+        f"{_caveat(run)}Everything that this run releases – {seen} of every round, and the final model –"
         f" {hides} whether {who} took part at all. Whatever anybody concludes from it, that conclusion is at most"
         f" {times} as likely as it would be without them, plus at most δ = {found.delta:g}, and the same the other"
         " way round."
@@ -69,20 +67,40 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "Neighbouring", found.neighbouring
     yield "ε, δ", f"{number(found.epsilon)}, {found.delta:g}; planned: ε = {number(plan.promise.epsilon)}"
     yield from _account(run)
-    yield "Standing", f"{found.standing} – {_standing(found)}"
+    yield "Standing", f"{standing_words(found)} – {_standing(found)}"
     yield "Because", found.because
     yield "Accountant", f"{found.accountant} (an upper bound)"
     yield "Noise", _noise(run)
-    yield "Trust", TRUST
+    yield "Trust", trust_words(found)
     yield "Assumes", _assumptions(run)
     yield "Public", public_words(run)
     if run.origins:
         yield "Settings", origin_words(run)
     for view in run.attacks:
         yield f"An attacker ({view.unit})", attack_words(view)
-    yield "Not covered", NOT_COVERED
-    who = f"{plan.cohort} of {_plural(len(plan.silos), 'silo')}"
-    yield "Training", f"{_plural(plan.rounds, 'round')} of {_plural(plan.steps_per_round, 'step')} in {who}"
+    who = f"{plan.cohort} of {plural(len(plan.silos), 'silo')}"
+    yield "Training", f"{plural(plan.rounds, 'round')} of {plural(plan.steps_per_round, 'step')} in {who}"
+
+
+def trust_words(found: Guarantee) -> str:
+    """Who need not be trusted, and who must be."""
+    if found.trust is None:
+        return (
+            "each silo is trusted with its own data, and to add its noise before anything leaves it; whoever sees the"
+            " updates, the server too, need not be trusted"
+        )
+    sums = found.trust
+    return (
+        f"each silo is trusted with its own data; the server sees only sums over at least {sums.answers} of"
+        f" {sums.silos} silos and need not be trusted, alone or with {plural(sums.colluding, 'silo')} that"
+        f" {'tells' if sums.colluding == 1 else 'tell'} it everything; all other silos must add their part of the noise"
+    )
+
+
+def standing_words(found: Guarantee) -> str:
+    """On what authority a guarantee is given; of a simulation, on what it would be."""
+    would = found.simulation and found.standing is Standing.PROVED
+    return f"{found.standing}, if it were released" if would else str(found.standing)
 
 
 def unpaid_words(run: RunRecord) -> str:
@@ -147,15 +165,20 @@ def _noise(run: RunRecord) -> str:
     return "secure: from the operating system's generator, on a public grid"
 
 
-def _plural(count: int, what: str) -> str:
+def plural(count: int, what: str) -> str:
+    """A count and what is counted.
+
+    >>> plural(1, "silo"), plural(3, "silo")
+    ('1 silo', '3 silos')
+    """
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _assumptions(run: RunRecord) -> str:
     bounds = [silo.items_per_subject for silo in run.plan.silos]
     known = {bound for bound in bounds if bound is not None}
-    most = "no public bound on a person's records" if None in bounds else f"at most {_range(known)} records of a person"
-    reach = f"a person in at most {_plural(run.plan.span, 'silo')}"
+    most = f"at most {number_range(known)} records of a person" if None not in bounds else NO_BOUND
+    reach = f"a person in at most {plural(run.plan.span, 'silo')}"
     if run.spec.policy.by_span:
         reach = "each silo knows in how many silos each of its people is, and tells nobody"
     sizes = (
@@ -189,7 +212,8 @@ def _tokenizer_words(run: RunRecord) -> str:
     return f"; text is cut by the tokenizer '{text.tokenizer}'{vouched}"
 
 
-def _range(values: set[int]) -> str:
+def number_range(values: set[int]) -> str:
+    """The least and the most of them, or the one that they all are."""
     low, high = min(values), max(values)
     return f"{low}" if low == high else f"{low} to {high}"
 

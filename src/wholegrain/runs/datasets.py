@@ -51,6 +51,8 @@ class DataParts:
     groups: Mapping[str, SubjectData]
     scored: Mapping[str, SubjectData] = field(default_factory=dict)
     """Of the part that is scored privately, what each silo holds out."""
+    scored_spans: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """In how many silos the subjects of these items are, where it is known [item]."""
 
 
 def load_dataset(spec: RunSpec) -> Dataset:
@@ -111,7 +113,8 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
         parts["test"] = dataset.test
     places = {name: labels[index] for name, index in held_out.items() if len(index)}
     groups = group_items(dataset, parts, places, spec.evaluation.groups)
-    return DataParts(silos, parts, groups, _scored_by_silo(dataset, spec, labels, held_out, tuple(silos)))
+    scored = _scored_by_silo(dataset, spec, labels, held_out, tuple(silos))
+    return DataParts(silos, parts, groups, scored, spans_of_held_out(scored, dataset, spec.policy.by_span))
 
 
 def _scored_by_silo(
@@ -255,8 +258,24 @@ def _with_spans(silos: Mapping[str, Silo], dataset: Dataset) -> dict[str, Silo]:
     Guarantee: a subject's span depends on its own rows alone.
     Private: what is counted; in a federation, silos agree on whose records are whose by a column or by `link`.
     """
+    found = find_spans({name: silo.data for name, silo in silos.items()}, dataset)
+    return {name: replace(silo, spans=found[name]) for name, silo in silos.items()}
+
+
+def spans_of_held_out(
+    held_out: Mapping[str, SubjectData], dataset: Dataset, by_span: bool
+) -> Mapping[str, NDArray[np.int64]]:
+    """The same of the people whom silos hold out, where it is wanted or known."""
+    return find_spans(held_out, dataset) if held_out and (by_span or dataset.spans is not None) else {}
+
+
+def find_spans(parts: Mapping[str, SubjectData], dataset: Dataset) -> dict[str, NDArray[np.int64]]:
+    """In how many silos the subject of each item is [item], by silo: as the source says, else counted.
+
+    Private: all of it.
+    """
     subjects, spans = np.unique(
-        np.concatenate([np.unique(silo.data.subjects) for silo in silos.values()]), return_counts=True
+        np.concatenate([np.unique(data.subjects) for data in parts.values()]), return_counts=True
     )
     if dataset.spans is not None:
         stated = largest_spans(dataset.data.subjects, dataset.spans)
@@ -266,9 +285,7 @@ def _with_spans(silos: Mapping[str, Silo], dataset: Dataset) -> dict[str, Silo]:
                 f"{int((spans < counted).sum())} subjects are in more silos than their span says; spans that are too"
                 " small would break the guarantee."
             )
-    return {
-        name: replace(silo, spans=spans[np.searchsorted(subjects, silo.data.subjects)]) for name, silo in silos.items()
-    }
+    return {name: spans[np.searchsorted(subjects, data.subjects)] for name, data in parts.items()}
 
 
 def largest_spans(subjects: NDArray[np.int64], spans: NDArray[np.int64]) -> dict[int, int]:

@@ -155,8 +155,8 @@ def _fill_unprivate(found: _Draft, steepness: Steepness | None) -> None:
     found.set("rounds.averaging", "items", "the mean over all records, wherever they are")
     rate, why = OTHER_RATE, "a cautious rate for a model of unknown curvature"
     if steepness is not None:
-        rate = _digits(1 / steepness.curvature)
-        why = f"1/L: declared bounds allow a curvature of L = {steepness.curvature:.3g} and no more"
+        rate = _digits(FASTEST / steepness.curvature)
+        why = f"{FASTEST:g}/L, which momentum bears: declared bounds allow a curvature of L = {steepness.curvature:.3g}"
     found.set("rounds.learning_rate", rate, why)
 
 

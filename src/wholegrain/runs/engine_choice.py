@@ -20,7 +20,8 @@ from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import Engine
 from wholegrain.runs.datasets import make_coins
-from wholegrain.runs.runner import PreparedRun, in_process
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import in_process
 
 NAMES = ("inprocess", "distributed")
 Local = TypeVar("Local", InProcess, SumSilos)

@@ -9,7 +9,6 @@ What this finds: mistakes, restored copies, moved folders. It cannot find somebo
 """
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wholegrain import _check
-from wholegrain._files import open_private, private_folder, write_whole
+from wholegrain._files import locked, private_folder, write_whole
 from wholegrain._places import state_folder
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger import Head, Ledger
@@ -139,16 +138,12 @@ class LedgerRegistry:
         """The content, for one process at a time; it is written when the block ends."""
         with self._explaining():
             private_folder(self.folder)
-            handle = open_private(self.folder / f"{FILE}.lock", os.O_RDWR | os.O_CREAT)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            with locked(self.path):
                 content = self._read()
                 before = dict(content)
                 yield content
                 if content != before:
                     write_whole(self.path, json.dumps(content, indent=1, ensure_ascii=False).encode(), private=True)
-            finally:
-                os.close(handle)
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:

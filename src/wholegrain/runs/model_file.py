@@ -30,7 +30,7 @@ from wholegrain.errors import DataError, ModelError, RunError
 from wholegrain.models import model_catalog
 from wholegrain.models.model_inputs import values
 from wholegrain.models.trainable_part import with_adapters
-from wholegrain.runs.runner import RunResult
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.spec import GIVEN
 
 KEY = "wholegrain"

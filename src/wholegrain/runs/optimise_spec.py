@@ -167,7 +167,10 @@ def _forecast(
     plan = plan_for(better, known.silos, pricing)
     counted = not all(silo.declared for silo in known.silos)
     weighed = tuple(each.candidate for each in found)
-    reasons = {"policy.name": f"the best of {len(found)} policies by predicted loss", **found[0].filled.reasons}
+    why = "the only one that can be priced here; others need items_per_subject"
+    if len(found) > 1:
+        why = f"the best of {len(found)} policies by predicted loss"
+    reasons = {"policy.name": why, **found[0].filled.reasons}
     return Choice(weighed, weighed[0], better, plan, parameters, reasons, counted)
 
 

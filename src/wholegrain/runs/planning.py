@@ -36,7 +36,7 @@ def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accounta
     if private is not None and (private.part != "test" or spec.evaluation.validation):
         raise SpecError("Silos of a federation hold out one part; leave out evaluation.validation, and private.part.")
     silos = tuple(replace(silo, knows_spans=spec.policy.by_span) for silo in federation.silos)
-    plan = plan_for(spec, silos, pricing, scored=ScoredData(federation.task))
+    plan = plan_for(spec, silos, pricing, scored=ScoredData(federation.task, own_coins=True))
     if any(not isinstance(policy.noise, FixedNoise) or policy.noise.multiplier == 0 for policy, _ in plan.rows):
         raise SpecError(f"The policy '{spec.policy.name}' adds no noise; silos would refuse it.")
     return plan

@@ -30,6 +30,7 @@ from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone
 from wholegrain.models.fixed_layers import Whiten
 from wholegrain.models.model_inputs import values
+from wholegrain.models.text import score_positions
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.section_files import Section, apply_change, explain_fault, read_tree, refuse_blanks, resolve
@@ -150,11 +151,20 @@ def _fit(model: nn.Module, loss_of: Loss, data: SubjectData, spec: PretrainSpec,
         for group in optimiser.param_groups:
             group["lr"] = settings.learning_rate * _schedule(step, steps)
         optimiser.zero_grad()
-        loss = loss_of(model(values(inputs[some])), targets[some])
+        loss = _loss(model, loss_of, values(inputs[some]), targets[some])
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         smoothed += (float(loss.detach()) - smoothed) / min(step + 1, 100)
         observe(step + 1, steps, smoothed)
+
+
+def _loss(model: nn.Module, loss_of: Loss, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss; a model of text learns from every position of a window where it can score them all."""
+    scores = score_positions(model, inputs)
+    if scores is None:
+        return loss_of(model(inputs), targets)
+    following = torch.cat([inputs[:, 1:], targets[:, None]], 1)
+    return loss_of(scores.flatten(0, 1), following.flatten())
 
 
 def _schedule(step: int, steps: int) -> float:

@@ -18,7 +18,8 @@ from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.accounts import guard_run
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.metrics import LESS_IS_BETTER
-from wholegrain.runs.runner import RunResult, execute, prepare
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import execute, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning_space import SearchSpace, Settings, apply_settings
 from wholegrain.runs.tuning_trials import Trial

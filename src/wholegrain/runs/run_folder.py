@@ -7,24 +7,19 @@ a time may write.
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 from torch import Tensor
 
 import wholegrain
-from wholegrain import _check
 from wholegrain._files import sync_folder, write_whole
-from wholegrain._secrets import secret_key
 from wholegrain.errors import RunError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
@@ -32,39 +27,24 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.models.backbone import PublicStart
 from wholegrain.runs.checkpoints import Checkpoints
 from wholegrain.runs.data_description import DataCounts, count
+from wholegrain.runs.folder_lock import LOCK
 from wholegrain.runs.model_file import MODEL, write_model
 from wholegrain.runs.plan_record import PlanRecord
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_identity import RunIdentity, data_digest, data_key, is_release, read_json
+from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.runner import PreparedRun, RunResult, StartState, open_guard
+from wholegrain.runs.runner import StartState, open_guard
 from wholegrain.runs.setting_origins import Origin, Origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec import load as load_spec
-from wholegrain.silo.training import Silo
 
-FORMAT = 1
 IDENTITY, PLAN, ROUNDS, SUMMARY = "run.json", "plan.json", "rounds.jsonl", "summary.json"
 ORIGINS = "origins.json"
 BATCHES = 20
 """Drawn in each silo of a simulation, to show how large a person's group gets in one."""
 
 Content = TypeVar("Content")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunIdentity:
-    """Which run a folder holds, of which spec and data, and which version wrote it."""
-
-    format: int = FORMAT
-    run: str
-    spec: str
-    """The digest of the spec."""
-    data: str | None = None
-    """The digest of the data, with a key."""
-    key: Literal["machine", "run"] | None = None
-    """What the data's digest is keyed with. Runs of 0.1.0 name no key: theirs was the run's own name."""
-    start: str | None = None
-    """The digest of the backbone that the run starts from."""
-    wholegrain: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,12 +96,12 @@ class RunFolder:
     @staticmethod
     def open(path: Path) -> "RunFolder":
         """The folder of an earlier run."""
-        return RunFolder(path, _read_identity(path / IDENTITY).run)
+        return RunFolder(path, RunIdentity.read(path / IDENTITY).run)
 
     @property
     def identity(self) -> RunIdentity:
         """Which run this is."""
-        return _read_identity(self.path / IDENTITY)
+        return RunIdentity.read(self.path / IDENTITY)
 
     @property
     def spec(self) -> RunSpec:
@@ -193,7 +173,7 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Nobody else writes here meanwhile; a lock that the system drops with the process, however it ends."""
         try:
-            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
         try:
@@ -257,14 +237,6 @@ class RunFolder:
         return Checkpoints(self.path / "checkpoints", self.run)
 
     def _fill(self, prepared: PreparedRun, paid: PaidRun | None = None) -> None:
-        identity = RunIdentity(
-            run=self.run,
-            spec=prepared.spec.digest,
-            data=data_digest(prepared.silos, self._key(prepared)),
-            key="machine" if _is_release(prepared) else "run",
-            start=None if prepared.public is None else prepared.public.digest,
-            wholegrain=wholegrain.__version__,
-        )
         self._write("spec.json", prepared.spec.model_dump(mode="json"))
         self._write(PLAN, PlanRecord.of(prepared.plan).facts())
         self._write(ORIGINS, dict(prepared.origins))
@@ -277,7 +249,7 @@ class RunFolder:
             self._write("data.json", {"private": False, **counts.facts()})
         self._checkpoints.path.mkdir()
         self._checkpoints.add(State(0, prepared.first))
-        self._write(IDENTITY, asdict(identity))
+        self._write(IDENTITY, asdict(RunIdentity.of(self.run, prepared)))
         if paid is None:
             with open_guard(prepared, self.run, self.path):
                 pass
@@ -288,9 +260,9 @@ class RunFolder:
     def _require_same(self, prepared: PreparedRun) -> None:
         """Refuse to go on with other data or another plan: the same noise on other data would show the difference."""
         identity = self.identity
-        key = self._key(prepared) if identity.key == "machine" else self.run.encode()
+        key = data_key(self.run, prepared) if identity.key == "machine" else self.run.encode()
         if data_digest(prepared.silos, key) != identity.data:
-            elsewhere = ", or it was started on another machine, which has the key" if _is_release(prepared) else ""
+            elsewhere = ", or it was started on another machine, which has the key" if is_release(prepared) else ""
             raise RunError(
                 f"The data is not what the run in '{self.path}' was started with{elsewhere}; put it back, or start a"
                 " new run."
@@ -300,20 +272,11 @@ class RunFolder:
                 f"The backbone is not the one that the run in '{self.path}' was started from; put it back, or start a"
                 " new run."
             )
-        if json.loads(json.dumps(PlanRecord.of(prepared.plan).facts())) != _read_json(self.path / PLAN):
+        if json.loads(json.dumps(PlanRecord.of(prepared.plan).facts())) != read_json(self.path / PLAN):
             raise RunError(
                 f"This version of wholegrain plans the run in '{self.path}' differently; go on with the version that"
                 " started it, or start a new run."
             )
-
-    def _key(self, prepared: PreparedRun) -> bytes:
-        """What the data's digest is keyed with.
-
-        Private: without the key, whoever reads run.json could try guesses of the data against its digest. The key of a
-        release is drawn by the operating system, and stays on this machine, outside the folder.
-        """
-        secret = secret_key("digests of data") if _is_release(prepared) else b""
-        return secret + self.run.encode()
 
     def _lines(self) -> list[str]:
         """The lines of the rounds; what follows the last newline was cut short, or is being written."""
@@ -324,7 +287,7 @@ class RunFolder:
 
     def _read(self, name: str, read: Callable[[Mapping[str, Any]], Content]) -> Content:
         """What a file holds."""
-        content = _read_json(self.path / name)
+        content = read_json(self.path / name)
         try:
             return read(content)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -343,22 +306,6 @@ def _whole(run: RunResult) -> dict[str, Tensor]:
     if all(parameter.requires_grad for parameter in run.model.parameters()):
         return trained
     return {name: value.contiguous() for name, value in run.model.state_dict().items()} | trained
-
-
-def _is_release(prepared: PreparedRun) -> bool:
-    """Whether private data is released from here: a server has none, a simulation protects nobody."""
-    return prepared.spec.privacy.noise == "secure" and bool(prepared.silos)
-
-
-def data_digest(silos: Mapping[str, Silo], key: bytes) -> str:
-    """What tells the silos' data from any other, for whoever knows the key."""
-    digest = hashlib.blake2b(key=key, digest_size=32)
-    for name, silo in silos.items():
-        digest.update(name.encode())
-        for array in (silo.data.inputs, silo.data.targets, silo.data.subjects):
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def require_free(path: Path) -> None:
@@ -384,25 +331,3 @@ def _whole_rounds(lines: list[str]) -> tuple[RoundRecord, ...]:
                 continue
         break
     return tuple(found)
-
-
-def _read_identity(path: Path) -> RunIdentity:
-    """Which run a folder holds; one of another format is refused."""
-    facts = _read_json(path)
-    if not {"format", "run", "spec"} <= set(facts):
-        raise RunError(f"'{path}' is damaged: it does not say which run this is; put it back, or start anew.")
-    if facts["format"] != FORMAT or not re.fullmatch("[0-9a-f]{16}", str(facts["run"])):
-        raise RunError(f"'{path.parent}' was written by another version of wholegrain; use that one, or start anew.")
-    return RunIdentity(**{field.name: facts[field.name] for field in fields(RunIdentity) if field.name in facts})
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RunError(f"'{path.parent}' holds no run: there is no {path.name} in it.") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"'{path}' cannot be read: {_check.reason(error)}.") from error
-    if not isinstance(content, dict):
-        raise RunError(f"'{path}' cannot be read: it holds no sections.")
-    return content

@@ -7,7 +7,7 @@ from typing import Any
 from wholegrain.federation.private_score import PrivateScore, private_score_facts, read_private_scores
 from wholegrain.federation.round_record import PRIVATE, SCORES, Score, score_facts
 from wholegrain.privacy.definitions import Guarantee
-from wholegrain.runs.runner import RunResult
+from wholegrain.runs.run_result import RunResult
 
 CONSTANT = "constant answer (not private)"
 WARNINGS = "warnings (not private)"

@@ -17,10 +17,13 @@ TEST_SHARE = 0.2
 
 @dataclass(frozen=True)
 class ScoredData:
-    """What is public of the data that is scored: what is predicted, and whether it has a test part of its own."""
+    """What is public of the data that is scored: what is predicted, whether it has a test part of its own, and whether
+    each silo tosses its own coins about who is held out.
+    """
 
     task: Task
     own_test: bool = False
+    own_coins: bool = False
 
 
 def plan_scores(plan: Plan, spec: RunSpec, facts: tuple[SiloFacts, ...], scored: ScoredData) -> Plan:
@@ -29,21 +32,19 @@ def plan_scores(plan: Plan, spec: RunSpec, facts: tuple[SiloFacts, ...], scored:
     if asked is None:
         return plan
     _require_disjoint(spec)
-    if plan.trust is not None:
-        raise SpecError("Private scores are released by each silo by itself; set trust.model to 'local'.")
+    by_span = plan.trust is not None and spec.policy.by_span
     draft = ScorePlan(
-        form=make_form(asked, scored.task, asked.noise_multiplier or 1.0),
+        form=make_form(asked, scored.task, 1.0, by_span=by_span),
         every=asked.every,
         part=asked.part,
         sizes=held_out_sizes(spec, facts, scored.own_test),
         counted=not all(silo.declared for silo in facts),
+        trust=plan.trust,
+        own_coins=scored.own_coins,
     )
     if asked.noise_multiplier is not None:
-        return add_scores(plan, draft)
-    count = draft.count(plan.horizon.rounds)
-    noise = calibrate_scores(plan, count, 1.0 if asked.share is None else asked.share)
-    form = draft.form.model_copy(update={"noise_multiplier": noise})
-    return add_scores(plan, ScorePlan(**{**vars(draft), "form": form}))
+        return add_scores(plan, draft.with_visible_noise(asked.noise_multiplier))
+    return add_scores(plan, calibrate_scores(plan, draft, 1.0 if asked.share is None else asked.share))
 
 
 def _require_disjoint(spec: RunSpec) -> None:

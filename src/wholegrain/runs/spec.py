@@ -22,6 +22,7 @@ from wholegrain.runs.section_files import (
     resolve_tokenizers,
 )
 from wholegrain.runs.spec_sections import (
+    AboutSpec,
     ComputeSpec,
     DataSpec,
     EvaluationSpec,
@@ -71,6 +72,7 @@ class RunSpec(Section):
         default_factory=dict
     )
     """How settings were chosen, by section and key; see `setting_origins`."""
+    about: Annotated[AboutSpec, Field(exclude_if=lambda about: not about.model_dump())] = AboutSpec()
 
     @staticmethod
     def of(tree: Mapping[str, Any]) -> "RunSpec":

@@ -261,6 +261,26 @@ class ComputeSpec(Section):
     memory_gib: float = 0.25
 
 
+Words = Annotated[str | None, Field(exclude_if=lambda words: words is None, min_length=1, max_length=600)]
+"""A sentence or two of somebody who answers for them."""
+
+
+class AboutSpec(Section):
+    """Who trains and what for: words for reports, model cards and impact assessments. They change nothing else.
+
+    `license` is what the trained model is published under. The words are public, and kept with the run.
+    """
+
+    author: Words = None
+    contact: Words = None
+    purpose: Words = None
+    controller: Words = None
+    recipients: Words = None
+    retention: Words = None
+    legal_basis: Words = None
+    license: Words = None
+
+
 PublishedFacts = Annotated[SiloFacts, AfterValidator(lambda silo: replace(silo, declared=True))]
 """What a silo that keeps its data to itself has published of it; whoever publishes sizes declares them."""
 

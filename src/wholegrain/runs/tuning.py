@@ -35,7 +35,8 @@ from wholegrain.privacy.ledger import Ledger
 from wholegrain.runs.accounts import Bill, guard_run, open_ledger, release_ledger
 from wholegrain.runs.ledger_registry import LEDGER, ledger_path
 from wholegrain.runs.run_folder import PaidRun, RunFolder, new_run, require_free
-from wholegrain.runs.runner import PlayedRounds, RunResult, make_result, prepare
+from wholegrain.runs.run_result import PlayedRounds, RunResult, make_result
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.tuning_plan import TRIALS
 from wholegrain.runs.tuning_setup import PreparedTuning
 from wholegrain.runs.tuning_space import Settings

@@ -134,17 +134,15 @@ def _make(makers: tuple[PlanMaker, ...], count: TrialCount, noise: tuple[Noise, 
 
 def _least(maker: PlanMaker, count: TrialCount, epsilon: float, share: float, delta: float) -> Noise:
     """The least noise of training, and of scores, with which either alone meets ε (of scores, a share of it)."""
-    draft = maker(1.0, 1.0)
-    assert draft.scores is not None
-    reach = draft.span if draft.unit is Unit.SUBJECT else 1
-    repeated = draft.scores.count(draft.horizon.rounds) * reach
 
     def training(noise: float) -> DpEvent:
         plan = maker(noise, 1.0)
         return plan.terms.of(plan.unit).event(plan.horizon.releases())
 
     def scores(noise: float) -> DpEvent:
-        return events.repeat(events.gaussian(noise), repeated)
+        plan = maker(1.0, noise)
+        assert plan.scores is not None
+        return plan.scores.exposures(plan.span)[plan.unit].event(plan.score_releases)
 
     return Noise(
         _least_noise(training, count, Budget(epsilon, delta)),

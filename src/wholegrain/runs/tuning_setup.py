@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
 from wholegrain.policies.plan import Plan, set_noise
+from wholegrain.policies.policy_catalog import make_row
 from wholegrain.privacy.definitions import Budget, Guarantee
 from wholegrain.privacy.trial_count import TrialCount
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.runner import PreparedRun, prepare
+from wholegrain.runs.planning import check_early, policy_settings
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import prepare
 from wholegrain.runs.setting_origins import Origin, Origins, find_origins
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning_plan import Noise, PlanMaker, SelectionPlan, plan_selection, require_proved
@@ -74,6 +77,7 @@ def prepare_tuning(
     asked = _without_budget(draft)
     planned = _planned(spec, dataset, asked)
     base = replace(prepare(planned.spec, dataset=dataset), origins=find_origins(spec, planned.reasons))
+    _require_possible(base, space, dataset)
     combinations = tuple(map(dict, space.priced_combinations()))
     plans = []
     for combination in combinations:
@@ -92,6 +96,17 @@ def prepare_tuning(
             f" {budget.epsilon:g}; leave out privacy.noise_multiplier, and the noise is found."
         )
     return PreparedTuning(base, space, found, combinations, given, epsilon, budget)
+
+
+def _require_possible(base: PreparedRun, space: SearchSpace, dataset: Dataset) -> None:
+    """Refuse a choice, or an end of a range, that no run could have: a trial must not find out when all is paid."""
+    facts = next(iter(base.silos.values())).facts
+    for settings in space.single_settings():
+        spec = apply_settings(base.spec, settings)
+        check_early(spec)
+        make_row(spec.policy.name, policy_settings(spec), facts)
+        if any(place.startswith("model.") for place in settings):
+            prepare(spec, dataset=dataset)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,11 @@ class SearchSpace:
         for values in product(*(self.choices[place] for place in places)):
             yield dict(zip(places, values, strict=True))
 
+    def single_settings(self) -> Iterator[Settings]:
+        """Every choice, and both ends of every range, each by itself."""
+        yield from ({place: value} for place, values in self.choices.items() for value in values)
+        yield from ({place: end} for place, each in self.ranges.items() for end in (each.low, each.high))
+
     def combination_of(self, settings: Settings) -> Settings:
         """The part of some settings that may change the price."""
         return {place: settings[place] for place in self.choices if _is_priced(place)}

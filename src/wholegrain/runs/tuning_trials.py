@@ -1,5 +1,6 @@
 """The trials of a tuning, each made by itself, in this process or in several; what comes of one is kept in private."""
 
+import contextlib
 import json
 import logging
 import math
@@ -24,7 +25,9 @@ from wholegrain.policies.plan import Plan
 from wholegrain.privacy.guard import Reservation
 from wholegrain.privacy.trial_count import TrialCount
 from wholegrain.runs.datasets import load_dataset
-from wholegrain.runs.runner import PlayedRounds, PreparedRun, play_rounds, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.run_result import PlayedRounds
+from wholegrain.runs.runner import play_rounds, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.tuning_plan import Noise, SelectionPlan
 from wholegrain.runs.tuning_setup import PreparedTuning
@@ -139,17 +142,35 @@ def make_trial(prepared: PreparedTuning, job: TrialJob) -> Trial:
     Guarantee: its noise is its own. A trial that fails, which is decided by noisy values alone, ranks below all others.
     """
     settings = prepared.space.draw(np.random.default_rng(derive(job.seed, Purpose.TUNING, "settings", job.number)))
-    run = _prepare_trial(prepared, settings, job)
     try:
-        played = play_rounds(run, PaidBefore(run.plan, prepared.epsilon))
+        with _unheard() if prepared.is_release else contextlib.nullcontext():
+            run = _prepare_trial(prepared, settings, job)
+            played = play_rounds(run, PaidBefore(run.plan, prepared.epsilon))
     except RunError as error:
-        log.warning("A trial failed: %s", error)
+        if not prepared.is_release:
+            log.warning("A trial failed: %s", error)
         trial = Trial(job.number, settings, -math.inf, 0.0)
     else:
         trial = Trial(job.number, settings, _rank(played), sum(done.seconds for done in played.rounds))
-        _write_outcome(job, played)
+        _write_outcome(job, _without_times(played) if prepared.is_release else played)
     write_whole(trial_file(job.work, job.number, "json"), json.dumps(trial.facts()).encode(), private=True)
     return trial
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Nothing is logged: a warning of each trial would tell how many there are."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _without_times(played: PlayedRounds) -> PlayedRounds:
+    """The rounds, without how long they took: the first trial of a process is the slowest, and would be known by it."""
+    return replace(played, rounds=tuple(replace(done, seconds=0.0) for done in played.rounds))
 
 
 def _prepare_trial(prepared: PreparedTuning, settings: Settings, job: TrialJob) -> PreparedRun:

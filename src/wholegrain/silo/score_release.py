@@ -41,6 +41,17 @@ STREAM = "\x1fscores"
 Counts = NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Whom a silo holds out, if anybody, and in how many silos each item's subject is, where that is known [item].
+
+    Private: all of it.
+    """
+
+    data: SubjectData | None
+    spans: Counts | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ScoreMaker:
     """Private scores of one model: the part that is trained, its loss, and what it predicts."""
@@ -56,40 +67,57 @@ class ScoreMaker:
         Guarantee: a Gaussian mechanism of noise multiplier `form.noise_multiplier`, for a person and for an item.
         Private: `data`.
         """
+        return self._noisy_steps(silo, HeldOut(data), form, vector, round) / STEPS  # exact
+
+    def add_to_sum(self, silo: str, held_out: "HeldOut", form: ScoreForm, vector: Tensor, round: int) -> Counts:
+        """A silo's part of a secure sum of scores [value], in whole steps: by itself it has too little noise.
+
+        Private: the result; masked, it may leave the silo.
+        """
+        return np.asarray(self._noisy_steps(silo, held_out, form, vector, round).to(torch.int64).numpy())
+
+    def _noisy_steps(self, silo: str, held_out: "HeldOut", form: ScoreForm, vector: Tensor, round: int) -> Tensor:
         total = np.zeros(form.width, np.int64)
-        if data is not None and data.items:
-            total = self.add_up(data, form, vector)
+        if held_out.data is not None and held_out.data.items:
+            total = self.add_up(held_out.data, form, vector, held_out.spans)
         noisy = torch.from_numpy(total.astype(np.float64) / STEPS)
         self.noise.stream(round, silo + STREAM).add_steps_to(noisy, form.noise_multiplier, form.reach, 1 / STEPS)
-        return noisy / STEPS  # exact
+        return noisy
 
-    def add_up(self, data: SubjectData, form: ScoreForm, vector: Tensor) -> Counts:
-        """What all people of these items add up to [value], in steps.
+    def add_up(self, data: SubjectData, form: ScoreForm, vector: Tensor, spans: Counts | None = None) -> Counts:
+        """What all people of these items add up to [value], in steps; by span, with the spans of the items [item].
 
         Private: the result.
         """
+        weights = _divisors(data, form, spans)
         layout = Layout.of(self.model)
         with torch.no_grad(), without_dropout(self.model):
             outputs = apply_view(torch.from_numpy(data.inputs), lambda inputs: call(self.model, layout, vector, inputs))
         targets = torch.from_numpy(data.targets)
         rows: dict[Measure, Callable[[], Counts]] = {
-            "accuracy": lambda: self._centre(data, self._right(outputs, targets)),
-            "mae": lambda: self._centre(data, self._errors(outputs, targets)),
-            "loss": lambda: self._centre(data, self._losses(outputs, targets, form.loss_bound)),
-            "histogram": lambda: self._spread(data, self._cells(outputs, targets, form.bins), 2 * form.bins),
+            "accuracy": lambda: self._centre(data, self._right(outputs, targets), weights),
+            "mae": lambda: self._centre(data, self._errors(outputs, targets), weights),
+            "loss": lambda: self._centre(data, self._losses(outputs, targets, form.loss_bound), weights),
+            "histogram": lambda: self._spread(data, self._cells(outputs, targets, form.bins), 2 * form.bins, weights),
         }
-        return np.concatenate([rows[measure]().reshape(-1) for measure in form.measures])
+        found = [rows[measure]().reshape(-1) for measure in form.measures]
+        people = [np.array([(STEPS // weights).sum()], np.int64)] if form.by_span else []
+        return np.concatenate([*found, *people])
 
-    def _centre(self, data: SubjectData, shares: Counts) -> Counts:
-        """Σ 2k − 2²⁰ over people, k the mean of a person's shares [item], rounded down."""
+    def _centre(self, data: SubjectData, shares: Counts, divisors: Counts) -> Counts:
+        """Σ (2k − 2²⁰)/s over people, k the mean of a person's shares [item] rounded down, and s what they count for.
+
+        Quotients are rounded towards 0: none is longer than it would be.
+        """
         means = _add_within(data, np.clip(shares, 0, STEPS)) // data.index.counts
-        return np.asarray((2 * means - STEPS).sum(), np.int64)
+        moves = 2 * means - STEPS
+        return np.asarray((np.sign(moves) * (np.abs(moves) // divisors)).sum(), np.int64)
 
-    def _spread(self, data: SubjectData, cells: Counts, width: int) -> Counts:
-        """Σ over people of a mass of 2²⁰, spread over the cells of their items [cell]."""
+    def _spread(self, data: SubjectData, cells: Counts, width: int, divisors: Counts) -> Counts:
+        """Σ over people of a mass of 2²⁰/s, spread over the cells of their items [cell]."""
         people = data.index.subjects.astype(np.int64)
         places, counts = np.unique(people * width + cells, return_counts=True)
-        mass = counts * STEPS // data.index.counts[places // width]
+        mass = counts * STEPS // data.index.counts[places // width] // divisors[places // width]
         total = np.zeros(width, np.int64)
         np.add.at(total, places % width, mass)
         return total
@@ -126,7 +154,7 @@ class ScoreMaker:
         return np.asarray((bin + bins * true.long()).numpy(), np.int64)
 
 
-def make_form(settings: ScoreSettings, task: Task, noise_multiplier: float) -> ScoreForm:
+def make_form(settings: ScoreSettings, task: Task, noise_multiplier: float, *, by_span: bool = False) -> ScoreForm:
     """The form of a score of this task; measures that are none of its are refused."""
     known: dict[type[Task], tuple[Measure, ...]] = {
         Regression: ("mae", "loss"),
@@ -142,6 +170,7 @@ def make_form(settings: ScoreSettings, task: Task, noise_multiplier: float) -> S
         measures=settings.measures or usual[:1],
         bins=settings.bins,
         loss_bound=settings.loss_bound or 1.0,
+        by_span=by_span,
     )
 
 
@@ -149,6 +178,15 @@ def _in_steps(shares: NDArray[np.float64]) -> Counts:
     """Shares in steps, rounded down; what is not between 0 and 1 is brought there."""
     bounded = np.clip(np.nan_to_num(shares, nan=1.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
     return np.asarray((bounded * STEPS).astype(np.int64))
+
+
+def _divisors(data: SubjectData, form: ScoreForm, spans: Counts | None) -> Counts:
+    """By what a person's part is divided [subject]: 1, or by span the number of silos that the person is in."""
+    if not form.by_span:
+        return np.ones(len(data.index.counts), np.int64)
+    if spans is None:
+        raise SpecError("Scores by span need to know in how many silos each person is.")
+    return np.maximum(np.maximum.reduceat(spans[data.index.order], data.index.starts), 1)
 
 
 def _add_within(data: SubjectData, values: Counts) -> Counts:

@@ -54,7 +54,7 @@ MARGIN = 2.0**-13
 MOST_STD = 2.0**38
 """Standard deviation in steps of the grid up to which 32 bits of jitter are enough."""
 MOST_STEPS = 2.0**52
-"""A sum of fewer steps than this, and noise of at most 10·MOST_STD, add up exactly in float64."""
+"""A sum of so many steps, and noise of at most 10·MOST_STD, add up exactly in float64."""
 BLOCK = 1 << 16
 """Values drawn at a time. With fewer, the calls cost more than they save by staying in the cache."""
 
@@ -164,12 +164,15 @@ def grid(clip_norm: float, size: int) -> float:
 def snap(total: Tensor, step: float) -> None:
     """Replace a sum by the number of steps in it, to the nearest whole one; exact in every precision.
 
-    Guarantee: refused unless all of them are finite and below 2⁵², so that noise can be added exactly.
+    Guarantee: beyond 2⁵² steps a value is held there, so that noise can be added exactly. That brings no two sums
+    further apart; a refusal would tell, without noise, on which side of the bound a sum is. What is not finite is no
+    sum of clipped gradients, and is refused.
     """
     low, high = torch.aminmax(total.mul_(1 / step).round_())
     # What is not a number must not pass either.
-    if not (low.item() > -MOST_STEPS and high.item() < MOST_STEPS):
-        raise RunError("A sum of clipped gradients is not finite or beyond all bounds, so nothing of it is released.")
+    if not (low.item() > -math.inf and high.item() < math.inf):
+        raise RunError("A sum of clipped gradients is not finite, so nothing of it is released.")
+    total.clamp_(-MOST_STEPS, MOST_STEPS)
 
 
 class WholeNormals:

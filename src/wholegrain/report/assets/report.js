@@ -1,7 +1,7 @@
-const charts = JSON.parse(document.getElementById("charts").textContent);
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
+const root = document.documentElement;
 const ground = () => {
-  const style = getComputedStyle(document.documentElement);
+  const style = getComputedStyle(root);
   const colour = (name) => style.getPropertyValue(name).trim();
   const [text, soft, line] = [colour("--text"), colour("--soft"), colour("--line")];
   return {
@@ -10,24 +10,80 @@ const ground = () => {
     view: { stroke: "transparent" },
     axis: { labelColor: soft, titleColor: text, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12 },
     legend: { labelColor: text, titleColor: text, labelFontSize: 12, symbolBaseStrokeColor: text, symbolBaseFillColor: text },
+    mark: { aria: false },
   };
 };
 const draw = async () => {
+  const charts = JSON.parse(document.getElementById("charts").textContent);
   for (const place of document.querySelectorAll("[data-chart]")) {
     // ast: expressions are interpreted, because the policy of the page lets no text become code.
-    const options = { actions: { export: true, source: false, compiled: false, editor: false }, renderer: "svg", ast: true, config: ground() };
-    await window.vegaEmbed(place, charts[place.dataset.chart], options);
+    const menu = place.classList.contains("small") ? false : { export: true, source: false, compiled: false, editor: false };
+    await window.vegaEmbed(place, charts[place.dataset.chart], { actions: menu, renderer: "svg", ast: true, config: ground() });
+    const opener = place.querySelector("summary");
+    if (opener) opener.setAttribute("aria-label", "Save this chart");
   }
-  document.documentElement.dataset.drawn = "yes";
+  root.dataset.drawn = "yes";
 };
+
+// A table that can be sorted: numbers by size, whatever words stand around them, and the rest by the alphabet.
+const sortKey = (row, column) => {
+  const text = row.cells[column].textContent.trim();
+  if (text === "∞") return Infinity;
+  const found = text.replace("–", "").match(/-?\d+(\.\d+)?(e[+-]?\d+)?/i);
+  return found && column > 0 ? Number(found[0]) : text;
+};
+const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+const sort = (table, column) => {
+  const head = table.tHead.rows[0].cells[column];
+  const way = head.getAttribute("aria-sort") === "descending" ? 1 : -1;
+  for (const cell of table.tHead.rows[0].cells) cell.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", way > 0 ? "ascending" : "descending");
+  const rows = [...table.tBodies[0].rows];
+  rows.sort((a, b) => way * compare(sortKey(a, column), sortKey(b, column)));
+  table.tBodies[0].append(...rows);
+};
+const makeSortable = () => {
+  for (const table of document.querySelectorAll("table[data-sortable]")) {
+    [...table.tHead.rows[0].cells].forEach((cell, column) => {
+      const button = document.createElement("button");
+      button.textContent = cell.textContent;
+      button.addEventListener("click", () => sort(table, column));
+      cell.replaceChildren(button);
+    });
+  }
+};
+
+// A live page takes its new content from its own server, and stays where the reader is.
+const update = async () => {
+  const news = document.getElementById("news");
+  try {
+    const stamp = await (await fetch("stamp", { cache: "no-store" })).text();
+    if (stamp !== root.dataset.live) {
+      const answer = await fetch("content", { cache: "no-store" });
+      const text = await answer.text();
+      if (answer.ok) await show(text, stamp);
+      news.textContent = answer.ok ? `Updated at ${new Date().toLocaleTimeString()}.` : text;
+    } else if (news.dataset.lost) {
+      news.textContent = "";
+    }
+    delete news.dataset.lost;
+  } catch {
+    news.dataset.lost = "yes";
+    news.textContent = "wholegrain watch has ended: this page is as it was last.";
+  }
+  setTimeout(update, 1000);
+};
+const show = async (text, stamp) => {
+  const open = new Set([...document.querySelectorAll("details[data-keep][open]")].map((each) => each.dataset.keep));
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  document.getElementById("content").replaceChildren(...fresh.body.childNodes);
+  for (const each of document.querySelectorAll("details[data-keep]")) each.open = open.has(each.dataset.keep);
+  document.title = `wholegrain: ${document.querySelector("h1").textContent}`;
+  makeSortable();
+  await draw();
+  root.dataset.live = stamp;
+};
+
 dark.addEventListener("change", draw);
-draw();
-if ("live" in document.documentElement.dataset) {
-  const seen = document.documentElement.dataset.live;
-  setInterval(async () => {
-    try {
-      const stamp = await (await fetch("stamp", { cache: "no-store" })).text();
-      if (stamp !== seen) location.reload();
-    } catch { /* the server is gone: the page stays as it is */ }
-  }, 1000);
-}
+makeSortable();
+draw().then(() => { if ("live" in root.dataset) update(); });

@@ -1,0 +1,237 @@
+"""The head of a report: what somebody asks first, each with a short answer. Every answer follows from the record."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from wholegrain.federation.private_score import ALL as ALL_SILOS
+from wholegrain.privacy.definitions import Standing, Unit
+from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
+from wholegrain.report.run_reader import RunRecord
+from wholegrain.report.wording import number, number_range, plural
+from wholegrain.runs.setting_origins import name_unpaid
+
+PROTECTED = {
+    Unit.SUBJECT: ("One person", "with all records of that person, in every silo"),
+    Unit.ITEM: ("One record", "not a person who has several"),
+    Unit.SILO: ("One silo", "with all its records"),
+}
+WARN, ALARM = 0.80, 0.95
+"""Shares of a budget from which on a report warns, and alarms."""
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A few words in a colour: what kind of run it is, and where it stands."""
+
+    words: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, a short answer, and what belongs to it."""
+
+    key: str
+    question: str
+    short: str
+    details: tuple[str, ...] = ()
+    share: float | None = None
+    """Of a budget that is spent, to be drawn as a bar."""
+
+
+def badges(run: RunRecord) -> Iterator[Badge]:
+    """What may be said in capitals: a simulation never wears what a release does, nor does a run without a ledger."""
+    standing = run.promise.standing
+    if run.simulation:
+        yield Badge("SIMULATION: protects nobody", "simulation")
+    elif standing is not Standing.PROVED:
+        yield Badge("RELEASE, NOT PROTECTED", "none")
+    elif not run.ledger.whole:
+        yield Badge("RELEASE, NOT VERIFIED: its ledger is broken", "broken")
+    else:
+        yield Badge("RELEASE, PROVED", "proved")
+    if run.plan.claim:
+        yield Badge("CLAIMED by its paper", "claimed")
+    if name_unpaid(run.origins):
+        yield Badge("UNPAID choices", "none")
+    if not run.finished:
+        yield Badge(*(("running", "running") if run.worked_on else ("stopped before its end", "running")))
+
+
+def glance(run: RunRecord, peers: Sequence[RunRecord] = ()) -> Iterator[Answer]:
+    """Answers in the order of the questions; `peers` are runs that it may be compared with."""
+    yield _who(run)
+    yield _against(run)
+    yield _how_much(run)
+    yield _how_good(run, peers)
+    yield _kind(run)
+    yield _data(run)
+    yield _when(run)
+    yield _left(run)
+
+
+def _who(run: RunRecord) -> Answer:
+    name, rest = PROTECTED[run.promise.unit]
+    if run.promise.standing is not Standing.PROVED:
+        return Answer("who", "Who is protected?", "Nobody", (f"{run.promise.because}.",))
+    neighbours = f"Neighbouring data: {run.promise.neighbouring}."
+    if run.simulation:
+        return Answer("who", "Who is protected?", "Nobody", (f"In a release: {name.lower()}, {rest}.", neighbours))
+    return Answer("who", "Who is protected?", name, (f"{rest}.", neighbours))
+
+
+def _against(run: RunRecord) -> Answer:
+    trust, question = run.promise.trust, "Against whom?"
+    if run.promise.standing is not Standing.PROVED:
+        return Answer("trust", question, "Nobody", ("Whoever sees what the run releases may learn anything.",))
+    would = "In a release: " if run.simulation else ""
+    if trust is None:
+        seen = "The server and others see each silo's noisy update of every round, and the model (local trust)."
+        short = f"{would}Everybody outside a person's own silos"
+        return Answer("trust", question, short, (seen, "Trusted: each silo."))
+    sees = f"They see sums over at least {trust.answers} of {trust.silos} silos, and the model (secure sum)."
+    colluding = f"Trusted: all silos but {trust.colluding}, to add noise; their masks, to hide a single silo's update."
+    return Answer(
+        "trust", question, f"{would}The server, also with {plural(trust.colluding, 'silo')}", (sees, colluding)
+    )
+
+
+def _how_much(run: RunRecord) -> Answer:
+    found, question = run.promise, "By how much?"
+    if found.standing is not Standing.PROVED:
+        return Answer("epsilon", question, "Not at all: ε = ∞")
+    short = f"ε = {number(found.epsilon)} at δ = {found.delta:g}"
+    return Answer("epsilon", question, f"{short}{', if it were a release' if run.simulation else ''}", (guesses(run),))
+
+
+def guesses(run: RunRecord) -> str:
+    """What ε and δ mean to somebody who guesses whether a person took part."""
+    found = run.promise
+    told = [
+        f"{before:.0%} sure before, at most {belief_after(before, found.epsilon, found.delta):.1%} after"
+        for before in sorted(GUESSES)
+    ]
+    return f"Somebody guesses that a person took part: {'; '.join(told)}."
+
+
+def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
+    question, headline = "How good is the model?", headline_score(run)
+    private = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
+    paid = tuple(
+        f"{name} {found.value:.4g} ± {found.noise:.2g} (95 % for noise); private, and paid for."
+        for name, found in private.items()
+    )
+    if headline is None:
+        short = next((f"{name} {score_text(name, found.value)}" for name, found in private.items()), "Not scored")
+        return Answer("good", question, short, paid)
+    name, value = headline
+    details = [f"A constant answer: {score_text(name, constant)}."] if (constant := constant_score(run)) else []
+    details += [
+        f"FedAvg, without privacy ({peer.name}): {score_text(*found)}."
+        for peer in peers
+        if peer.plan.policy == "fedavg"
+        and peer is not run
+        and peer.data == run.data
+        and (found := headline_score(peer))
+    ]
+    details.append("On people who were held out; computed without noise, so not private.")
+    return Answer("good", question, f"{name} {score_text(name, value)}", (*paid, *details))
+
+
+def headline_score(run: RunRecord) -> tuple[str, float] | None:
+    """The headline of the test part, or of whatever was scored first; None where nothing was."""
+    scores = run.summary.scores if run.summary else (run.rounds[-1].scores if run.rounds else {})
+    found = scores.get("test") or next(iter(scores.values()), None)
+    return None if found is None else found.headline
+
+
+def constant_score(run: RunRecord) -> float | None:
+    """The same of the best constant answer."""
+    constant = run.summary.constant if run.summary else {}
+    found = constant.get("test") or next(iter(constant.values()), None)
+    return None if found is None else found.headline[1]
+
+
+def score_text(name: str, value: float) -> str:
+    """A score as people write it."""
+    return f"{value:.1%}" if "accuracy" in name and math.isfinite(value) else f"{value:.4g}"
+
+
+def _kind(run: RunRecord) -> Answer:
+    question = "Release or simulation?"
+    if run.simulation:
+        rest = "Its noise comes from a seed, so that whoever knows the seed can take it away. Publish nothing of it."
+        return Answer("kind", question, "A simulation", (rest,))
+    rest = "Its noise comes from the operating system and cannot be repeated."
+    return Answer("kind", question, "A release", (rest,))
+
+
+def _data(run: RunRecord) -> Answer:
+    silos = run.plan.silos
+    how = "counted in the data" if run.promise.counted_sizes else "as their owners declare"
+    sizes = f"{number_range({silo.subjects for silo in silos})} people and "
+    sizes += f"{number_range({silo.items for silo in silos})} records in each, {how}."
+    return Answer("data", "From which data?", f"'{run.data}', {plural(len(silos), 'silo')}", (sizes,))
+
+
+def _when(run: RunRecord) -> Answer:
+    about = run.spec.about
+    when = "not on record" if run.times is None else _day(run.times[0])
+    details = [] if run.times is None else [f"From {_minute(run.times[0])} to {_minute(run.times[1])}, by its ledger."]
+    details.append(f"By {about.author}." if about.author else "By whom: nobody is named ([about] author of the spec).")
+    details += [f"Contact: {about.contact}."] if about.contact else []
+    details.append(f"wholegrain {run.identity.wholegrain or '(version not on record)'}.")
+    return Answer("when", "When, and by whom?", when, tuple(details))
+
+
+def _day(time: datetime) -> str:
+    return f"{time.day} {time:%B %Y}"
+
+
+def _minute(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+def _left(run: RunRecord) -> Answer:
+    question, state = "What is spent, and what is left?", run.account
+    if state is None:
+        return Answer("left", question, "Not known", (f"{run.ledger.sentence.rstrip('.')}.",))
+    spent = f"ε = {number(state.price.epsilon)}"
+    if state.limit is None:
+        return Answer("left", question, f"{spent} spent, no limit", (_whose(run),))
+    left = max(0.0, state.limit - state.price.epsilon)
+    short = f"{spent} of {state.limit:g} spent, {left:.3g} left"
+    return Answer("left", question, short, (_whose(run),), spent_share(run))
+
+
+def _whose(run: RunRecord) -> str:
+    state = run.account
+    assert state is not None
+    others = f"shared by {plural(state.runs, 'run')}" if state.runs > 1 else "of this run"
+    total = f" Over all budgets of this data: ε = {number(state.data.epsilon)}." if state.budgets > 1 else ""
+    return f"By the ledger, account '{state.account.budget}', {others}, for each {state.unit}.{total}"
+
+
+def spent_share(run: RunRecord) -> float | None:
+    """The share of the account's limit that is spent; None without a limit."""
+    state = run.account
+    if state is None or not state.limit or not math.isfinite(state.price.epsilon):
+        return None
+    return min(1.0, state.price.epsilon / state.limit)
+
+
+def budget_alarm(run: RunRecord) -> Badge | None:
+    """What to say when a budget comes to its end; a run's own budget is there to be spent, a shared one is missed."""
+    share, state = spent_share(run), run.account
+    if share is None or state is None or share < WARN:
+        return None
+    alone = run.spec.ledger.epsilon is None
+    if alone and run.finished:
+        return None
+    told = f"{share:.0%} of the budget '{state.account.budget}' (ε = {state.limit:g}) is spent"
+    if alone:
+        return Badge(f"{told}, as planned: it is for this run alone.", "note")
+    rest = "a run that would overdraw it is refused" if share < ALARM else "hardly any further run will fit"
+    return Badge(f"{told}; {rest}.", "caution" if share < ALARM else "alarm")

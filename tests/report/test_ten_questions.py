@@ -1,0 +1,164 @@
+"""Whoever is given only the report can answer ten questions: where each answer stands in the text of the page."""
+
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from run_records import secure
+from wholegrain.privacy.trust import SecureSum
+from wholegrain.report.comparison import comparison_rows, total_rows
+from wholegrain.report.glance import badges, budget_alarm, glance
+from wholegrain.report.page import page
+from wholegrain.report.run_reader import RunRecord, read_run, read_runs
+from wholegrain.report.tables import item_note, silo_heads
+from wholegrain.runs.spec_sections import AboutSpec
+
+
+@pytest.fixture(scope="module")
+def release(proved: Path) -> RunRecord:
+    run = secure(read_run(proved, "proved"))
+    about = AboutSpec(author="R. Example", purpose="To learn", controller="A hospital")
+    return replace(run, spec=run.spec.model_copy(update={"about": about}))
+
+
+def text_of(html: str) -> str:
+    markup = re.sub(r"<(script|style).*?</\1>", " ", html, flags=re.S)
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", markup)).split())
+
+
+def answers(run: RunRecord) -> dict[str, str]:
+    return {each.key: " ".join((each.short, *each.details)) for each in glance(run, [run])}
+
+
+def test_ten_questions_are_answered_by_the_text_of_the_page(release: RunRecord) -> None:
+    text = text_of(page([release]))
+    assert release.times is not None
+    assert release.summary is not None
+    score = release.summary.scores["test"].headline[1]
+    places = {
+        "who": "Who is protected? One person with all records of that person, in every silo.",
+        "what": "Release or simulation? A release Its noise comes from the operating system",
+        "how much": f"By how much? ε = {release.promise.epsilon:.4g} at δ = 1e-05 Somebody guesses",
+        "how good": f"How good is the model? accuracy {score:.1%} A constant answer:",
+        "since when": f"When, and by whom? {release.times[0].day} {release.times[0]:%B %Y} From",
+        "by whom": "By R. Example.",
+        "what is left": "What is spent, and what is left? ε = ",
+        "what is not covered": "What is not covered Scores that are marked not private",
+        "which trust": "Against whom? Everybody outside a person's own silos",
+        "what to do if": "What to do if … Another run is to use the same data",
+    }
+    assert {question for question, words in places.items() if words not in text} == set()
+    order = [text.index(words) for words in places.values() if "?" in words]
+    assert max(order) < text.index("What is promised")
+
+
+def test_guesses_are_told_before_and_after(release: RunRecord) -> None:
+    assert re.search(
+        r"1% sure before, at most \d+\.\d% after; 50% sure before, at most \d+\.\d% after", answers(release)["epsilon"]
+    )
+
+
+def test_a_simulation_carries_no_badge_of_a_release(proved: Path) -> None:
+    run = read_run(proved, "proved")
+    assert [badge.words for badge in badges(run)] == ["SIMULATION: protects nobody"]
+    html = page([run])
+    assert "RELEASE" not in text_of(html)
+    assert not re.search(r'class="badge[^"]*">[^<]*PROVED', html)
+    assert not re.search(r">PROVED<", html)
+    assert answers(run)["who"].startswith("Nobody")
+
+
+def test_a_run_that_protects_nobody_is_not_proved(printed: Path, release: RunRecord) -> None:
+    unproved = secure(read_run(printed, "printed"))
+    assert next(badges(unproved)).words == "RELEASE, NOT PROTECTED"
+    assert answers(unproved)["who"].startswith("Nobody")
+    assert answers(unproved)["epsilon"] == "Not at all: ε = ∞"
+    assert next(badges(release)).words == "RELEASE, PROVED"
+    broken = replace(release, ledger=replace(release.ledger, whole=False))
+    assert "NOT VERIFIED" in next(badges(broken)).words
+    assert not broken.protects
+
+
+def test_a_secure_sum_is_told_as_one(release: RunRecord) -> None:
+    trusted = tuple(replace(each, trust=SecureSum.over(12)) for each in release.spent)
+    run = replace(release, spent=trusted)
+    assert answers(run)["trust"].startswith("The server, also with 1 silo They see sums over at least 10 of 12 silos")
+    text = text_of(page([run]))
+    assert "every opened sum over silos of every round" in text
+    assert "every silo's update" not in text
+
+
+def test_no_path_of_the_machine_is_on_the_page(proved: Path, tmp_path: Path) -> None:
+    run = read_run(proved, "proved")
+    table = run.spec.data.model_copy(update={"options": {"path": "/home/somebody/secret/visits.csv"}})
+    run = replace(run, spec=run.spec.model_copy(update={"data": table}))
+    (tmp_path / "gone").symlink_to(proved)
+    text = page([run, read_run(tmp_path / "gone", "gone")])
+    assert "/home/somebody" not in text
+    assert "visits.csv" in text
+    assert str(proved.parent) not in text
+    assert str(tmp_path) not in text
+
+
+def test_why_an_item_may_cost_more_than_its_subject_is_told_where_it_does(proved: Path) -> None:
+    run = read_run(proved, "proved")
+    epsilons = {each.unit: each.epsilon for each in run.spent}
+    assert bool(item_note(run)) is (epsilons["item"] > epsilons["subject"])
+    more = tuple(replace(each, epsilon=9.0 if each.unit == "item" else 1.0) for each in run.spent)
+    assert "up to 2C" in item_note(replace(run, spent=more))
+    less = tuple(replace(each, epsilon=1.0 if each.unit == "item" else 9.0) for each in run.spent)
+    assert item_note(replace(run, spent=less)) == ""
+
+
+def test_one_silo_is_not_called_silos(release: RunRecord) -> None:
+    alone = replace(release, plan=replace(release.plan, silos=release.plan.silos[:1], cohort=1, span=1))
+    text = text_of(page([alone]))
+    assert "1 silos" not in text
+    assert "1 rounds" not in text
+
+
+@pytest.mark.parametrize(("limit", "shared", "kind"), [(8.0, True, None), (4.9, True, "caution"), (4.1, True, "alarm")])
+def test_an_alarm_near_the_end_of_a_budget(release: RunRecord, limit: float, shared: bool, kind: str | None) -> None:
+    assert release.account is not None
+    ledger = release.spec.ledger.model_copy(update={"epsilon": limit})
+    run = replace(
+        release,
+        account=replace(release.account, limit=limit),
+        spec=release.spec.model_copy(update={"ledger": ledger}),
+    )
+    found = budget_alarm(run)
+    assert (None if found is None else found.kind) == kind
+    assert ('role="alert"' in page([run])) is (kind is not None or bool(run.summary and run.summary.warnings))
+
+
+def test_scores_of_silos_stand_beside_the_silos(proved: Path) -> None:
+    run = read_run(proved, "proved")
+    assert run.summary is not None
+    assert len(silo_heads(run)) == 6
+    silo = run.plan.silos[0].name
+    scored = replace(run.summary, scores={**run.summary.scores, f"test/silo = {silo}": run.summary.scores["test"]})
+    assert "test score (not private)" in silo_heads(replace(run, summary=scored))
+
+
+def test_a_comparison_tells_noise_trust_unit_and_total(proved: Path, printed: Path, release: RunRecord) -> None:
+    runs = [*read_runs([proved, printed]), replace(release, name="release")]
+    rows = {row[0]: row for row in comparison_rows(runs)}
+    assert rows["proved"][1] == "seeded (simulation)"
+    assert rows["release"][1] == "secure (release)"
+    assert {row[-2] for row in rows.values()} == {"local"}
+    assert "PROVED, if it were released" in rows["proved"]
+    (total,) = total_rows(runs[::2])
+    # One ledger: they are the same run, which is paid for once.
+    assert float(str(total[3])) == pytest.approx(release.promise.epsilon, rel=1e-3)
+    (apart,) = total_rows(runs[:2])
+    assert "basic composition" in str(apart[4])
+    assert apart[3] == "∞"
+
+
+def test_fedavg_on_the_same_data_is_told_beside_the_score(release: RunRecord) -> None:
+    peer = replace(release, name="plain", plan=replace(release.plan, policy="fedavg"))
+    (good,) = [each for each in glance(release, [release, peer]) if each.key == "good"]
+    assert any(line.startswith("FedAvg, without privacy (plain): ") for line in good.details)
