@@ -70,7 +70,7 @@ axe: ## Install axe-core (npm) for the tests of accessibility
 	npm install --no-audit --no-fund --prefix $(TOOLS) axe-core@4
 
 audit-deps: $(TOOLS)/bin/pip-audit ## Look for known vulnerabilities of the pinned versions (needs a network)
-	$(TOOLS)/bin/pip-audit --no-deps --disable-pip --requirement requirements.lock
+	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.lock
 
 clean: ## Remove .venv and everything that was built
 	rm -rf $(VENV) $(TOOLS) sbom.json site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
