@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from wholegrain.report.glance import badges, budget_alarm, glance
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import RunRecord, read_run, read_runs
 from wholegrain.report.tables import item_note, silo_heads
+from wholegrain.runs.setting_origins import Origin
 from wholegrain.runs.spec_sections import AboutSpec
 
 
@@ -162,3 +164,12 @@ def test_fedavg_on_the_same_data_is_told_beside_the_score(release: RunRecord) ->
     peer = replace(release, name="plain", plan=replace(release.plan, policy="fedavg"))
     (good,) = [each for each in glance(release, [release, peer]) if each.key == "good"]
     assert any(line.startswith("FedAvg, without privacy (plain): ") for line in good.details)
+
+
+def test_how_long_a_tuning_took_is_not_told(release: RunRecord) -> None:
+    assert release.times is not None
+    late = replace(release, times=(release.times[0], release.times[0] + timedelta(hours=5)))
+    ended = f"{late.times[1]:%H:%M}" if late.times else ""
+    assert ended in answers(late)["when"]
+    tuned = replace(late, origins={"rounds.learning_rate": Origin.PAID})
+    assert ended not in answers(tuned)["when"]

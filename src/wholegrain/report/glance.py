@@ -10,7 +10,7 @@ from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import number, number_range, plural
-from wholegrain.runs.setting_origins import name_unpaid
+from wholegrain.runs.setting_origins import Origin, name_unpaid
 
 PROTECTED = {
     Unit.SUBJECT: ("One person", "with all records of that person, in every silo"),
@@ -179,11 +179,18 @@ def _data(run: RunRecord) -> Answer:
 def _when(run: RunRecord) -> Answer:
     about = run.spec.about
     when = "not on record" if run.times is None else _day(run.times[0])
-    details = [] if run.times is None else [f"From {_minute(run.times[0])} to {_minute(run.times[1])}, by its ledger."]
+    details = [] if run.times is None else [_span(run, *run.times)]
     details.append(f"By {about.author}." if about.author else "By whom: nobody is named ([about] author of the spec).")
     details += [f"Contact: {about.contact}."] if about.contact else []
     details.append(f"wholegrain {run.identity.wholegrain or '(version not on record)'}.")
     return Answer("when", "When, and by whom?", when, tuple(details))
+
+
+def _span(run: RunRecord, begun: datetime, ended: datetime) -> str:
+    """How long a tuning took would tell how many trials it made, which its price assumes that nobody knows."""
+    if Origin.PAID in run.origins.values():
+        return f"Begun at {_minute(begun)}, by its ledger."
+    return f"From {_minute(begun)} to {_minute(ended)}, by its ledger."
 
 
 def _day(time: datetime) -> str:

@@ -98,7 +98,7 @@ def _training(run: RunRecord) -> Iterator[str]:
     yield f"- Policy: `{plan.policy}`, {plural(plan.rounds, 'round')} of {plural(plan.steps_per_round, 'step')}"
     yield f"- Model: `{_line(run.spec.model.name)}`, parameters in `{MODEL}`"
     if run.times is not None:
-        yield f"- Trained: {run.times[1]:%Y-%m-%d}, with wholegrain {run.identity.wholegrain}"
+        yield f"- Trained: {run.times[0]:%Y-%m-%d}, with wholegrain {run.identity.wholegrain}"
     if run.spec.about.author:
         yield f"- By: {_line(run.spec.about.author)}"
     if run.spec.about.contact:
