@@ -43,7 +43,8 @@ from wholegrain.runs import tuning_trials
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.optimise_spec import optimise
-from wholegrain.runs.runner import PreparedRun, play_rounds, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import play_rounds, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.tuning import tune
 from wholegrain.runs.tuning_setup import prepare_tuning
@@ -188,8 +189,8 @@ def done(path: Path) -> list[dict[str, Any]]:
 def show(path: Path) -> None:
     """The table of docs/paid-choices.md."""
     found = done(path)
-    print("| data | way | accuracy | AUC | loss | total ε |")
-    print("|---|---|---|---|---|---|")
+    print("| data | way | seeds | accuracy | AUC | loss | total ε |")
+    print("|---|---|---|---|---|---|---|")
     for data in DATA:
         for way in WAYS:
             rows = [row for row in found if (row["data"], row["way"]) == (data, way)]
@@ -199,8 +200,7 @@ def show(path: Path) -> None:
             spread = f" ± {statistics.stdev(accuracy):.2f}" if len(rows) > 1 else ""
             auc, loss = (statistics.fmean(row[key] for row in rows) for key in ("auc", "loss"))
             shown = f"{statistics.fmean(accuracy):.2f}{spread} %"
-            print(f"| {data} | {_title(way, rows)} | {shown} | {auc:.3f} | {loss:.4f} | {_cost(rows)} |")
-    print(f"\n(Mean and standard deviation over {len({row['seed'] for row in found})} seeds.)")
+            print(f"| {data} | {_title(way, rows)} | {len(rows)} | {shown} | {auc:.3f} | {loss:.4f} | {_cost(rows)} |")
 
 
 def _title(way: str, rows: list[dict[str, Any]]) -> str:

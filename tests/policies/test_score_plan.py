@@ -60,6 +60,16 @@ def test_on_both_sides_a_person_may_pay_more_than_on_either() -> None:
     assert DEFAULT.epsilon(divided(alone, 2), 1e-5) > claimed + 0.02
 
 
+def test_figures_of_the_page() -> None:
+    step, score = sampled_gaussian(0.01, 0.714), gaussian(2.163)
+    sides = [repeat(step, 800), repeat(score, 4), compose([repeat(step, 400), repeat(score, 2)])]
+    training, scores, both = (DEFAULT.epsilon(each, 1e-5) for each in sides)
+    assert training == pytest.approx(4.0, abs=0.02)
+    assert scores == pytest.approx(4.0, abs=0.02)
+    assert both == pytest.approx(4.07, abs=0.02)
+    assert both > max(training, scores) + 0.04
+
+
 def test_where_silos_toss_coins_of_their_own_every_division_is_within_the_price() -> None:
     found = with_scores(plan(), own_coins=True)
     assert found.guarantee().epsilon <= 4.0

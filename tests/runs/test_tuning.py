@@ -178,6 +178,17 @@ def test_trials_have_noise_of_their_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert len({trial.score for trial in found.trials}) == 3  # the same settings, and other noise
 
 
+@pytest.mark.slow
+def test_several_processes_make_the_same_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrialCount, "count_at", lambda *_: 3)
+    prepared = prepare_tuning(spec(), SPACE, COUNT)
+    alone, together = tune(prepared), tune(prepared, processes=2)
+    assert [(each.settings, each.score) for each in together.trials] == [
+        (each.settings, each.score) for each in alone.trials
+    ]
+    assert together.settings == alone.settings
+
+
 def test_every_combination_that_changes_the_price_is_priced() -> None:
     space = SearchSpace.of({"rounds.count": [2, 4], "rounds.learning_rate": [0.1, 1.0]})
     prepared = prepare_tuning(spec(), space, COUNT)

@@ -73,6 +73,18 @@ def test_whoever_leaves_takes_a_part_of_length_one_for_each_measure_whatever_the
     np.testing.assert_array_equal(moved, alone)  # all others are the same to the last bit
 
 
+@given(scale=st.sampled_from([1.0, 3e38, math.nan]), who=st.sampled_from([2, 5, 8, 9]), span=st.integers(1, 9))
+def test_by_span_whoever_leaves_takes_a_part_as_much_shorter(scale: float, who: int, span: int) -> None:
+    scorer, data, asked = maker(), items(), form(loss_bound=0.5).model_copy(update={"by_span": True})
+    vector, spans = flatten(scorer.model) * scale, np.where(data.subjects == who, span, 3)
+    kept = data.subjects != who
+    left = scorer.add_up(without(data, who), asked, vector, spans[kept])
+    moved = scorer.add_up(data, asked, vector, spans) - left
+    # As often as that person is in a silo, the whole moves as if it were in one; the last value counts people.
+    assert math.sqrt(float(((span * moved).astype(float) ** 2).sum())) <= STEPS * asked.reach
+    assert moved[-1] == STEPS // span
+
+
 def test_one_item_moves_every_measure_by_one_at_most() -> None:
     scorer, data, asked = maker(), items(), form(loss_bound=0.1)
     vector = flatten(scorer.model) * 1e3
