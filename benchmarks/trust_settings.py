@@ -48,14 +48,15 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Emulator:
-    """Runs of one split of a data set, with people of the training part held out.
+    """Runs of one split of a data set, scored on one part of it: `validation`, out of the training part, or `test`.
 
     The model has a score for each of two classes; only their difference counts, so one vector is trained: the
     difference of the two rows of weights. Its gradient is twice that of the second row, its noise √2 times as much.
     """
 
-    def __init__(self, data: str, base: Tree, seed: int) -> None:
-        self.data, self.base = data, merged(base, {"evaluation": {"validation": SHARE}})
+    def __init__(self, data: str, base: Tree, seed: int, part: str = "validation") -> None:
+        shares = {"evaluation": {"validation": SHARE}} if part == "validation" else {}
+        self.data, self.base, self.part = data, merged(base, shares), part
         self.made = self._prepare(Cell(data, "local, by span", 1.0, seed))
         rows = [(self.made.silos[facts.name], facts) for _, facts in self.made.plan.rows]
         self.facts = tuple(facts for _, facts in rows)
@@ -130,8 +131,8 @@ class Emulator:
         return vector
 
     def score(self, vector: Floats) -> float:
-        """On the people held out."""
-        part = self.made.scored["validation"]
+        """On the people of the part."""
+        part = self.made.scored[self.part]
         outputs, targets = _with_constant(part.inputs) @ vector, part.targets == 1
         if SCORES[self.data] == "accuracy":
             return float(((outputs > 0) == targets).mean())
