@@ -59,18 +59,18 @@ lock: $(READY) ## Resolve pyproject.toml into requirements.lock and requirements
 	$(BIN)/uv pip compile requirements.lock --no-deps --generate-hashes --no-emit-package torch --python-version 3.11 \
 	    --custom-compile-command "make lock" --no-annotate --quiet --output-file requirements-hashed.lock
 
-$(TOOLS):
+$(TOOLS)/bin/pip-audit:
 	$(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom pip-audit
 
-sbom: $(READY) $(TOOLS) ## List all that is installed in sbom.json (CycloneDX)
+sbom: $(READY) $(TOOLS)/bin/pip-audit ## List all that is installed in sbom.json (CycloneDX)
 	$(TOOLS)/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.json $(BIN)/python
 
 axe: ## Install axe-core (npm) for the tests of accessibility
 	npm install --no-audit --no-fund --prefix $(TOOLS) axe-core@4
 
-audit-deps: $(TOOLS) ## Look for known vulnerabilities of the pinned versions (needs a network)
-	$(TOOLS)/bin/pip-audit --no-deps --disable-pip --requirement requirements.lock
+audit-deps: $(TOOLS)/bin/pip-audit ## Look for known vulnerabilities of the pinned versions (needs a network)
+	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.lock
 
 clean: ## Remove .venv and everything that was built
 	rm -rf $(VENV) $(TOOLS) sbom.json site dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

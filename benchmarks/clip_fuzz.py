@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -27,8 +28,13 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.rounding import SLACK
+from wholegrain.gradients.trial import MOST_TRIED
 
 CLASSES = 3
+LARGE = 0.1
+"""How often a batch has a subject of many items."""
+PROGRESS = 60.0
+"""Seconds after which a kind tells how far it is."""
 MODES = ((ClipPer.ITEM, Pool.SUM), (ClipPer.ITEM, Pool.MEAN), (ClipPer.SUBJECT, Pool.MEAN), (ClipPer.SUBJECT, Pool.SUM))
 
 
@@ -204,7 +210,7 @@ def fuzz(kind: str, cases: int, seed: int) -> Iterator[Found]:
                 rest = engine(vector, inputs[others], targets[others], numbers, clip).total.double()
                 own = int((~others).sum()) if mode == MODES[0] else 1
                 move = float(torch.linalg.vector_norm((whole - rest) / clip.norm)) / own
-                yield Found(kind, "-".join(mode), clip.norm, move)
+                yield Found(kind, "-".join(mode), clip.norm, math.inf if math.isnan(move) else move)
                 done += 1
 
 
@@ -221,8 +227,10 @@ def extreme_parameters(layout: Layout, start: Tensor, draws: np.random.Generator
 
 
 def extreme_batch(kind: Kind, draws: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Two to five subjects with one to three items each."""
+    """Two to five subjects with one to three items each; now and then one with as many as are computed together."""
     sizes = draws.integers(1, 4, draws.integers(2, 6))
+    if draws.random() < LARGE:
+        sizes[draws.integers(len(sizes))] = draws.integers(4, MOST_TRIED + 3)
     count = int(sizes.sum())
     if kind.tokens:
         inputs = torch.from_numpy(draws.integers(0, kind.tokens, (count, *kind.shape)))
@@ -245,11 +253,17 @@ def main() -> None:
     torch.set_num_threads(1)
     worst, clipped = Counter[str](), 0
     started, each = time.perf_counter(), -(-given.cases // len(KINDS))
+    print(f"Seed {given.seed}, {each:,} cases of each of {len(KINDS)} kinds.", flush=True)
     for kind in KINDS:
-        for found in fuzz(kind, each, given.seed):
-            worst[kind] = max(worst[kind], found.move) if worst[kind] else found.move
+        begun = told = time.perf_counter()
+        for done, found in enumerate(islice(fuzz(kind, each, given.seed), each)):
+            worst[kind] = max(worst[kind], found.move)
             clipped += found.move > 0.99
-        print(f"{kind:18} {each:7,} cases, at most {worst[kind]:.7f} C", flush=True)
+            if time.perf_counter() - told > PROGRESS:
+                told = time.perf_counter()
+                print(f"  {kind}: {done:,} cases, at most {worst[kind]:.7f} C", flush=True)
+        spent = time.perf_counter() - begun
+        print(f"{kind:20} {each:7,} cases in {spent:4.0f} s, at most {worst[kind]:.7f} C", flush=True)
     total, most = each * len(KINDS), max(worst.values())
     seconds = time.perf_counter() - started
     print(f"{total:,} cases in {seconds:.0f} s, {clipped:,} of them at the clip norm; at most {most:.7f} C")

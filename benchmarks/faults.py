@@ -6,12 +6,14 @@ Run: python benchmarks/faults.py --federations 10000
 
 Server, silos, ledgers and messages are in one process with a virtual clock (benchmarks/simulation). The round loop, the
 server's engine, the silo's service, guards, ledgers, the list of ledgers, run folders and checkpoints are the
-program's own; training is not. Faults are drawn from the seed: messages lost, doubled, late and out of order; kills and
-power cuts at any write; restarts; two servers at once; two processes on one silo's ledger; ledgers put back to an older
-copy; clocks that are set back. After every event an oracle that shares no code with the program checks: every update
-that leaves a silo was paid for, on disk, before; no silo spends beyond its charter's ε; no noise is used twice; no
-server asks for a round that it has not reserved; ledgers lose and change nothing; and when faults are over, the run
-comes to its end. Any violation is printed with its seed, and the exit code is 1.
+program's own; training is not. Some federations release updates, others parts of secure sums, or private scores beside
+updates. Faults are drawn from the seed: messages lost, doubled, late and out of order; kills and power cuts at any
+write; restarts; two servers at once; two processes on one silo's ledger; ledgers put back to an older copy; clocks that
+are set back; servers that lie about who is in a sum. After every event an oracle, whose prices, hashes and SQL are its
+own, checks: every update that leaves a silo was paid for, on disk, before; no silo spends beyond its charter's ε; no
+noise is used twice; nobody helps to open two sums of one round; no server asks for a round that it has not reserved;
+ledgers lose and change nothing; and when faults are over, the run comes to its end. Any violation is printed with its
+seed, and the exit code is 1.
 """
 
 import argparse

@@ -49,7 +49,8 @@ def rows() -> Iterator[Row]:
         yield Row(name, kind.make, kind.shape, kind.tokens)
     for name in ("logistic", "mlp", "small_cnn", "upright_cnn"):
         yield Row(f"catalogue: {name}", lambda name=name: build(name, 64, 3, 0), (64,))  # type: ignore[misc]
-    for name in ("stacked_lstm", "bigram", "causal_transformer"):
+    yield Row("catalogue: resnet18", lambda: build("resnet18", 784, 3, 0), (784,))
+    for name in ("stacked_lstm", "bigram", "causal_transformer", "bag_of_tokens"):
         yield Row(f"catalogue: {name}", lambda name=name: build(name, LENGTH, 80, 0), (LENGTH,), 80)  # type: ignore[misc]
     yield Row(
         "causal_transformer with dropout",

@@ -19,7 +19,8 @@ from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.gradients.subject_updates import LocalUpdate, SubjectUpdates
-from wholegrain.runs.runner import PreparedRun, in_process
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import in_process
 
 CHECKED = set[object]()
 """What has been held against the library's own sum in this process."""

@@ -33,7 +33,9 @@ from wholegrain.policies.plan import Plan
 from wholegrain.policies.policy import FixedNoise
 from wholegrain.policies.policy_catalog import LOCAL_RATE, LOCAL_STEPS
 from wholegrain.privacy.accountants import accountant
-from wholegrain.runs.runner import PreparedRun, execute, open_guard, plan_for, prepare
+from wholegrain.runs.planning import plan_for
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
 ROUNDS = (10, 20, 40)

@@ -43,7 +43,8 @@ from wholegrain.runs import tuning_trials
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.optimise_spec import optimise
-from wholegrain.runs.runner import PreparedRun, play_rounds, prepare
+from wholegrain.runs.prepared_run import PreparedRun
+from wholegrain.runs.runner import play_rounds, prepare
 from wholegrain.runs.spec import RunSpec, load
 from wholegrain.runs.tuning import tune
 from wholegrain.runs.tuning_setup import prepare_tuning

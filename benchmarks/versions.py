@@ -107,11 +107,11 @@ def main() -> None:
     chosen = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    rows = [
-        row(case, kind, *compare(chosen.before.resolve(), case, policy, chosen.slices))
-        for case in chosen.models
-        for kind, policy in POLICIES.items()
-    ]
+    rows = []
+    for case in chosen.models:
+        for kind, policy in POLICIES.items():
+            rows.append(row(case, kind, *compare(chosen.before.resolve(), case, policy, chosen.slices)))
+            print(*rows[-1], file=sys.stderr, flush=True)
     print(table(["", "clipped", "before", "now", "median ratio", "fastest"], rows, markdown=True))
 
 

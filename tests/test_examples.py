@@ -20,8 +20,8 @@ def play(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return names
 
 
-def test_there_are_three() -> None:
-    assert NOTEBOOKS == ["own_loop.py", "own_torch_model.py", "table.py"]
+def test_every_notebook_has_its_test() -> None:
+    assert NOTEBOOKS == ["audit_run.py", "own_loop.py", "own_torch_model.py", "read_report.py", "table.py"]
 
 
 @pytest.mark.usefixtures("coarse_prices")
@@ -50,3 +50,20 @@ def test_a_loop_learns_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> Non
     with torch.no_grad():
         right = names["net"](torch.from_numpy(data.inputs)).argmax(1) == torch.from_numpy(data.targets)
     assert right.double().mean() > 0.65
+
+
+@pytest.mark.usefixtures("coarse_prices")
+def test_a_report_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = play("read_report.py", monkeypatch)
+    assert names["page"].read_text("utf-8").startswith("<!doctype html>")
+    assert names["after"][0.01] < names["after"][0.5] < 1
+    (value, constant) = names["scores"]["test"]
+    assert value[1] > constant[1]
+    assert "SIMULATION: protects nobody" in names["card"]
+
+
+@pytest.mark.slow
+def test_an_audit_finds_no_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = play("audit_run.py", monkeypatch)
+    assert names["found"].verdict == "consistent"
+    assert names["found"].failed == ()

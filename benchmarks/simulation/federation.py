@@ -85,7 +85,7 @@ class Federation:
             draws.choice(["tight", "shared", "none"]), draws.choice([1, 1, 2]), answers,
         )  # fmt: skip
         self.rules = SecureSum.over(size, answers) if self.kind == "sums" else None
-        self.liar = self.rules is not None and draws.random() < 0.3
+        self.liar = self.rules is not None and draws.random() < 0.6
         self.witness = Witness(
             self.world, self.oracle, self.rules and SumOracle(self.rules), self.noise == "seeded",
             {silo.name: silo.epsilon for silo in self.silos.values()},
@@ -316,7 +316,7 @@ class Federation:
             return
         ledger = (self.server.state if self.noise == "secure" else out) / "ledger.sqlite"
         self.witness.on_task(silo, ledger, message)
-        if self.liar and self.rules is not None and not self.calm and self.draws.random() < 0.3:
+        if self.liar and self.rules is not None and not self.calm and self.draws.random() < 0.5:
             for lie in lies(message, self.rules, pieces.NAMES, self.draws):
                 self.world.happened["lies of a server"] += 1
                 self.network.send(lie)

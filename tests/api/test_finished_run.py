@@ -72,9 +72,10 @@ def test_only_features_are_needed_to_predict(run: wg.Run) -> None:
         (visits(5).with_columns(sex=pl.lit("x")), "'sex' holds 'x' in row 1"),
         (visits(5).with_columns(age=pl.lit(None)), "'age' has 15 missing"),
         (torch.zeros(3, 7), r"inputs of shape \[3, 7\]"),
+        ([[0, 0, 0, 1]], "type int64"),
         (torch.zeros(3, 4, dtype=torch.complex64), "complex64"),
     ],
-    ids=["a column is missing", "another schema", "no values", "another width", "no numbers"],
+    ids=["a column is missing", "another schema", "no values", "another width", "whole numbers", "no numbers"],
 )
 def test_rows_that_cannot_be_predicted_are_refused(run: wg.Run, rows: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):

@@ -47,6 +47,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "two tensors": (lambda: train((torch.zeros(4, 2), torch.zeros(4))), r"wg\.from_torch\(dataset, subjects="),
     "a path": (lambda: train(Path("visits.csv")), r"wg\.from_frame or wg\.from_torch"),
+    "a target's name alone": (lambda: data(target="ill"), r"as in Target\('ill', \['no', 'yes'\]\), not 'ill'"),
     "a slip in a policy": (lambda: train(policy="subject-dp"), "did you mean 'subject_dp'"),
     "a slip in a keyword": (lambda: train(epsilonn=4), "did you mean 'epsilon'"),
     "a rate for train": (lambda: train(rate=0.5), r"subject_dp\(rate=…\)"),

@@ -24,6 +24,7 @@ def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) 
     assert "not private" in outcome.out
     assert "simulation" in outcome.out
     assert sorted(path.name for path in out.iterdir()) == [
+        "README.md",
         "checkpoints",
         "data.json",
         "ledger.sqlite",

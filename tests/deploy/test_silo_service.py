@@ -123,6 +123,17 @@ def asked_often(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
         yield host
 
 
+@pytest.mark.parametrize("smallest", [0.5, 1.0, 2.0, 6.0])
+def test_noise_that_is_divided_among_silos_is_not_refused_for_a_rounding(tmp_path: Path, smallest: float) -> None:
+    """1/√15 · √15 is less than 1 in floating point."""
+    rules = SecureSum.over(18, answers=16)
+    settings = PolicySettings(rate=0.5, trust=rules)
+    with open_silo(load_charter(write_charter(tmp_path, limit={"smallest_noise": smallest}))) as host:
+        host.policy_for(task(settings=settings, steps=1, noise_multiplier=rules.silo_noise(smallest)))
+        with pytest.raises(RefusalError, match="too small"):
+            host.policy_for(task(settings=settings, steps=1, noise_multiplier=rules.silo_noise(smallest * 0.9999)))
+
+
 NAN, INF = float("nan"), float("inf")
 
 FORBIDDEN: dict[str, tuple[str, dict[str, Any], Tensor | None]] = {

@@ -23,7 +23,8 @@ from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import RefusalError
 from wholegrain.federation.private_score import ALL
 from wholegrain.privacy.accountants import accountant
-from wholegrain.runs.runner import RunResult, execute, open_guard, prepare
+from wholegrain.runs.run_result import RunResult
+from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.score_release import ScoreMaker
 

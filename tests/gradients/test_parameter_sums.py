@@ -2,11 +2,23 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from wholegrain.gradients import parameter_sums
-from wholegrain.gradients.parameter_sums import AddBuffers, LazyZeros, ParameterSums, SingleSums, WideSums, align
-from wholegrain.gradients.parameters import Slot, Views
+from wholegrain.gradients import parameter_sums, reference
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameter_sums import (
+    AddBuffers,
+    LazyZeros,
+    ParameterSums,
+    SingleSums,
+    SplitTotal,
+    WideSums,
+    align,
+)
+from wholegrain.gradients.parameters import Slot, Views, flatten
+from wholegrain.gradients.rounding import ADDED, SLACK, SUM
 
 SHAPES = {"table": (7, 5), "bias": (5,), "untouched": (3,)}
 
@@ -84,3 +96,32 @@ def test_rows_are_moved_to_where_vectors_begin() -> None:
         moved = align(rows[start:])
         assert torch.equal(moved, rows[start:])
         assert moved.data_ptr() % parameter_sums.VECTOR_BYTES == 0
+
+
+@pytest.mark.parametrize("adds", [0, 1, 2, 5])
+def test_a_split_total_adds_so_many_parts_in_their_own_precision_and_the_rest_in_double(adds: int) -> None:
+    made = {kind: torch.full((5,), torch.nan, dtype=kind) for kind in (torch.float32, torch.float64)}
+    narrow, wide = (LazyZeros(Views(vector, {"bias": vector})) for vector in made.values())
+    total = SplitTotal(wide, narrow, adds)
+    parts = [torch.full((5,), 1.0), torch.full((5,), 2.0**-30), torch.full((5,), 2.0**-30)]
+    for part in parts:
+        WideSums(total.take(), AddBuffers.like(part)).add(Slot("bias"), part)
+    # In single precision 1 + 2⁻³⁰ is 1.
+    lost = max(0, min(adds, 3) - 1)
+    found = total.settle()
+    assert found.dtype is (torch.float32 if adds >= 3 else torch.float64)
+    assert (found.double() == 1 + (2 - lost) * 2.0**-30).all()
+
+
+def test_a_large_model_is_summed_in_single_precision_within_the_bound() -> None:
+    model = nn.Linear(200, 100)
+    engine, few = BookKeeping(model, cross_entropy), BookKeeping(model, cross_entropy, memory=1 << 20)
+    inputs, targets, clip = draw(400, 200), torch.arange(400) % 100, Clip(ClipPer.ITEM, Pool.SUM, 0.5)
+    vector, subjects = flatten(model), torch.arange(400)
+    exact = reference.clipped_sum(model, cross_entropy, vector.double(), inputs.double(), targets, subjects, clip).total
+    for each in (engine, few):
+        found = each(vector, inputs, targets, subjects, clip).total
+        assert found.dtype is torch.float32
+        assert torch.linalg.vector_norm(found - exact) <= (SUM + ADDED) * clip.norm
+        rest = each(vector, inputs[1:], targets[1:], subjects[:-1], clip).total
+        assert torch.linalg.vector_norm(found.double() - rest.double()) <= (1 + SLACK) * clip.norm

@@ -13,7 +13,7 @@ import pytest
 from wholegrain.report.figure_export import export
 from wholegrain.report.figures import _ticks, figures, multiples
 from wholegrain.report.live_page import stamp
-from wholegrain.report.page import page
+from wholegrain.report.page import content, page
 from wholegrain.report.run_reader import read_runs
 
 KEYS = {
@@ -110,6 +110,16 @@ def test_small_charts_have_one_scale(proved: Path, printed: Path) -> None:
     scales = {json.dumps(layer["encoding"]["y"]["scale"]) for figure in drawn for layer in figure.spec()["layer"]}
     assert len(scales) == 1
     assert not list(multiples(read_runs([proved])))
+
+
+def test_a_run_that_has_not_ended_and_one_that_has_not_begun_have_a_page(proved: Path) -> None:
+    (run,) = read_runs([proved])
+    going = replace(run, summary=None, worked_on=True)
+    assert 'data-state="running"' in content([going])
+    assert 'data-state="stopped"' in content([replace(going, worked_on=False)])
+    assert 'data-state="waiting"' in content([], ["later"])
+    assert "data-state" not in content([run])
+    assert "stopped before its end" in page([replace(going, worked_on=False), run])
 
 
 @pytest.mark.parametrize("live", ["a stamp", None])

@@ -86,3 +86,18 @@ def test_a_browser_that_hangs_up_is_no_traceback(live: int, capfd: pytest.Captur
             caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
     assert ask(live, f"127.0.0.1:{live}") == 200
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_whatever_goes_wrong_is_a_sentence_and_no_traceback(
+    live: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folders: list[Path]) -> str:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(live_page, "stamp", fail)
+    connection = http.client.HTTPConnection("127.0.0.1", live, timeout=60)
+    connection.request("GET", "/stamp", headers={"Host": f"127.0.0.1:{live}"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.read().decode()) == (500, "The page cannot be made now: by nothing.")
+    connection.close()
+    assert "Traceback" not in capfd.readouterr().err

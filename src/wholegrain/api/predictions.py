@@ -42,8 +42,9 @@ def compute_outputs(model: nn.Module, inputs: np.ndarray[Any, Any]) -> Outputs:
         with torch.no_grad():
             parts = [model(values(some)).double() for some in torch.split(stored, CHUNK)]
     except RuntimeError as error:  # torch names the shapes that do not fit
+        kind = str(stored.dtype).removeprefix("torch.")
         raise DataError(
-            f"The model cannot take inputs of shape {list(stored.shape)}: it was trained on others."
+            f"The model cannot take inputs of shape {list(stored.shape)} and type {kind}: it was trained on others."
         ) from error
     return torch.cat(parts).numpy() if parts else np.zeros((0, 1))
 

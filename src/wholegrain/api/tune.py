@@ -12,6 +12,7 @@ from wholegrain.api.train import name_account, require_data
 from wholegrain.data.dataset import Dataset
 from wholegrain.privacy.definitions import Guarantee, Unit
 from wholegrain.privacy.trial_count import TrialCount
+from wholegrain.report.model_card import write_card
 from wholegrain.runs.spec_sections import PolicySpec
 from wholegrain.runs.tuning import tune as make_trials
 from wholegrain.runs.tuning_setup import prepare_tuning
@@ -71,5 +72,7 @@ def tune(
         spec = name_account(spec, dataset)
     prepared = prepare_tuning(spec, SearchSpace.of(space), TrialCount.parse(trials), dataset)
     found = make_trials(prepared, None if out is None else Path(out), processes)
+    if found.folder is not None and found.chosen is not None:
+        write_card(found.folder)
     run = None if found.chosen is None else finished_run(prepared.base, found.chosen, data.layout, found.folder)
     return TunedRun(run, found.settings, found.guarantees, found.trials)

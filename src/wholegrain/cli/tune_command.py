@@ -10,6 +10,7 @@ from wholegrain.cli import display
 from wholegrain.cli.options import Changes, Json
 from wholegrain.errors import SpecError
 from wholegrain.privacy.trial_count import TrialCount
+from wholegrain.report.model_card import write_card
 from wholegrain.report.trials_figure import draw_trials
 from wholegrain.runs.public_tuning import PublicChoice, tune_on_public
 from wholegrain.runs.run_summary import RunSummary
@@ -51,6 +52,8 @@ def tune(
         _announce(prepared)
     workers = processes or os.cpu_count() or 1
     result = make_trials(prepared, out or _free_folder(spec), workers, tell)
+    if result.folder is not None and result.chosen is not None:
+        write_card(result.folder)
     if picture is not None:
         draw_trials(result.trials, picture, private=True)
     if json:

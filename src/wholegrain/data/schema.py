@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from wholegrain.data.tasks import Task
 
 Kind = TypeVar("Kind")
+EXAMPLES = {"Target": "Target('ill', ['no', 'yes'])", "Number": "Number(0, 110)", "Category": "Category(['f', 'm'])"}
+"""For whoever gives something else."""
 
 
 @dataclass(frozen=True)
@@ -352,7 +354,8 @@ def read_value(kind: type[Kind], what: str, given: object) -> Kind:
     if isinstance(given, kind):
         return given
     if not isinstance(given, Mapping):
-        raise SpecError(f"In {what}: a {kind.__name__} is expected, not {given!r}.")
+        example = f", as in {EXAMPLES[kind.__name__]}" if kind.__name__ in EXAMPLES else ""
+        raise SpecError(f"In {what}: a {kind.__name__} is expected{example}, not {given!r}.")
     known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
     _refuse_unknown(what, given, known)
     for name, each in known.items():

@@ -28,13 +28,13 @@ from wholegrain.gradients.clip_units import Buckets, Units
 from wholegrain.gradients.clipping import MOST_NORM, Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
 from wholegrain.gradients.layers.base import RuleError
-from wholegrain.gradients.parameter_sums import AddBuffers, LazyZeros, SingleSums, WideSums
+from wholegrain.gradients.parameter_sums import AddBuffers, LazyZeros, SingleSums, SplitTotal, WideSums
 from wholegrain.gradients.parameters import Layout, Views
 from wholegrain.gradients.piece_gradients import PieceGradients, compute_weights, may_fit, pad_weights
 from wholegrain.gradients.pieces import Piece, arrange_batch, divide, each_unit, pad_to_places, take_part, take_some
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.rounding import SUM
-from wholegrain.gradients.sum_groups import SumGroups, plan_groups
+from wholegrain.gradients.sum_groups import SumGroups, narrow_adds, plan_groups
 from wholegrain.gradients.trial import MOST_TRIED
 from wholegrain.gradients.workspace import Lease
 from wholegrain.models.dropout import DropoutByItem
@@ -101,7 +101,7 @@ class BookKeeping:
     ) -> ClippedTotal:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
 
-        The total is in double precision where it was added up group by group.
+        The total is in double precision where it was added up in many parts.
         """
         vector = vector.detach()
         if not inputs.shape[0]:
@@ -186,23 +186,32 @@ class BookKeeping:
         return clip.per is not ClipPer.NONE or _finite(total.vector)
 
     def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: SumGroups) -> tuple[Tensor, int]:
-        """The sum in double precision, group by group, and how many contributions were not finite."""
-        total = self._wide_zeros(vector.numel(), self._wide)
+        """The sum, group by group, and how many contributions were not finite."""
         batch = replace(batch, shares=grouping.shares(batch.units, batch.numbers))
         pieces = list(self._cut(batch, grouping))
+        total = self._begin_total(vector, batch, clip, 2 * len(pieces))
         assert self._chosen is not None
         self._chosen.attach(vector)  # sizes of subjects may have been tried at other parameters
         zeroed = sum([self._add(vector, piece, clip, total, grouping) for piece in pieces])
         if clip.per is ClipPer.NONE and not _finite(total.settle()):
-            total.clear()
+            total.wide.clear()
             measured = replace(clip, per=ClipPer.ITEM, norm=MOST_NORM)
             zeroed = sum([self._add(vector, piece, measured, total, grouping) for piece in pieces])
         return total.settle(), zeroed
 
+    def _begin_total(self, vector: Tensor, batch: Piece, clip: Clip, parts: int) -> SplitTotal:
+        """A sum to begin; of a large model in its own precision, where about so many parts can be added up in it."""
+        wide = self._wide_zeros(vector.numel(), self._wide)
+        adds = narrow_adds(batch.units.count, vector.dtype)
+        if vector.numel() <= SMALL or clip.per in (ClipPer.NONE, ClipPer.BATCH) or adds < parts:
+            return SplitTotal(wide)
+        narrow = self._single.take(vector.numel(), vector.dtype)
+        return SplitTotal(wide, LazyZeros(Views.of(self._layout, narrow)), adds)
+
     def _wide_zeros(self, size: int, lease: Lease | None = None) -> LazyZeros:
         return LazyZeros(Views.of(self._layout, (lease or Lease()).take(size, torch.float64)))
 
-    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: LazyZeros, grouping: SumGroups) -> int:
+    def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal, grouping: SumGroups) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""
         items = piece.inputs.shape[0]
         if items > self._most_items and piece.units.count == 1:
@@ -260,16 +269,16 @@ class BookKeeping:
             raise ModelError(f"The model computes something else than it was tried with: {error}.") from error
 
     def _add_gradients(
-        self, vector: Tensor, computed: PieceGradients, clip: Clip, total: LazyZeros, grouping: SumGroups
+        self, vector: Tensor, computed: PieceGradients, clip: Clip, total: SplitTotal, grouping: SumGroups
     ) -> int:
         """Group by group, so that a subject changes no other group than its own; how many were not finite.
 
         Where a norm is not certain, the reference tells not finite from only large.
         """
         zeroed = 0
-        sums = WideSums(total, self._add_buffers(vector))
         for parts, uncertain in computed.plan_sums(clip, grouping):
             for part in parts:
+                sums = WideSums(total.take(), self._add_buffers(vector))
                 for share in computed.shares:
                     share.add(computed.units, part, computed.weights, sums)
             zeroed += sum(
@@ -282,32 +291,32 @@ class BookKeeping:
             self._buffers = AddBuffers.like(vector)
         return self._buffers
 
-    def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: LazyZeros) -> int:
+    def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal) -> int:
         """Every unit by the reference, but for those that only fill up."""
         counts = [True] * piece.units.count if piece.after is None else (piece.after != 0).tolist()
         masks = (one for one, real in zip(each_unit(piece.units.count), counts, strict=True) if real)
         return sum(self._by_reference(vector, take_some(piece, one), clip, total) for one in masks)
 
-    def _by_reference(self, vector: Tensor, piece: Piece, clip: Clip, total: LazyZeros) -> int:
+    def _by_reference(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal) -> int:
         alone = clip if clip.per is ClipPer.SUBJECT else replace(clip, pool=Pool.SUM)
         with torch.inference_mode(False):
             inputs, targets = piece.inputs.clone(), piece.targets.clone()
             groups = torch.zeros(len(inputs), dtype=torch.int64)
             pooled = reference.clipped_sum(self.model, self._loss, vector, inputs, targets, groups, alone)
-        total.settle().add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
+        total.wide.settle().add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
         return pooled.zeroed
 
-    def _add_large_unit(self, vector: Tensor, piece: Piece, clip: Clip, total: LazyZeros) -> int:
+    def _add_large_unit(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal) -> int:
         """One unit that is larger than what is computed at once: its gradient is summed up first, then clipped."""
         own = self._wide_zeros(vector.numel())
         unclipped = Clip(ClipPer.NONE, Pool.SUM, clip.norm)
         for start in range(0, len(piece.inputs), self._most_items):
             part = slice(start, start + self._most_items)
             some = Piece(piece.inputs[part], piece.targets[part], Units.of_items(len(piece.inputs[part])))
-            self._add(vector, some, unclipped, own, UNGROUPED)
+            self._add(vector, some, unclipped, SplitTotal(own), UNGROUPED)
         row = own.settle()[None] if piece.before is None else own.settle()[None] * piece.before
         pooled = pool_gradients(row, torch.zeros(1, dtype=torch.int64), Clip(ClipPer.ITEM, Pool.SUM, clip.norm))
-        total.settle().add_(pooled.total)
+        total.wide.settle().add_(pooled.total)
         return pooled.zeroed
 
     def _cut(self, batch: Piece, grouping: SumGroups) -> Iterator[Piece]:

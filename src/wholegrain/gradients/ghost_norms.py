@@ -15,6 +15,8 @@ from wholegrain.gradients.rounding import LEAST, MOST, raised_product, raised_sq
 ALL = slice(None)
 # Values up to which each item's gradient is simply formed, where they are pooled by subject.
 SMALL = 1 << 12
+# Gradients of units are formed up to so many times as large as the factors: one product then serves norm and sum.
+FORMED = 2
 # Values that a product of two positions adds up at once: fewer roundings in a row than with all of them.
 WIDTH = 128
 
@@ -81,9 +83,9 @@ class Outer:
         return units.sizes is not None and sum(self._sizes()) <= SMALL
 
     def _forms(self, positions: int) -> bool:
-        """Whether each unit's gradient is formed: it then takes no more memory than the factors do."""
+        """Whether each unit's gradient is formed: where it takes little more memory than the factors do."""
         width, inner = self.outward.shape[-1], sum(inward.shape[-1] for _, inward in self.factors)
-        return positions > 1 and positions * (width + inner) > width * inner
+        return positions > 1 and FORMED * positions * (width + inner) > width * inner
 
     def rows(self) -> Iterator[Tensor]:
         """Both factors."""

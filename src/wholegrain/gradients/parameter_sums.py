@@ -65,9 +65,37 @@ class LazyZeros:
             self._begun.update(views)
         return vector
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was added."""
+        return bool(self._begun)
+
     def clear(self) -> None:
         """Begin again."""
         self._begun.clear()
+
+
+class SplitTotal:
+    """A sum of parts: as many as rounding allows in their own precision, and all others in double precision.
+
+    Double precision takes twice the memory, and adding up large models is as slow as memory is.
+    """
+
+    def __init__(self, wide: LazyZeros, narrow: LazyZeros | None = None, adds: int = 0) -> None:
+        self.wide, self._narrow, self._left = wide, narrow, adds
+
+    def take(self) -> LazyZeros:
+        """Where the next part is to be added."""
+        if self._narrow is None or self._left <= 0:
+            return self.wide
+        self._left -= 1
+        return self._narrow
+
+    def settle(self) -> Tensor:
+        """The whole sum; in double precision where anything was added in it."""
+        if self._narrow is None or not self._narrow.begun:
+            return self.wide.settle()
+        return self.wide.settle().add_(self._narrow.settle()) if self.wide.begun else self._narrow.settle()
 
 
 class SingleSums:

@@ -3,7 +3,7 @@
 Rounds, noise and averaging work on the vector; only the gradient functions look inside.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -96,11 +96,37 @@ def call(model: nn.Module, layout: Layout, vector: Tensor, inputs: Tensor) -> Te
 
 def call_at(model: nn.Module, values: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """The model's outputs with these values of its trainable parameters, by name."""
+    outputs: Tensor = functional_call(model, _places(model, values), (inputs,), tie_weights=False)
+    return outputs
+
+
+def compute_at(model: nn.Module, values: Mapping[str, Tensor], compute: Callable[[nn.Module], Tensor]) -> Tensor:
+    """What is computed with a model that has these values of its trainable parameters, until all of it is computed.
+
+    A model with checkpoints (torch.utils.checkpoint) runs parts of itself again in the backward pass: at the same
+    values only if that pass, too, is inside.
+    """
+    places = {f"model.{name}": value for name, value in _places(model, values).items()}
+    found: Tensor = functional_call(_Within(model), places, (compute,), tie_weights=False)
+    return found
+
+
+class _Within(nn.Module):
+    """A model around which anything can be called."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, compute: Callable[[nn.Module], Tensor]) -> Tensor:
+        return compute(self.model)
+
+
+def _places(model: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values at every place of their parameter, of which a shared one has several."""
     parameters = parameter_places(model)
     by_identity = {id(parameters[name]): value for name, value in values.items()}
-    places = {name: by_identity[id(p)] for name, p in parameters.items() if id(p) in by_identity}
-    outputs: Tensor = functional_call(model, places, (inputs,), tie_weights=False)
-    return outputs
+    return {name: by_identity[id(p)] for name, p in parameters.items() if id(p) in by_identity}
 
 
 def flatten(model: nn.Module) -> Tensor:

@@ -1,6 +1,7 @@
 """The slow, obvious way: one item at a time. It is the oracle that every faster way is tested against."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, pool_gradients
-from wholegrain.gradients.parameters import Layout, call, call_at
+from wholegrain.gradients.parameters import Layout, compute_at
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of predictions against targets, for a batch of any size."""
@@ -72,10 +73,12 @@ def batch_gradient(
     """Gradient [parameter] of the batch's mean loss at `vector`; for a batch of one, that item's gradient."""
     with torch.enable_grad():
         leaf = vector.detach().requires_grad_()
-        # A copy: a model may work in place.
-        value = loss(call(model, layout, leaf, inputs.clone()), targets)
-        (gradient,) = torch.autograd.grad(value, leaf)
-    return gradient
+
+        def differentiate(placed: nn.Module) -> Tensor:
+            # A copy: a model may work in place.
+            return torch.autograd.grad(loss(placed(inputs.clone()), targets), leaf)[0]
+
+        return compute_at(model, layout.views(leaf), differentiate)
 
 
 def summed_gradients(
@@ -88,7 +91,12 @@ def summed_gradients(
     leaves = {name: view.requires_grad_() for name, view in layout.views(vector.detach()).items()}
     for k in range(len(inputs)):
         with torch.enable_grad():
-            value = loss(call_at(model, leaves, inputs[k : k + 1].clone()), targets[k : k + 1])
-            # In place; a gradient that two parameters share is copied first.
-            torch.autograd.backward(value, inputs=list(leaves.values()))
+            compute_at(model, leaves, partial(_add_gradient, loss, list(leaves.values()), inputs[k], targets[k]))
     return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves.values()]
+
+
+def _add_gradient(loss: Loss, leaves: list[Tensor], x: Tensor, y: Tensor, placed: nn.Module) -> Tensor:
+    value = loss(placed(x[None].clone()), y[None])
+    # In place; a gradient that two parameters share is copied first.
+    torch.autograd.backward(value, inputs=leaves)
+    return value

@@ -2,11 +2,12 @@
 
 The theorem: whatever finite parameters, inputs and targets are given, removing one subject moves the sum of clipped
 contributions by at most C·(1 + SLACK), where C is what the policy's row allows. Noise is larger by the same factor.
-Three things are paid for by it:
+Four things are paid for by it:
 
     NORM    a norm may come out too short by this part, so that a contribution is longer than the clip norm
     SUM     the sum of the subject's own group may be off by this part of C, with the subject and without it
-    the rest of SLACK is room for a few roundings of weights and for adding up groups in double precision
+    ADDED   adding up the sums of groups may be off by this part of C, with the subject and without it
+    the rest of SLACK is room for a few roundings of weights
 
 All bounds are those of Higham (Accuracy and Stability of Numerical Algorithms, §3): a sum of n products is off by at
 most γ_n = n·u/(1 − n·u) times the sum of their sizes, whatever the order of summation.
@@ -20,6 +21,7 @@ from torch import Tensor
 SLACK = 2.0**-6
 NORM = 2.0**-8
 SUM = 2.0**-8 * 1.03
+ADDED = 2.0**-10
 
 LEAST = 2.0**-97
 """Added to squares, once for each value. A square that underflows is below it by a factor of 2²⁹."""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from wholegrain.gradients.clip_units import Buckets, UnitRange, UnitRun, Units
-from wholegrain.gradients.rounding import SUM, rounding_bound, unit_roundoff
+from wholegrain.gradients.rounding import ADDED, SUM, rounding_bound, unit_roundoff
 
 TYPICAL = 3.0
 """How much longer than a gradient its parts together typically are, where it has several. Only speed hangs on it."""
@@ -104,6 +104,17 @@ def most_units(terms: int, load: float, allowed: float, kind: torch.dtype) -> in
     # γ_n is a little more than n·u.
     products = allowed * (1 - SUM) / (load * unit_roundoff(kind)) - ROUNDINGS
     return max(0, int(products // terms))
+
+
+def narrow_adds(units: int, kind: torch.dtype) -> int:
+    """How many sums of parts of so many clipped units can be added up in this precision.
+
+    Each addition is off by at most u times the length of what has been added up: C for each unit.
+
+    >>> narrow_adds(512, torch.float32)
+    32
+    """
+    return int(ADDED / (unit_roundoff(kind) * units)) if units else 0
 
 
 def split_range(run: UnitRun, part: UnitRange, most: int) -> list[UnitRange]:

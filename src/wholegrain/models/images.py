@@ -13,7 +13,7 @@ def leaf_cnn(features: int, classes: int, channels: int = 32, hidden: int = 2048
 
     Fewer `channels` (the second convolution has twice as many) and `hidden` units make it narrower, not shallower.
     """
-    side = _side(features, by=4)
+    side = square_side(features, by=4)
     return nn.Sequential(
         nn.Flatten(),
         nn.Unflatten(1, (1, side, side)),
@@ -35,7 +35,7 @@ def small_cnn(features: int, classes: int, width: int = 16) -> nn.Module:
 
     With its default width it has 23,614 parameters for 28 × 28 images and 62 classes.
     """
-    side = _side(features, by=4)
+    side = square_side(features, by=4)
     return nn.Sequential(
         nn.Flatten(),
         nn.Unflatten(1, (1, side, side)),
@@ -59,7 +59,7 @@ def upright_cnn(features: int, classes: int, width: int = 24, code: int = 64) ->
     Without a public start it trains like any other. With one, the last layer alone is often enough: for 28 × 28 images
     and 10 classes, 650 parameters.
     """
-    side = _side(features, by=4)
+    side = square_side(features, by=4)
     return nn.Sequential(
         nn.Flatten(),
         nn.Unflatten(1, (1, side, side)),
@@ -78,7 +78,8 @@ def upright_cnn(features: int, classes: int, width: int = 24, code: int = 64) ->
     )
 
 
-def _side(features: int, by: int) -> int:
+def square_side(features: int, by: int = 1) -> int:
+    """The side of a square image of so many pixels, where it is a multiple of `by`."""
     side = isqrt(features)
     if side * side != features or side % by:
         raise ModelError(f"it takes square images whose side is a multiple of {by}, not {features} features")

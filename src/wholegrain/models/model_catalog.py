@@ -12,7 +12,7 @@ from wholegrain import _check
 from wholegrain._random import Purpose, derive
 from wholegrain._registry import Registry
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.models import dense, images, text
+from wholegrain.models import dense, images, resnet, text
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ MODELS = Registry(
         "leaf_cnn": ModelEntry(images.leaf_cnn),
         "small_cnn": ModelEntry(images.small_cnn),
         "upright_cnn": ModelEntry(images.upright_cnn),
+        "resnet18": ModelEntry(resnet.resnet18),
         "stacked_lstm": ModelEntry(text.stacked_lstm, reads_tokens=True),
         "whitened_lstm": ModelEntry(text.whitened_lstm, reads_tokens=True),
         "causal_transformer": ModelEntry(text.causal_transformer, reads_tokens=True),

@@ -17,6 +17,9 @@ WIDTH, HEIGHT, SMALL = "container", 240, 120
 # Okabe and Ito's colours: apart for everybody, and on light and dark ground.
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7a00", "#7f7f7f"]
 
+STROKES = {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
+"""Lines in a legend, as they are drawn."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -60,7 +63,7 @@ def multiples(runs: Sequence[RunRecord]) -> Iterator[Figure]:
         if len(own) < 2:
             continue
         encoding: dict[str, Any] = {
-            "x": alt.X("round:Q", axis=alt.Axis(tickCount=4, format="d")),
+            "x": alt.X("round:Q", axis=alt.Axis(values=_ticks(max(row[1] for row in rows)), format="d")),
             "y": alt.Y("score:Q", title=measure, scale=scale, axis=alt.Axis(tickCount=4)),
         }
         behind = alt.Chart(_data(columns, rows)).mark_line(color="#9a9a9a", opacity=0.45, strokeWidth=1)
@@ -147,10 +150,10 @@ def _attacks(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     encoding: dict[str, Any] = {
         "x": alt.X("false alarms:Q", scale=alt.Scale(domain=[0, 1])),
         "y": alt.Y("misses:Q", scale=alt.Scale(domain=[0, 1])),
-        "color": alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend()),
+        "color": alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend(**STROKES)),
     }
-    if len(runs) > 1:
-        encoding["strokeDash"] = alt.StrokeDash("run:N", legend=_legend())
+    if len({row[0] for row in rows}) > 1:
+        encoding["strokeDash"] = alt.StrokeDash("run:N", legend=_legend(**STROKES, symbolStrokeColor="#888888"))
     chart = alt.Chart(_data(columns, rows)).mark_line().encode(**encoding).properties(width=WIDTH, height=HEIGHT)
     title = "Trade-off of an attacker who tells whether somebody took part (f-DP)"
     told = f"{title}: at 1 % of false alarms, the fewest misses are " + "; ".join(
@@ -227,16 +230,15 @@ def _lines(
         "y": alt.Y(f"{y}:Q", title=y, scale=alt.Scale(zero=zero)),
         "tooltip": [alt.Tooltip(f"{column}:N" if column in ("run", "part") else f"{column}:Q") for column in columns],
     }
-    strokes = {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
     if len(runs) > 1:
-        encoding["color"] = _by_run(runs, _legend(**strokes))
+        encoding["color"] = _by_run(runs, _legend(**STROKES))
     if len(parts) > 1:
         if len(runs) > 1:
             # Above the chart: beside the runs it would not fit a phone.
-            above = _legend(**strokes, orient="top", symbolStrokeColor="#888888", columns=1)
+            above = _legend(**STROKES, orient="top", symbolStrokeColor="#888888", columns=1)
             encoding["strokeDash"] = alt.StrokeDash("part:N", legend=above)
         else:
-            encoding["color"] = alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend(**strokes))
+            encoding["color"] = alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend(**STROKES))
     # Points in a layer of their own: as part of the lines they would take the strokes from the legend.
     base = alt.Chart(_data(columns, rows))
     lines = base.mark_line(color=COLOURS[0]).encode(**encoding)

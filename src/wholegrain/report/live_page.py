@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -11,11 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from wholegrain import _check
 from wholegrain.errors import WholegrainError
 from wholegrain.report.page import content, page
 from wholegrain.report.run_reader import RunRecord, may_begin_here, name_folders, read_run
 from wholegrain.runs.folder_lock import is_locked
 from wholegrain.runs.run_folder import IDENTITY, ROUNDS, SUMMARY, RunFolder
+
+log = logging.getLogger("wholegrain.report")
 
 LOOPBACK = "127.0.0.1"
 WATCHED = (ROUNDS, SUMMARY, IDENTITY)
@@ -87,8 +91,12 @@ class _PageHandler(BaseHTTPRequestHandler):
         kind, make = found[self.path]
         try:
             text, status = make(), 200
-        except (WholegrainError, OSError) as error:  # told where the page is read; the next change is another chance
+        except WholegrainError as error:
             text, kind, status = str(error), "text/plain; charset=utf-8", 500
+        except Exception as error:  # told where the page is read; the next change is another chance
+            log.debug("The page cannot be made.", exc_info=True)
+            text = f"The page cannot be made now: {_check.reason(error)}."
+            kind, status = "text/plain; charset=utf-8", 500
         body = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
