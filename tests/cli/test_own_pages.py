@@ -53,7 +53,7 @@ def test_five_commands_on_a_table(wholegrain: Command, folder: Path) -> None:
 
 
 def test_a_model_of_ones_own(wholegrain: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script, module = re.findall(r"```python\n(.*?)```", MODEL, re.S)
+    script, module, _ = re.findall(r"```python\n(.*?)```", MODEL, re.S)
     assert (ROOT / "examples" / "own_model.py").read_text("utf-8").endswith(script)
     (folder / "my_models.py").write_text(module, encoding="utf-8")
     monkeypatch.syspath_prepend(folder)

@@ -130,7 +130,7 @@ def test_a_charter_cannot_freeze_what_nobody_trained(wholegrain: Command, tmp_pa
     models = [{"name": "mlp", "train": "head"}]
     told = wholegrain("silo", "--charter", write_charter(tmp_path, allow={"models": models}), "--check")
     assert told.code == 2
-    assert told.err.startswith("error: In the charter, allow.models.0: model.train = 'head' needs model.start")
+    assert told.err.startswith('error: In the charter, allow.models.0: model.train = "head" needs model.start')
 
 
 def test_a_server_sees_the_price_of_its_spec(wholegrain: Command, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_server_sees_the_price_of_its_spec(wholegrain: Command, tmp_path: Path
     spec.write_text(as_toml({**tree, "model": public_model("b.safetensors", "head")}))
     assert json.loads(wholegrain("plan", spec, "--json").out)["public"]["digest"] == digest
     told = wholegrain("plan", spec)
-    assert f"Starts from the backbone {digest}\nand trains 10 of 26 parameters (head).\n" in told.out
+    assert f"Starts from the backbone {digest}\nand trains 10 of 26 parameters (its last layer).\n" in told.out
     (tmp_path / "b.safetensors").unlink()
     told = wholegrain("plan", spec)
     assert told.code == 2

@@ -17,7 +17,7 @@ from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.definitions import Standing
 from wholegrain.privacy.events import repeat, sampled_gaussian
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.report.live_page import _page
+from wholegrain.report.live_page import LiveRuns, _page
 from wholegrain.report.run_reader import read_run
 from wholegrain.runs.ledger_registry import LEDGER
 from wholegrain.runs.run_folder import RunFolder
@@ -87,7 +87,7 @@ def test_spent_is_what_the_ledger_says_wherever_it_is_shown(
 
     record = read_run(out, "run")
     assert (record.promise.epsilon, record.plan.promise.epsilon) == (spent, planned)
-    for page in (_page([out]), _report(wholegrain, out, tmp_path / "page.html")):
+    for page in (_page(LiveRuns([out])), _report(wholegrain, out, tmp_path / "page.html")):
         promise = re.search(r'<p class="promise">(.*?)</p>', page)
         assert promise is not None
         assert f"ε = {spent:.4g}" in promise[1]
@@ -106,7 +106,7 @@ def test_a_run_that_goes_on_shows_what_it_has_spent_so_far(tmp_path: Path) -> No
     record = read_run(out, "run")
     assert record.promise.epsilon == expected(5)
     assert record.plan.promise.epsilon == expected(PLAYED)
-    assert "what it has spent so far" in _page([out])
+    assert "what it has spent so far" in _page(LiveRuns([out]))
 
 
 def test_without_its_ledger_nothing_is_proved_of_a_run_that_goes_on(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_later_run_on_the_account_is_priced_by_a_filter_and_says_so(tmp_path: 
     told = wholegrain("ledger", "show", tmp_path / "second").out
     assert "Rényi filter" in told
     assert f"{account['spent']:.4g}" in told
-    page = _page([tmp_path / "second"])
+    page = _page(LiveRuns([tmp_path / "second"]))
     assert f"spent (by {account['accountant']}; runs: 2)" in page
     assert f"{account['spent']:.4g} of 40" in page
 

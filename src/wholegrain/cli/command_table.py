@@ -100,8 +100,7 @@ ROWS = (
     Row(
         "watch",
         "wholegrain.cli.report_commands:watch",
-        "Serve the same page to this machine alone, made anew whenever a round is done; wait for runs that are to"
-        " come.",
+        "Serve the same page to this machine alone; it follows every round, and waits for runs that are to come.",
     ),
     Row("data", "wholegrain.cli.data:app", "Data sets: what there is, and what one looks like."),
     Row("ledger", "wholegrain.cli.ledger_commands:app", "The account of everything that was released."),
