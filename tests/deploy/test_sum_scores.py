@@ -93,6 +93,7 @@ def test_a_federation_opens_the_same_scores_as_a_simulation(five: Services, tmp_
     assert "evaluate" not in kinds
 
 
+@pytest.mark.slow
 def test_by_span_too(tmp_path: Path, coarse_prices: None) -> None:
     changes = {"policy": {"by_span": True}}
     with services(tmp_path, {"*": {**AGREED, "table": {"span": "span"}}}) as five:

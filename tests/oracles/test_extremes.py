@@ -149,7 +149,9 @@ def two_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(("width", "count"), [(5, 41), (37, 300), pytest.param(256, 130, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("width", "count"), [(5, 41), *(pytest.param(*size, marks=pytest.mark.slow) for size in ((37, 300), (256, 130)))]
+)
 @each_clip
 def test_two_threads_and_double_precision_leave_others_the_same(
     kind: torch.dtype, width: int, count: int, clip: Clip
