@@ -22,6 +22,7 @@ def evidence(mu: float, canaries: int, draws: np.random.Generator, line: float |
     return AttackEvidence(coins, draws.normal(size=canaries) + mu * (coins - 0.5), DELTA, EVENT, line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [None, 0.0])
 def test_bounds_under_the_curve_hold_and_come_close(line: float | None) -> None:
     draws = np.random.default_rng(0)

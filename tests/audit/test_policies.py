@@ -9,6 +9,7 @@ from wholegrain.privacy.definitions import Standing
 QUICK = ("subject_dp",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["logistic", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "policy", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES]

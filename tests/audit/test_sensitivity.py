@@ -47,6 +47,7 @@ def test_squares_that_underflow_let_raw_features_through() -> None:
     assert found.failed == (MOVE,)
 
 
+@pytest.mark.slow
 def test_clip_factors_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepared("subject_dp")
     monkeypatch.setattr(clipping, "_clip_rows", rounded_up)

@@ -81,6 +81,7 @@ def test_weights_that_add_up_to_more_than_one_are_found(
     assert found(run).verdict is AuditVerdict.VIOLATION
 
 
+@pytest.mark.slow
 def test_a_sum_before_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     run = prepared()
     honest = training.release_to_sum

@@ -67,6 +67,7 @@ def no_file_beyond(size: int) -> Iterator[None]:
 TOO_LARGE = ("File too large", "disk I/O error", "disk is full")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 100, 250, 400, 700, 1000, 1150, 2000, 4096, 6000, 8192, 12288, 16384])
 def test_no_room_for_a_file(wholegrain: Command, tmp_path: Path, unbroken: Path, size: int) -> None:
     spec, out = write_spec(tmp_path), tmp_path / "folder" / "run"

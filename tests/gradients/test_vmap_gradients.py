@@ -95,6 +95,7 @@ def test_agrees_with_the_reference(name: str, per: ClipPer, pool: Pool, items: i
     compare(CASES[name], groups, Clip(per, pool, 0.7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "embedding"])
 @settings(deadline=None, max_examples=40)
 @given(

@@ -70,6 +70,7 @@ def test_an_item_has_the_same_coins_in_any_company(kind: torch.dtype) -> None:
     assert len(whole.unique()) == 50
 
 
+@pytest.mark.slow
 def test_what_is_dropped_is_made_up_for() -> None:
     """The mean over keys is the value itself."""
     model = DropoutByItem(nn.Dropout(P))

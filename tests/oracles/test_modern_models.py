@@ -229,6 +229,7 @@ def test_what_is_trained_of_a_transformer_has_rules(name: str) -> None:
     assert isinstance(program_of(engine), Graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("items", [1, 5, 6, 9])
 def test_a_batch_may_be_as_long_as_a_table(items: int) -> None:
     """What counts items, and what only has as many rows, was found out with other numbers of items."""

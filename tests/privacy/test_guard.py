@@ -395,7 +395,7 @@ def play(guard, plan):
     return [guard.reserve(number, asked, f"{number}").epsilon for number, asked in enumerate(steps)]
 
 
-@pytest.mark.parametrize("cohort", [None, 2])
+@pytest.mark.parametrize("cohort", [None, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", private_policies())
 @pytest.mark.usefixtures("coarse_prices")
 def test_the_guard_reports_what_the_plan_says_of_the_same_releases(policy, cohort):
