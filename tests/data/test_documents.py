@@ -52,3 +52,10 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, content: byte
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=words):
         documents(path=tmp_path / name)
+
+
+def test_windows_that_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    monkeypatch.setattr("wholegrain.data.plays.MOST", 459)  # 20 and 26 windows of 10 bytes
+    with pytest.raises(DataError, match=r"would take 460 bytes; raise data\.options\.stride"):
+        documents(path=tmp_path / "a.txt", window=10, stride=1)

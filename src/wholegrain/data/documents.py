@@ -12,7 +12,7 @@ from wholegrain import _check
 from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
 from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.plays import LONGEST, join_speakers, windows
+from wholegrain.data.plays import LONGEST, join_speakers, require_room, windows
 from wholegrain.data.subjects import subject_codes
 from wholegrain.data.tasks import NextToken
 from wholegrain.errors import DataError
@@ -33,9 +33,11 @@ def documents(*, path: str | Path | None = None, window: int = 80, stride: int =
     if not texts:
         raise DataError(f"No document in '{file}' has more than {window} characters; lower data.options.window.")
     encoded = [tokens(text) for text in texts]
+    parts = [windows(codes, window, stride) for codes, _ in encoded]
+    require_room(parts, file)
     return Dataset(
         name="documents",
-        data=join_speakers([windows(codes, window, stride) for codes, _ in encoded], subject_codes(texts)),
+        data=join_speakers(parts, subject_codes(texts)),
         task=NextToken(tuple(VOCABULARY)),
         notes=unknown_note(sum(unknown for _, unknown in encoded)),
     )

@@ -16,7 +16,7 @@ from wholegrain import _check
 from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
 from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.plays import LONGEST, Windows, join_speakers, windows
+from wholegrain.data.plays import LONGEST, join_speakers, require_room, windows
 from wholegrain.data.subjects import subject_codes
 from wholegrain.data.tasks import NextToken
 from wholegrain.errors import DataError
@@ -53,7 +53,8 @@ def gutenberg_shakespeare(
     if not speakers:
         raise DataError(f"Nobody in '{place}' says {length} characters; lower data.options.window or least_items.")
     encoded = [tokens(texts[speaker]) for speaker in speakers]
-    parts: list[Windows] = [windows(numbers, window, stride) for numbers, _ in encoded]
+    parts = [windows(numbers, window, stride) for numbers, _ in encoded]
+    require_room(parts, place)
     notes = unknown_note(sum(unknown for _, unknown in encoded))
     if len(texts) > len(speakers):
         notes += (f"speakers of fewer than {length} characters, left out: {len(texts) - len(speakers)}",)

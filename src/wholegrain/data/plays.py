@@ -42,7 +42,9 @@ def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) 
     speakers = [speaker for speaker, text in texts.items() if len(text) > window]
     encoded = [tokens(texts[speaker]) for speaker in speakers]
     parts = [windows(numbers, window, stride) for numbers, _ in encoded]
-    _require_some(parts, file, window)
+    if not parts:
+        raise DataError(f"Nobody in '{file}' says more than {window} characters; lower data.options.window.")
+    require_room(parts, file)
     notes = unknown_note(sum(unknown for _, unknown in encoded))
     if len(texts) > len(parts):
         notes += (f"speakers of no more than {window} characters, left out: {len(texts) - len(parts)}",)
@@ -92,9 +94,8 @@ def windows(numbers: NDArray[np.int8], window: int, stride: int) -> Windows:
     return inputs, numbers[window::stride].astype(np.int64)
 
 
-def _require_some(parts: list[Windows], file: Path, window: int) -> None:
-    if not parts:
-        raise DataError(f"Nobody in '{file}' says more than {window} characters; lower data.options.window.")
+def require_room(parts: list[Windows], file: Path) -> None:
+    """Refuse windows that would fill the memory when they are joined; until then they share their text."""
     size = sum(inputs.size for inputs, _ in parts)
     if size > MOST:
         raise DataError(f"The windows of '{file}' would take {size:,} bytes; raise data.options.stride.")
