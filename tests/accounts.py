@@ -41,7 +41,7 @@ class Counting:
     def way(self, event: DpEvent) -> str:
         return self.name
 
-    def filtered(self, limit: float | None) -> "Counting":
+    def as_filter(self, limit: float | None) -> "Counting":
         return self
 
 
@@ -99,9 +99,9 @@ def released(of: Reserved) -> Released:
 
 def spent(guard: Guard) -> Mapping[str, int]:
     """Steps that the guard's run has reserved, by silo."""
-    return guard.ledger.book.runs[guard.run].reserved
+    return guard.ledger.state.runs[guard.run].reserved
 
 
 def confirmed(guard: Guard) -> Mapping[str, int]:
     """Steps that are known to have left the silos, by silo."""
-    return guard.ledger.book.runs[guard.run].released
+    return guard.ledger.state.runs[guard.run].released

@@ -30,7 +30,7 @@ class OneEach:
     def way(self, event: DpEvent) -> str:
         return self.name
 
-    def filtered(self, limit: float | None) -> "OneEach":
+    def as_filter(self, limit: float | None) -> "OneEach":
         return self
 
 
@@ -59,7 +59,7 @@ def guard_on(ledger: Ledger, run: str = "first", epsilon: float | None = 10.0, s
 def reserved(path: Path) -> Counter[str]:
     """Steps reserved by silo over all runs, as a reader sees it who opens the ledger anew."""
     with Ledger.open(path, create=False) as ledger:
-        return sum((Counter(run.reserved) for run in ledger.book.runs.values()), Counter())
+        return sum((Counter(run.reserved) for run in ledger.state.runs.values()), Counter())
 
 
 def bodies(path: Path) -> list[str]:

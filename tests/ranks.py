@@ -60,7 +60,7 @@ def _sum(vector: torch.Tensor) -> str:
 
 def main() -> None:
     spread = RankAssignment(SILOS, world_size())
-    local = Letters(spread.owned(rank() or 0))
+    local = Letters(spread.silos_of(rank() or 0))
     seen = []
     with join_process_group():
         for size in SIZES:

@@ -81,8 +81,8 @@ class Remembering:
     def way(self, event: DpEvent) -> str:
         return DEFAULT.way(event)
 
-    def filtered(self, limit: float | None) -> Accountant:
-        return DEFAULT.filtered(limit)
+    def as_filter(self, limit: float | None) -> Accountant:
+        return DEFAULT.as_filter(limit)
 
 
 @functools.cache

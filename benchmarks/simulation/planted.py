@@ -16,7 +16,7 @@ from wholegrain.privacy import guard
 from wholegrain.privacy.guard import Guard, Reservation
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Reserved
-from wholegrain.privacy.ledger_state import Book, _place
+from wholegrain.privacy.ledger_state import LedgerState, _place
 from wholegrain.runs.ledger_registry import LedgerRegistry
 
 
@@ -27,7 +27,7 @@ def reserve_after_training() -> Any:
     owed: dict[int, tuple[Any, ...]] = {}
 
     def postponed(self: Guard, round: int, steps: Mapping[str, int], start: str) -> Reservation:
-        given = Reservation(self._asked(round, steps, start, "training"), 0.0, 0.0)
+        given = Reservation(self._reservations(round, steps, start, "training"), 0.0, 0.0)
         owed[id(given)] = (round, steps, start)
         return given
 
@@ -76,7 +76,7 @@ def witness_before_commit() -> Any:
 
 
 def price_before_lock() -> Any:
-    """The price is computed from a book that was read before the ledger's lock was taken."""
+    """The price is computed from the state that was read before the ledger's lock was taken."""
     reserve = Guard.reserve
 
     def racing(
@@ -84,14 +84,14 @@ def price_before_lock() -> Any:
     ) -> Reservation:
         if once_among is not None:
             return reserve(self, round, steps, start, once_among)
-        asked = self._asked(round, steps, start, "training")
-        with self.ledger.writing() as page:
-            opened = guard._budget(page.book, self.run)
-            fresh = tuple(release for release in asked if not page.book.holds(release))
-            before, after = page.book.runs_of(opened.account), page.book.runs_of(opened.account, fresh)
+        asked = self._reservations(round, steps, start, "training")
+        with self.ledger.writing() as transaction:
+            opened = guard._budget(transaction.state, self.run)
+            fresh = tuple(release for release in asked if not transaction.state.holds(release))
+            before, after = transaction.state.runs_of(opened.account), transaction.state.runs_of(opened.account, fresh)
             found = guard._require_paid(opened, before, after, "Round", self.accountant)
-        with self.ledger.writing() as page:
-            page.add(*(release for release in asked if not page.book.holds(release)))
+        with self.ledger.writing() as transaction:
+            transaction.add(*(release for release in asked if not transaction.state.holds(release)))
         return Reservation(asked, found.epsilon, found.epsilon)
 
     return _both((Guard, "reserve", racing))
@@ -99,7 +99,7 @@ def price_before_lock() -> Any:
 
 def replay_for_nothing() -> Any:
     """A round that was paid for once is not paid for again, although its noise is new."""
-    return _both((Book, "holds", lambda self, release: _place(release) in self._played))
+    return _both((LedgerState, "holds", lambda self, release: _place(release) in self._played))
 
 
 def same_noise_again() -> Any:
@@ -141,7 +141,7 @@ def server_asks_first() -> Any:
 
 def sum_round_again() -> Any:
     """A silo that has lost its session takes part in a round a second time."""
-    return _both((Book, "was_played", lambda *_: False))
+    return _both((LedgerState, "was_played", lambda *_: False))
 
 
 def two_lists_signed() -> Any:
@@ -176,7 +176,7 @@ def mask_before_paying() -> Any:
     owed: dict[int, tuple[Any, ...]] = {}
 
     def postponed(self: Guard, round: int, steps: Any, start: str, once_among: str | None = None) -> Reservation:
-        given = Reservation(self._asked(round, steps, start, "training"), 0.0, 0.0)
+        given = Reservation(self._reservations(round, steps, start, "training"), 0.0, 0.0)
         owed[id(given)] = (round, steps, start, once_among)
         return given
 
@@ -194,7 +194,7 @@ def scores_for_nothing() -> Any:
     """Nobody pays for a private score."""
 
     def free(self: Guard, round: int, silos: Any, start: str) -> Reservation:
-        return Reservation(self._asked(round, dict.fromkeys(silos, 1), start, "scores"), 0.0, 0.0)
+        return Reservation(self._reservations(round, dict.fromkeys(silos, 1), start, "scores"), 0.0, 0.0)
 
     return _both((Guard, "reserve_scores", free), (Guard, "confirm", lambda *_: None))
 

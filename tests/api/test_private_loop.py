@@ -47,7 +47,7 @@ def test_sgd_of_ones_own_gives_the_model_of_train_to_the_bit() -> None:
 
 def only_run(path: Path) -> RunAccount:
     with Ledger.open(path, create=False) as ledger:
-        (account,) = ledger.book.runs.values()
+        (account,) = ledger.state.runs.values()
         return account
 
 

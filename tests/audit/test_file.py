@@ -74,7 +74,7 @@ def pairs_of(asked: RunSpec) -> tuple[PreparedRun, Any, list[Neighbours]]:
 def test_nobody_else_changes(way: str) -> None:
     run, file, pairs = pairs_of(spec(**WAYS[way]))
     assert {pair.who for pair in pairs} >= {"a subject", "the subject with most rows", "a made-up subject"}
-    assert not any(len(pair.moved(file)) for pair in pairs)
+    assert not any(len(pair.moved_subjects(file)) for pair in pairs)
     found = list(moves(run, file, pairs))
     assert found
     assert all(0 < move.clip_norms <= move.allowed * (1 + SLACK) for move in found)
@@ -225,7 +225,7 @@ def test_rows_of_a_table_leave_before_it_is_read(tmp_path: Path, monkeypatch: py
     """Codes that count subjects are a fault of reading, which no data set in memory shows."""
     monkeypatch.setattr("wholegrain.data.table.subject_codes", lambda ids: np.unique(list(ids), return_inverse=True)[1])
     _, file, pairs = pairs_of(load(table(tmp_path), ()))
-    assert any(len(pair.moved(file)) for pair in pairs)
+    assert any(len(pair.moved_subjects(file)) for pair in pairs)
 
 
 @pytest.mark.parametrize(
@@ -341,4 +341,4 @@ def test_a_scale_that_is_read_off_the_rows_is_a_change_of_others(
     if planted:
         monkeypatch.setattr(data_table, "encode_features", scaled_by_what_is_there)
     _, file, pairs = pairs_of(spec(data={"source": "table", "table": declared}))
-    assert any(len(pair.moved(file)) for pair in pairs) is planted
+    assert any(len(pair.moved_subjects(file)) for pair in pairs) is planted

@@ -34,7 +34,7 @@ class Unpriced:
     def way(self, event: DpEvent) -> str:
         return self.name
 
-    def filtered(self, limit: float | None) -> "Unpriced":
+    def as_filter(self, limit: float | None) -> "Unpriced":
         return self
 
 

@@ -36,7 +36,7 @@ def steps(path: Path, run: str) -> tuple[dict[str, int], dict[str, int]]:
     reserved: dict[str, int] = {}
     released: dict[str, int] = {}
     with Ledger.open(path, create=False) as ledger:
-        for name, account in ledger.book.runs.items():
+        for name, account in ledger.state.runs.items():
             if name.partition("/")[0] == run:
                 for total, found in ((reserved, account.reserved), (released, account.released)):
                     for silo, count in found.items():

@@ -160,7 +160,7 @@ def silo(door: tuple[Flower, ServerDoor, Path]) -> Iterator[None]:
     def work() -> None:
         with open_silo(load_charter(path)) as host:
             assert host.charter.link is not None
-            with fleet_link._connected(host.charter.link, host) as line:
+            with fleet_link._connect(host.charter.link, host) as line:
                 while not ended.wait(0.02):
                     message = line.next_message()
                     if message is not None:

@@ -46,7 +46,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 def spent(federation: Federation, name: str) -> tuple[int, int]:
     """Steps that a silo has reserved and released, over all runs."""
     with Ledger.open(federation.silo(name) / "ledger.sqlite", create=False) as ledger:
-        runs = list(ledger.book.runs.values())
+        runs = list(ledger.state.runs.values())
     return sum(run.reserved.get(name, 0) for run in runs), sum(run.released.get(name, 0) for run in runs)
 
 
@@ -186,7 +186,7 @@ def test_copies_of_a_round_and_a_message_of_400_mb_cost_nothing(federation: Fede
 
     def steps() -> tuple[int, int]:
         with Ledger.open(federation.silo(name) / "copies.sqlite", create=False) as found:
-            runs = list(found.book.runs.values())
+            runs = list(found.state.runs.values())
         return sum(run.reserved.get(name, 0) for run in runs), sum(run.released.get(name, 0) for run in runs)
 
     for running_silo in federation.silos.values():

@@ -230,7 +230,7 @@ def least_epsilon(rounds: int) -> float:
 def require_paid(host: SiloService, loot: list[Loot]) -> None:
     """Refuse a ledger that shows less than what left the silo."""
     count = releases(loot)
-    assert sum(run.released.get("north", 0) for run in host.ledger.book.runs.values()) == 2 * count
+    assert sum(run.released.get("north", 0) for run in host.ledger.state.runs.values()) == 2 * count
     assert least_epsilon(count) <= operator_status(host)["epsilon_spent"] * (1 + 1e-6) <= LIMIT
 
 

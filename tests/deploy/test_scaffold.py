@@ -267,6 +267,6 @@ def test_the_templates_fit_each_other(federation: Path, tmp_path: Path) -> None:
     assert spec.rounds.steps <= charter["limit"]["most_steps"]
     steps = plan.horizon.releases()[facts.name]
     limit = charter["limit"]["epsilon"]
-    as_it_comes = plan.accountant.filtered(limit)  # a silo does not know what will be asked of it
+    as_it_comes = plan.accountant.as_filter(limit)  # a silo does not know what will be asked of it
     alone = federation_epsilon([(policy, facts)], {facts.name: steps}, Unit.SUBJECT, 1, as_it_comes, plan.delta)
     assert alone <= limit

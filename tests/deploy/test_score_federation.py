@@ -156,7 +156,7 @@ def test_it_scores_each_fifth_round_stops_at_its_budget_and_shows_no_raw_score(
     for name in NAMES:
         federation.stop(federation.silos[name])
         with open_silo(load_charter(federation.silo(name) / "silo.toml")) as host:
-            (run,) = host.ledger.book.runs.values()
+            (run,) = host.ledger.state.runs.values()
             assert 5 <= run.reserved[name] < 14
             assert run.scored[name] >= 1
             assert spent_by_silo(host).epsilon <= LIMIT

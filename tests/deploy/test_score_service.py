@@ -88,7 +88,7 @@ def test_three_silos_train_score_each_fifth_round_and_stop_at_their_budget(
     for number, name in enumerate(NAMES):
         sent = (result.rounds[9].private[name]["accuracy"].value - 0.5) * 2 * people[name]
         assert abs(sent - raw[3 + number]) > 1e-6  # the server has the noisy sum, and nothing else
-        paid = hosts[name].ledger.book.runs
+        paid = hosts[name].ledger.state.runs
         assert [dict(run.scored) for run in paid.values()] == [{name: 2}]
         assert [dict(run.reserved) for run in paid.values()] == [{name: 10}]
         assert spent_by_silo(hosts[name]).epsilon <= 6.0
@@ -104,7 +104,7 @@ def test_a_private_score_is_paid_for_before_an_item_is_read(
     host, seen = hosts["north"], []
 
     def look(*_: Any) -> Any:
-        seen.append([dict(run.scored) for run in host.ledger.book.runs.values()])
+        seen.append([dict(run.scored) for run in host.ledger.state.runs.values()])
         raise RuntimeError
 
     monkeypatch.setattr(ScoreMaker, "score", look)
@@ -119,11 +119,11 @@ def test_training_and_scores_of_one_run_are_priced_side_by_side(hosts: dict[str,
     alone = spent_by_silo(host).epsilon
     first = release_score(host, task(scores=FORM, noise_multiplier=4.0), vector())
     assert spent_by_silo(host).epsilon < 1.5 * alone
-    assert len(host.ledger.book.runs) == 1
+    assert len(host.ledger.state.runs) == 1
     again = release_score(host, task(scores=FORM, noise_multiplier=4.0), vector())
     assert first.shape == (1,)
     assert not torch.equal(first, again)  # fresh noise, and paid for twice
-    (run,) = host.ledger.book.runs.values()
+    (run,) = host.ledger.state.runs.values()
     assert run.scored == {"north": 2}
 
 

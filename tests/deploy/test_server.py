@@ -82,7 +82,7 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
 
 
 def reserved(ledger: Ledger) -> dict[str, int]:
-    return {silo: count for run in ledger.book.runs.values() for silo, count in run.reserved.items()}
+    return {silo: count for run in ledger.state.runs.values() for silo, count in run.reserved.items()}
 
 
 def test_a_run_leaves_the_same_record_as_any_other_and_every_silo_has_paid(hosts, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_what_silos_would_refuse_to_start_from_is_not_asked_of_them(public, tmp_
     assert not grid.asked("train")
     assert {name: host.ledger.head for name, host in hosts.items()} == heads
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", create=False) as ledger:
-        assert all(not run.reserved for run in ledger.book.runs.values())
+        assert all(not run.reserved for run in ledger.state.runs.values())
 
 
 def test_a_run_that_stopped_goes_on_where_it_was(hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ def test_a_plan_made_for_other_facts_is_not_played(hosts, tmp_path: Path, change
         serve(RunSpec.of(tree), tmp_path / "run", grid)
     assert not grid.asked("train")
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", create=False) as ledger:
-        assert all(not run.reserved for run in ledger.book.runs.values())
+        assert all(not run.reserved for run in ledger.state.runs.values())
 
 
 def test_a_model_for_another_shape_is_not_played(hosts, tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ def test_the_row_that_is_trained_is_the_row_that_is_priced(
     host = opened(allow={"policies": [policy], "models": [{"name": "logistic"}]})
     host.answer(task(policy=policy, noise_multiplier=30.0, **subject(**changes)), vector())
     ((row, steps),) = trained
-    (run,) = host.ledger.book.runs.values()
+    (run,) = host.ledger.state.runs.values()
     assert run.opening.terms == TermsRecord.of(terms([(row, host.silo.facts)], span=1))
     assert run.reserved == run.released == {"north": steps}
 
@@ -419,7 +419,7 @@ def test_no_task_leaves_a_ledger_that_contradicts_itself(opened: Open, tmp_path:
         host.answer(task(steps=steps), vector())
     assert host.ledger.path is not None
     with Ledger.open(host.ledger.path) as again:
-        assert again.book.runs_of(Account(data="visits of north"))
+        assert again.state.runs_of(Account(data="visits of north"))
 
 
 def test_a_silo_that_starts_again_remembers(opened: Open) -> None:

@@ -100,7 +100,7 @@ def reserved(federation: Federation, out: Path) -> list[int]:
     run, found = RunFolder.open(out).run, []
     for name in SILOS:
         with Ledger.open(federation.silo(name) / "ledger.sqlite", create=False) as ledger:
-            runs = [each for key, each in ledger.book.runs.items() if key.partition("/")[0] == run]
+            runs = [each for key, each in ledger.state.runs.items() if key.partition("/")[0] == run]
         found.append(sum(sum(each.reserved.values()) for each in runs))
     return found
 

@@ -75,7 +75,7 @@ def begin(five: Services, task: SiloTask, round: int = 1) -> dict[str, MaskReque
 
 def paid(host: SiloService) -> list[tuple[int, int]]:
     """Steps and scores of each run in a silo's ledger."""
-    return [(sum(run.reserved.values()), sum(run.scored.values())) for run in host.ledger.book.runs.values()]
+    return [(sum(run.reserved.values()), sum(run.scored.values())) for run in host.ledger.state.runs.values()]
 
 
 def test_a_federation_opens_the_same_scores_as_a_simulation(five: Services, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def play(engine: SecureSums, prepared: PreparedRun, round: int = 0) -> list[SumU
 
 def reserved(five: Services, name: str) -> int:
     """Steps that a silo has paid for."""
-    return sum(sum(run.reserved.values()) for run in five.hosts[name].ledger.book.runs.values())
+    return sum(sum(run.reserved.values()) for run in five.hosts[name].ledger.state.runs.values())
 
 
 def test_a_federation_computes_the_same_sum_as_a_simulation(five: Services, tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_the_silos_pay_what_the_plan_says(five: Services, prepared: PreparedRun)
     engine = engine_on(five, prepared)
     for round in range(2):
         play(engine, prepared, round)
-    book = five.hosts["north"].ledger.book
-    (run,) = book.runs.values()
+    state = five.hosts["north"].ledger.state
+    (run,) = state.runs.values()
     assert run.opening.terms.exposures["subject"].silos.keys() == {"north"}
     planned = prepared.plan.terms.exposures["subject"].steps["north"]
     assert run.terms.exposures["subject"].steps["north"] == planned

@@ -195,7 +195,7 @@ def test_answers_and_faults_come_in_the_order_of_the_cohort_from_any_rank() -> N
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 20])
 def test_every_silo_has_one_owner(size: int) -> None:
     spread = RankAssignment(ranks.SILOS, size)
-    owned = [spread.owned(number) for number in range(size)]
+    owned = [spread.silos_of(number) for number in range(size)]
     assert sorted(sum(owned, ())) == sorted(ranks.SILOS)
     assert all(spread.owner(silo) == number for number, silos in enumerate(owned) for silo in silos)
     assert max(map(len, owned)) - min(map(len, owned)) <= 1

@@ -103,7 +103,7 @@ def test_what_a_round_costs_is_on_disk_before_any_silo_is_asked(tmp_path: Path) 
     class Looking(Recording):
         def run(self, task: RoundTask) -> Iterator[SiloUpdate]:
             with Ledger.open(tmp_path / "ledger", create=False) as afresh:
-                found.append(dict(afresh.book.runs["first"].reserved))
+                found.append(dict(afresh.state.runs["first"].reserved))
             yield from super().run(task)
 
     with Ledger.open(tmp_path / "ledger") as ledger:

@@ -234,4 +234,4 @@ def test_too_few_answers_fail_the_round_and_three_in_a_row_the_run(coarse_prices
     with open_guard(prepared, "0" * 16) as guard:
         with pytest.raises(RunError, match="failed one after the other"):
             execute(prepared, guard)
-        assert guard.ledger.book.runs["0" * 16].has_spent
+        assert guard.ledger.state.runs["0" * 16].has_spent

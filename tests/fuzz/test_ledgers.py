@@ -11,7 +11,7 @@ from effort import examples
 from ledgers import bodies, guard_on, witness_of
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger import Ledger
-from wholegrain.privacy.ledger_state import Book
+from wholegrain.privacy.ledger_state import LedgerState
 
 ROUNDS = 3
 HOUSE = examples(250, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -34,20 +34,20 @@ def assert_known_or_refused(path: Path, before: list[str]) -> None:
     files = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     try:
         with Ledger.open(path, create=False) as ledger:
-            book = ledger.book
+            state = ledger.state
     except LedgerError as error:
         message = str(error)
         assert "\n" not in message
         assert "ledger" in message
     else:
         assert bodies(path) == before
-        assert_all_is_counted(book)
+        assert_all_is_counted(state)
     assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == files
 
 
-def assert_all_is_counted(book: Book) -> None:
+def assert_all_is_counted(state: LedgerState) -> None:
     for run in ("first", "second"):
-        assert book.runs[run].reserved == {"north": 2 * ROUNDS, "south": ROUNDS}
+        assert state.runs[run].reserved == {"north": 2 * ROUNDS, "south": ROUNDS}
 
 
 Whole = tuple[Path, bytes, bytes, list[str]]
@@ -104,4 +104,4 @@ def test_an_earlier_state_of_the_database_is_missed_by_the_witness(tmp_path: Pat
             Ledger.open(path)
     path.write_bytes(copies[-1])
     with Ledger.open(path) as ledger:
-        assert ledger.book.runs["first"].reserved == {"north": 5}
+        assert ledger.state.runs["first"].reserved == {"north": 5}

@@ -176,7 +176,7 @@ class Quick:
     def way(self, event: DpEvent) -> str:
         return self.name
 
-    def filtered(self, limit: float | None) -> "Quick":
+    def as_filter(self, limit: float | None) -> "Quick":
         return self
 
 

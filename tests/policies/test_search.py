@@ -12,7 +12,17 @@ from wholegrain.federation.server_optimiser import SCHEDULES
 from wholegrain.policies.plan import Federation
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
-from wholegrain.policies.search import ALIGNMENT, ENOUGH, PACES, SearchQuery, best, candidates, leaders, left, one_step
+from wholegrain.policies.search import (
+    ALIGNMENT,
+    ENOUGH,
+    PACES,
+    SearchQuery,
+    best,
+    candidates,
+    leaders,
+    misalignment,
+    one_step,
+)
 from wholegrain.privacy.definitions import Budget
 
 pytestmark = pytest.mark.usefixtures("coarse_prices")
@@ -51,7 +61,7 @@ def test_what_is_left_is_that_of_a_bowl(schedule: Callable[[float], float]) -> N
     """A bowl of 30 directions, walked down 4,000 times: what is left on average agrees within 2 %."""
     size, steps, signal, noise, trials = 30, 25, 1.0, 2.0, 4000
     paces = [schedule(step / steps) for step in range(steps)]
-    predicted = left(signal, noise, paces, parameters=size, kinds=size)[PACES.index(0.5)]
+    predicted = misalignment(signal, noise, paces, parameters=size, kinds=size)[PACES.index(0.5)]
     draws = torch.Generator().manual_seed(0)
     steepness = 1 / torch.arange(1.0, size + 1)
     goal = torch.ones(size) * signal / steepness.norm()

@@ -61,7 +61,7 @@ def create(path: Path) -> list[Any]:
 
     def work(number: int) -> Any:
         with Ledger.open(path) as ledger:
-            return ledger.book.identity
+            return ledger.state.identity
 
     return together(work, path.parent)
 

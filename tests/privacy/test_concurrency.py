@@ -54,7 +54,7 @@ def test_all_create_the_same_ledger(crowd: Crowd, tmp_path: Path, attempt: int) 
     path = tmp_path / "ledger.sqlite"
     identities = crowd("create", path)
     with Ledger.open(path, create=False) as ledger:
-        assert set(identities) == {ledger.book.identity}
+        assert set(identities) == {ledger.state.identity}
     assert kinds(path) == {"ledger": 1}
 
 
@@ -66,7 +66,7 @@ def test_exactly_what_the_budget_pays_for_is_granted(crowd: Crowd, tmp_path: Pat
     assert reserved(path) == {"north": sum(granted)}
     with Ledger.open(path, create=False) as ledger:
         for number, each in enumerate(granted):
-            assert ledger.book.runs[f"run-{number}"].reserved.get("north", 0) == each
+            assert ledger.state.runs[f"run-{number}"].reserved.get("north", 0) == each
         assert str(ledger.head) in witness_of(path).read_text().splitlines()
     assert kinds(path) == {"ledger": 1, "budget": 1, "run": PROCESSES, "reserved": sum(granted)}
 

@@ -155,8 +155,8 @@ def test_steps_are_counted_through_every_level() -> None:
 def test_every_accountant_has_its_filter(accountant: PldAccountant | RdpAccountant) -> None:
     event = repeat(sampled_gaussian(0.3, 4.0), 10)
     assert accountant.way(event) == accountant.name
-    assert accountant.filtered(1.0).way(event) == RENYI
-    assert accountant.filtered(1.0).epsilon(event, DELTA) == Filter(PLD, 1.0).epsilon(event, DELTA)
+    assert accountant.as_filter(1.0).way(event) == RENYI
+    assert accountant.as_filter(1.0).epsilon(event, DELTA) == Filter(PLD, 1.0).epsilon(event, DELTA)
 
 
 def density(moves: list[float], chances: list[float], grid: np.ndarray) -> np.ndarray:

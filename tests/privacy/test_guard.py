@@ -40,7 +40,7 @@ class Fixed:
     def way(self, event: DpEvent) -> str:
         return self.name
 
-    def filtered(self, limit: float | None) -> "Fixed":
+    def as_filter(self, limit: float | None) -> "Fixed":
         return self
 
 
@@ -105,7 +105,7 @@ def test_price_comes_before_the_reservation_and_a_refusal_without_one():
         def way(self, event: DpEvent) -> str:
             return self.name
 
-        def filtered(self, limit: float | None) -> "Watching":
+        def as_filter(self, limit: float | None) -> "Watching":
             return self
 
     ledger = Ledger.in_memory()
@@ -163,7 +163,7 @@ def test_a_run_that_cannot_be_paid_to_its_end_is_refused_before_it_begins():
         with pytest.raises(BudgetError, match="The run would bring ε to 11; 6 of 10 is spent"):
             open_guard(TEN, ledger, run="second", horizon={"north": 2, "south": 3})
         assert ledger.head == head
-        assert list(ledger.book.runs) == ["first"]
+        assert list(ledger.state.runs) == ["first"]
         assert open_guard(TEN, ledger, run="second", horizon={"north": 2, "south": 2}).budget.epsilon == TEN
 
 
@@ -172,7 +172,7 @@ def test_a_refused_first_run_does_not_open_its_account_either():
         with pytest.raises(BudgetError):
             open_guard(TEN, ledger, horizon={"north": 11})
         assert ledger.head.number == 1
-        assert ledger.book.budgets == {}
+        assert ledger.state.budgets == {}
         assert open_guard(20.0, ledger, horizon={"north": 11}).budget.epsilon == 20.0
 
 
@@ -429,8 +429,8 @@ def test_one_round_more_than_planned_is_refused():
 
 def account_of(ledger):
     """What the one account there is has spent, and by which theorem."""
-    (opened,) = ledger.book.budgets.values()
-    return account_price(opened, ledger.book.runs_of(opened.account), PRICING)
+    (opened,) = ledger.state.budgets.values()
+    return account_price(opened, ledger.state.runs_of(opened.account), PRICING)
 
 
 def test_two_runs_of_one_plan_cost_less_than_twice_and_more_than_once():
@@ -504,11 +504,11 @@ def test_rounds_played_again_are_spent_and_a_filter_prices_steps_of_several_kind
     with Ledger.in_memory() as ledger:
         guard = guard_of(plan, ledger)
         guard.reserve(0, {"silo-0": 2, "silo-1": 2}, "a")
-        assert run_price(ledger.book.runs["first"], Unit.SUBJECT, PRICING, 1e-5).way == "pld"
+        assert run_price(ledger.state.runs["first"], Unit.SUBJECT, PRICING, 1e-5).way == "pld"
         guard.reserve(1, {"silo-0": 2, "silo-1": 2}, "b")
-        assert ledger.book.runs["first"].replayed == 0
+        assert ledger.state.runs["first"].replayed == 0
         replace(guard, stream="another").reserve(1, {"silo-1": 2}, "b")
-        run = ledger.book.runs["first"]
+        run = ledger.state.runs["first"]
         assert (run.replayed, run.reserved) == (1, {"silo-0": 4, "silo-1": 6})
         again = run_price(run, Unit.SUBJECT, PRICING, 1e-5)
     assert again.way == "Rényi filter"
@@ -520,7 +520,7 @@ def test_rounds_played_again_of_one_kind_of_step_compose():
     guard = open_guard(None, accountant=PRICING)
     guard.reserve(0, {"north": 2}, "a")
     replace(guard, stream="another").reserve(0, {"north": 2}, "a")
-    run = guard.ledger.book.runs["first"]
+    run = guard.ledger.state.runs["first"]
     assert run.replayed == 1
     assert run_price(run, Unit.SUBJECT, PRICING, 1e-5) == Price(PRICING.epsilon(repeat(gaussian(1.0), 4), 1e-5), "pld")
 
@@ -534,7 +534,7 @@ def test_an_account_for_items_prices_every_run_by_the_item():
         with pytest.raises(BudgetError):
             guard_of(for_subjects, ledger, run="second")
         assert ledger.head == head
-        before = price([run.spending for run in ledger.book.runs_of(ACCOUNT)], Unit.ITEM, PRICING, 1e-5)
+        before = price([run.spending for run in ledger.state.runs_of(ACCOUNT)], Unit.ITEM, PRICING, 1e-5)
         assert before == for_items.guarantee(Unit.ITEM).epsilon
 
 

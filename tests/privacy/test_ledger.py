@@ -21,7 +21,7 @@ from wholegrain.errors import LedgerError
 from wholegrain.privacy import ledger as ledger_module
 from wholegrain.privacy.ledger import START, Head, Ledger
 from wholegrain.privacy.ledger_entries import Reserved
-from wholegrain.privacy.ledger_state import Book
+from wholegrain.privacy.ledger_state import LedgerState
 
 ENTRIES = 7
 """Of the ledger that `filled` makes, its own first entry included."""
@@ -30,8 +30,8 @@ Row = tuple[int, str, str, str]
 
 
 def write(ledger: Ledger, *entries: object) -> None:
-    with ledger.writing() as page:
-        page.add(*entries)
+    with ledger.writing() as transaction:
+        transaction.add(*entries)
 
 
 def fill(path: Path) -> Path:
@@ -114,14 +114,14 @@ def assert_refused(path: Path, *words: str) -> None:
 
 def test_what_was_written_is_there_when_the_ledger_is_opened_again(filled: Path) -> None:
     with Ledger.open(filled, create=False) as ledger:
-        run = ledger.book.runs["first"]
+        run = ledger.state.runs["first"]
         assert (run.reserved, run.released) == ({"north": 4, "south": 2}, {"north": 2})
-        assert ledger.book.budgets[run.opening.account] == budget(10.0)
+        assert ledger.state.budgets[run.opening.account] == budget(10.0)
         assert run.opening == opening()
         assert ledger.head.number == ENTRIES
         write(ledger, released(reserved(1, "north")))
     with Ledger.open(filled) as ledger:
-        assert ledger.book.runs["first"].released == {"north": 4}
+        assert ledger.state.runs["first"].released == {"north": 4}
 
 
 def test_a_book_read_again_is_the_book_that_was_kept(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_book_read_again_is_the_book_that_was_kept(tmp_path: Path) -> None:
         for entries in ([budget(10.0), opening()], [reserved(0)], [released(reserved(0))], [opening("second")]):
             write(ledger, *entries)
             with Ledger.open(tmp_path / "ledger") as afresh:
-                assert afresh.book == ledger.book == other.book
+                assert afresh.state == ledger.state == other.state
                 assert afresh.head == ledger.head == other.head
 
 
@@ -137,9 +137,9 @@ def test_a_ledger_has_an_identity_of_its_own(tmp_path: Path) -> None:
     identities = set()
     for name in ("one", "other", "one"):
         with Ledger.open(tmp_path / name) as ledger:
-            identities.add(ledger.book.identity)
+            identities.add(ledger.state.identity)
     with Ledger.in_memory() as ledger:
-        identities.add(ledger.book.identity)
+        identities.add(ledger.state.identity)
     assert len(identities) == 3
 
 
@@ -147,14 +147,14 @@ def test_a_ledger_in_memory_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     with Ledger.in_memory() as ledger:
         write(ledger, budget(1.0), opening(), reserved())
-        assert ledger.book.runs["first"].reserved == {"north": 2}
+        assert ledger.state.runs["first"].reserved == {"north": 2}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_reading_writes_nothing(filled: Path) -> None:
     before = {path: path.read_bytes() for path in filled.parent.iterdir()}
     with Ledger.open(filled, create=False) as ledger:
-        assert ledger.book.runs
+        assert ledger.state.runs
     assert {path: path.read_bytes() for path in filled.parent.iterdir()} == before
 
 
@@ -221,8 +221,8 @@ def test_a_page_is_there_whole_or_not_at_all_after_a_crash(
 
 
 def fail(ledger: Ledger, error: type[BaseException]) -> None:
-    with ledger.writing() as page:
-        page.add(reserved(2))
+    with ledger.writing() as transaction:
+        transaction.add(reserved(2))
         raise error
 
 
@@ -232,7 +232,7 @@ def test_a_page_that_raises_leaves_no_trace(filled: Path, error: type[BaseExcept
     with Ledger.open(filled) as ledger:
         with pytest.raises(error):
             fail(ledger, error)
-        assert ledger.book.runs["first"].reserved == {"north": 4, "south": 2}
+        assert ledger.state.runs["first"].reserved == {"north": 4, "south": 2}
         assert rows_of(filled) == before
         assert witness_of(filled).read_bytes() == witness
         write(ledger, reserved(2))
@@ -243,7 +243,7 @@ CONTRADICTIONS = {
     "second opening": [opening()],
     "unknown run": [reserved(run="second")],
     "paid twice": [reserved(1, "north")],
-    "paid twice on one page": [reserved(5), reserved(5)],
+    "paid twice in one transaction": [reserved(5), reserved(5)],
     "fine, then wrong": [reserved(5), released(reserved(6))],
 }
 
@@ -259,7 +259,7 @@ def test_a_page_that_contradicts_the_book_is_refused_and_leaves_no_trace(filled:
         write(ledger, reserved(2))
     with Ledger.open(filled) as ledger:
         assert ledger.head.number == ENTRIES + 1
-        assert ledger.book.runs["first"].reserved == {"north": 6, "south": 2}
+        assert ledger.state.runs["first"].reserved == {"north": 6, "south": 2}
 
 
 def test_a_page_that_does_not_fit_on_the_disk_leaves_no_trace(filled: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_page_that_does_not_fit_on_the_disk_leaves_no_trace(filled: Path) -> N
         with pytest.raises(LedgerError, match="cannot be used: database or disk is full"):
             write(ledger, *(reserved(number) for number in range(2, 200)))
         assert rows_of(filled) == before
-        assert ledger.book.runs["first"].reserved == {"north": 4, "south": 2}
+        assert ledger.state.runs["first"].reserved == {"north": 4, "south": 2}
         write(ledger, reserved(2))
     with Ledger.open(filled) as ledger:
         assert ledger.head.number == ENTRIES + 1
@@ -296,32 +296,32 @@ def test_the_database_itself_refuses_changes(filled: Path, statement: str) -> No
 def test_two_connections_see_each_others_entries(filled: Path) -> None:
     with Ledger.open(filled) as one, Ledger.open(filled) as other:
         write(one, reserved(2, "north"))
-        assert other.book.runs["first"].reserved == {"north": 6, "south": 2}
+        assert other.state.runs["first"].reserved == {"north": 6, "south": 2}
         write(other, reserved(2, "south"))
-        with one.writing() as page:
-            assert page.book.runs["first"].reserved == {"north": 6, "south": 4}
+        with one.writing() as transaction:
+            assert transaction.state.runs["first"].reserved == {"north": 6, "south": 4}
         assert one.head == other.head
 
 
 def test_a_second_writer_waits_for_the_first(filled: Path) -> None:
-    """What the first reads from its page still holds when it writes."""
+    """What the first reads in its transaction still holds when it writes."""
     told: list[str] = []
 
     def second() -> None:
         with Ledger.open(filled) as ledger:
             ready.set()
-            with ledger.writing() as page:
-                told.append(f"second sees {page.book.runs['first'].reserved['north']}")
+            with ledger.writing() as transaction:
+                told.append(f"second sees {transaction.state.runs['first'].reserved['north']}")
 
     ready = threading.Event()
     waiting = threading.Thread(target=second)
     with Ledger.open(filled) as ledger:
-        with ledger.writing() as page:
+        with ledger.writing() as transaction:
             waiting.start()
             assert ready.wait(600)
             time.sleep(0.2)
             told.append("first")
-            page.add(reserved(2, "north"))
+            transaction.add(reserved(2, "north"))
         waiting.join(600)
     assert told == ["first", "second sees 6"]
 
@@ -347,7 +347,7 @@ def test_many_writers_make_one_chain(filled: Path) -> None:
         writer.join()
     with Ledger.open(filled) as ledger:
         assert ledger.head.number == ENTRIES + 4 * 8
-        assert ledger.book.runs["first"].reserved["north"] == 4 + 4 * 8 * 2
+        assert ledger.state.runs["first"].reserved["north"] == 4 + 4 * 8 * 2
     assert chained(rows_of(filled)) == rows_of(filled)
 
 
@@ -494,11 +494,11 @@ def test_an_attack_while_the_ledger_is_open_is_found_by_whoever_opens_it_next(fi
 # Attacks on the file.
 
 
-def opened(path: Path) -> tuple[Book, Head] | None:
+def opened(path: Path) -> tuple[LedgerState, Head] | None:
     """What a ledger holds, or None where it is refused."""
     try:
         with Ledger.open(path) as ledger:
-            return ledger.book, ledger.head
+            return ledger.state, ledger.head
     except LedgerError:
         return None
 

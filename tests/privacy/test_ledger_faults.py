@@ -69,8 +69,8 @@ def test_an_entry_that_contradicts_others_is_refused_before_it_is_there(path: Pa
     before = bodies(path)
     with Ledger.open(path) as ledger:
         wrong = Reserved(run="unknown", round=0, silo="north", steps=1, stream="s", start="x")
-        with pytest.raises(LedgerError, match="never opened"), ledger.writing() as page:
-            page.add(wrong)
+        with pytest.raises(LedgerError, match="never opened"), ledger.writing() as transaction:
+            transaction.add(wrong)
         assert bodies(path) == before
         assert guard_on(ledger).reserve(1, {"north": 2}, "next").epsilon == 5
     assert reserved(path) == {"north": 4, "south": 1}
@@ -95,7 +95,7 @@ def test_a_commit_that_fails_leaves_the_ledger_as_it_was(path: Path, monkeypatch
         with pytest.raises(LedgerError, match="disk is full"):
             guard.reserve(1, {"north": 2}, "next")
         Full.full = False
-        assert ledger.book.runs["first"].reserved == {"north": 2, "south": 1}
+        assert ledger.state.runs["first"].reserved == {"north": 2, "south": 1}
         assert ledger.head == before
         assert guard.reserve(1, {"north": 2}, "next").epsilon == 5
     assert reserved(path) == {"north": 4, "south": 1}

@@ -8,24 +8,24 @@ from accounts import ACCOUNT, COUNTING, DELTA, budget, equal_terms, opening, rel
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.ledger_entries import Account, Opened
-from wholegrain.privacy.ledger_state import Book
+from wholegrain.privacy.ledger_state import LedgerState
 from wholegrain.privacy.pricing import price
 
 
-def book_of(*entries) -> Book:
-    book = Book()
+def book_of(*entries) -> LedgerState:
+    state = LedgerState()
     for entry in entries:
-        book.add(entry)
-    return book
+        state.add(entry)
+    return state
 
 
-def begun(*entries) -> Book:
+def begun(*entries) -> LedgerState:
     """An account, a run on it, and these entries."""
     return book_of(Opened(identity="00"), budget(10.0), opening(), *entries)
 
 
-def cost(book: Book, more=(), account: Account = ACCOUNT) -> float:
-    return price([run.spending for run in book.runs_of(account, more)], Unit.SUBJECT, COUNTING, DELTA)
+def cost(state: LedgerState, more=(), account: Account = ACCOUNT) -> float:
+    return price([run.spending for run in state.runs_of(account, more)], Unit.SUBJECT, COUNTING, DELTA)
 
 
 # What counts.
@@ -33,18 +33,18 @@ def cost(book: Book, more=(), account: Account = ACCOUNT) -> float:
 
 def test_what_is_reserved_is_spent_whether_it_was_released_or_not():
     vain, made = reserved(0, "north", 3), reserved(0, "south", 2)
-    book = begun(vain, made, released(made))
-    assert cost(book) == 3 + 2
-    run = book.runs["first"]
+    state = begun(vain, made, released(made))
+    assert cost(state) == 3 + 2
+    run = state.runs["first"]
     assert (run.reserved, run.released) == ({"north": 3, "south": 2}, {"south": 2})
-    assert (book.was_released(vain), book.was_released(made)) == (False, True)
+    assert (state.was_released(vain), state.was_released(made)) == (False, True)
 
 
 def test_rounds_of_a_silo_add_up():
-    book = begun(*(reserved(number, "north", 2) for number in range(5)))
-    assert book.runs["first"].reserved == {"north": 10}
-    assert book.runs["first"].released == {}
-    assert cost(book) == 10
+    state = begun(*(reserved(number, "north", 2) for number in range(5)))
+    assert state.runs["first"].reserved == {"north": 10}
+    assert state.runs["first"].released == {}
+    assert cost(state) == 10
 
 
 SAME = reserved(3, "north", 2)
@@ -60,9 +60,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
 def test_a_release_is_told_from_others_by_everything_that_decides_it(other):
-    book = begun(SAME, released(SAME))
-    assert book.holds(SAME)
-    assert not book.holds(other)
+    state = begun(SAME, released(SAME))
+    assert state.holds(SAME)
+    assert not state.holds(other)
 
 
 @pytest.mark.parametrize("what", ["round", "silo", "stream", "start"])
@@ -71,37 +71,38 @@ def test_other_releases_cost_more(what):
 
 
 def test_what_is_asked_is_priced_on_top_and_not_kept():
-    book = begun(reserved(0, "north", 3))
-    assert cost(book, [reserved(1, "north", 2), reserved(1, "south", 4)]) == 9
-    assert cost(book, [reserved(1, "north", 2), reserved(2, "north", 2)]) == 7
-    assert cost(book) == 3
-    assert book.runs["first"].reserved == {"north": 3}
+    state = begun(reserved(0, "north", 3))
+    assert cost(state, [reserved(1, "north", 2), reserved(1, "south", 4)]) == 9
+    assert cost(state, [reserved(1, "north", 2), reserved(2, "north", 2)]) == 7
+    assert cost(state) == 3
+    assert state.runs["first"].reserved == {"north": 3}
 
 
 def test_runs_of_one_account_are_spent_together_and_in_order():
-    book = begun(opening("second"), reserved(0, run="second", steps=5), reserved(0, steps=1))
-    assert [dict(run.reserved) for run in book.runs_of(ACCOUNT)] == [{"north": 1}, {"north": 5}]
-    assert [run.opening.run for run in book.runs_of(ACCOUNT)] == ["first", "second"]
-    assert cost(book) == 6
+    state = begun(opening("second"), reserved(0, run="second", steps=5), reserved(0, steps=1))
+    assert [dict(run.reserved) for run in state.runs_of(ACCOUNT)] == [{"north": 1}, {"north": 5}]
+    assert [run.opening.run for run in state.runs_of(ACCOUNT)] == ["first", "second"]
+    assert cost(state) == 6
 
 
 @pytest.mark.parametrize("other", [Account(data="clinics", budget="trial"), Account(data="schools")], ids=str)
 def test_accounts_are_apart(other):
-    book = begun(budget(1.0, other), opening("second", other), reserved(0, run="second", steps=5), reserved(0, steps=1))
-    assert (cost(book), cost(book, account=other)) == (1, 5)
-    assert book.budgets[other].epsilon == 1.0
+    more = opening("second", other), reserved(0, run="second", steps=5), reserved(0, steps=1)
+    state = begun(budget(1.0, other), *more)
+    assert (cost(state), cost(state, account=other)) == (1, 5)
+    assert state.budgets[other].epsilon == 1.0
 
 
 def test_an_account_that_nobody_spent_from_costs_nothing():
-    assert Book().runs_of(ACCOUNT) == []
+    assert LedgerState().runs_of(ACCOUNT) == []
     assert [run.spending for run in begun().runs_of(ACCOUNT)] == [(opening().terms.terms, {}, {})]
 
 
 def test_a_run_is_priced_on_the_terms_that_it_was_opened_with():
     once = opening("second", terms=equal_terms(reach=1))
     everywhere = [reserved(0, silo, 2, run=run) for run in ("first", "second") for silo in ("north", "south", "west")]
-    book = begun(once, *everywhere)
-    assert cost(book) == 3 * 2 + 2
+    state = begun(once, *everywhere)
+    assert cost(state) == 3 * 2 + 2
 
 
 # Contradictions.
@@ -133,23 +134,23 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize(("entries", "message"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
 def test_an_entry_that_contradicts_those_before_it_is_refused(entries, message):
     *fine, last = entries
-    book = begun(*fine)
-    before = cost(book), dict(book.runs), dict(book.budgets), book.identity
+    state = begun(*fine)
+    before = cost(state), dict(state.runs), dict(state.budgets), state.identity
     with pytest.raises(LedgerError, match=message):
-        book.add(last)
-    assert (cost(book), dict(book.runs), dict(book.budgets), book.identity) == before
+        state.add(last)
+    assert (cost(state), dict(state.runs), dict(state.budgets), state.identity) == before
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["north", "south"]), st.booleans()), unique=True))
 def test_released_never_exceeds_reserved(steps):
-    seen, book = set(), begun()
+    seen, state = set(), begun()
     for round, silo, made in steps:
         if (round, silo) in seen:
             continue
         seen.add((round, silo))
-        book.add(reserved(round, silo))
+        state.add(reserved(round, silo))
         if made:
-            book.add(released(reserved(round, silo)))
-    run = book.runs["first"]
+            state.add(released(reserved(round, silo)))
+    run = state.runs["first"]
     assert all(run.released[silo] <= run.reserved[silo] for silo in ("north", "south"))
-    assert sum(run.reserved.values()) == cost(book) == 2 * len(seen)
+    assert sum(run.reserved.values()) == cost(state) == 2 * len(seen)

@@ -155,7 +155,7 @@ def test_the_worst_of_several_settings_is_what_a_trial_costs() -> None:
 
 def test_an_account_adds_up_selections_by_a_filter() -> None:
     event = best(gaussian(20.0), POISSON)
-    account = DEFAULT.filtered(4.0)
+    account = DEFAULT.as_filter(4.0)
     once, twice = (account.epsilon(repeat(event, times), DELTA) for times in (1, 2))
     assert DEFAULT.epsilon(event, DELTA) < once < twice < 3 * once
 

@@ -20,7 +20,7 @@ TWO = Terms(dict.fromkeys(Unit, Exposure(2, {"north": STEP, "south": OTHER})), N
 
 
 def played(terms: Terms, reserved: dict[str, int], replayed: int = 0) -> RunAccount:
-    """A run as the book has it; of its opening only the terms are asked here."""
+    """A run as the ledger has it; of its opening only the terms are asked here."""
     opening = RunOpened(run="", account=ACCOUNT, spec="", policy="", noise="", terms=TermsRecord.of(terms))
     return RunAccount(opening, reserved, {}, replayed)
 
@@ -86,6 +86,6 @@ def test_a_data_set_pays_for_all_its_budgets() -> None:
             guard.reserve(0, {"north": 2}, "a")
         other = open_guard(100.0, ledger, run="x", account=Account(data="schools"), accountant=PRICING)
         other.reserve(0, {"north": 9}, "a")
-        whole = data_price(ledger.book, "clinics", Unit.SUBJECT, PRICING, DELTA)
+        whole = data_price(ledger.state, "clinics", Unit.SUBJECT, PRICING, DELTA)
         assert whole == Price(PRICING.epsilon(gaussian(1 / 6**0.5), DELTA / 3), GAUSSIAN)
-        assert data_price(ledger.book, "nobody's", Unit.SUBJECT, PRICING, DELTA).epsilon == 0
+        assert data_price(ledger.state, "nobody's", Unit.SUBJECT, PRICING, DELTA).epsilon == 0

@@ -66,7 +66,7 @@ def test_a_crash_before_the_first_witness_does_no_harm_later(tmp_path: Path, mon
         with pytest.raises(KeyboardInterrupt):
             guard_on(ledger)
     with Ledger.open(path) as ledger:
-        assert "first" in ledger.book.runs
+        assert "first" in ledger.state.runs
 
 
 @pytest.mark.parametrize("number", ["9" * 18, "9" * 19, "9" * 20, "9" * 5000, "-1", "٣٣", "0", ""])

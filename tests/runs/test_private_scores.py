@@ -108,7 +108,7 @@ class Watching:
         self.inner, self.ledger, self.seen = inner, ledger, []  # type: ignore[var-annotated]
 
     def score(self, task: ScoreTask) -> Any:
-        self.seen.append(dict(self.ledger.book.runs["a run"].scored))
+        self.seen.append(dict(self.ledger.state.runs["a run"].scored))
         return self.inner.score(task)
 
 
@@ -195,7 +195,7 @@ def test_of_two_gaussians_side_by_side_the_one_with_less_noise_counts() -> None:
     assert isinstance(mixed, WorstOfDpEvent)
     assert DEFAULT.epsilon(mixed, 1e-5) == max(DEFAULT.epsilon(case, 1e-5) for case in mixed.cases)
     # A filter takes the larger curve at every order.
-    account = DEFAULT.filtered(4.0)
+    account = DEFAULT.as_filter(4.0)
     parts = [account.epsilon(case, 1e-5) for case in (repeat(sampled_gaussian(0.5, 2.0), 3),)]
     assert account.epsilon(mixed, 1e-5) >= max(parts)
     assert account.way(GaussianDpEvent(1.0)) != account.way(mixed)

@@ -42,7 +42,7 @@ def assert_finished(out: Path, unbroken: Path) -> None:
     assert RunFolder.open(out).finished
     assert not list(out.rglob("*.partial"))
     with Ledger.open(out / LEDGER, create=False) as ledger:
-        (run,) = ledger.book.runs.values()
+        (run,) = ledger.state.runs.values()
         assert run.reserved == run.released
         assert set(run.reserved.values()) == {rounds * STEPS}
 

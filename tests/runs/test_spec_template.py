@@ -33,7 +33,7 @@ def test_any_column_names_make_valid_toml(found: list[Column], path: str) -> Non
     assert table["path"] == path
     assert table["subject"] == found[0].name
     assert table["target"]["column"] == found[1].name
-    features = [c.name for c in found if c.name not in roles.named and c.kind is not ColumnKind.OTHER]
+    features = [c.name for c in found if c.name not in roles.columns and c.kind is not ColumnKind.OTHER]
     assert list(table["features"]) == [name for name in features if name in table["features"]]
     assert all(re.search("id|nbr|no|number|key", name, re.I) for name in set(features) - set(table["features"]))
 

@@ -139,7 +139,7 @@ def test_a_tuning_is_paid_for_before_its_first_trial(tmp_path: Path, monkeypatch
     from wholegrain.privacy.ledger import Ledger
 
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        (run,) = ledger.book.runs.values()
+        (run,) = ledger.state.runs.values()
         assert dict(run.reserved) == {"all trials": 1}
     work = tmp_path / ".out.tuning"
     assert stat.S_IMODE(work.stat().st_mode) == 0o700
@@ -149,7 +149,7 @@ def test_a_tuning_is_paid_for_before_its_first_trial(tmp_path: Path, monkeypatch
     monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
     tune(prepared, tmp_path / "out")
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        assert [dict(run.reserved) for run in ledger.book.runs.values()] == [{"all trials": 1}]
+        assert [dict(run.reserved) for run in ledger.state.runs.values()] == [{"all trials": 1}]
     assert before["trials"] >= 1
 
 

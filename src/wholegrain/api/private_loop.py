@@ -88,7 +88,7 @@ class PrivateSteps(Iterator[int]):
         self._layout, self._run = Layout.of(prepared.model), secrets.token_hex(8)
         self._open = contextlib.ExitStack()
         self._guard = self._open.enter_context(open_guard(prepared, self._run))
-        self._account = self._guard.ledger.book.runs[self._run]
+        self._account = self._guard.ledger.state.runs[self._run]
         self._finish = weakref.finalize(self, self._open.close)
 
     @property
@@ -125,14 +125,14 @@ class PrivateSteps(Iterator[int]):
         vector = self._parameters()
         silo, step = self._silo.facts.name, self._done
         reservation = self._guard.reserve(step, {silo: 1}, digest(vector))
-        self._done, self._account = step + 1, self._guard.ledger.book.runs[self._run]
+        self._done, self._account = step + 1, self._guard.ledger.state.runs[self._run]
         local = LocalSteps(
             self._prepared.clipped_sum, self._prepared.noise, self._silo, self.plan.policy_for(silo), step
         )
-        with self._as_tried():
+        with self._in_tried_mode():
             gradient = local.gradient(vector)
         self._guard.confirm(reservation, [silo])
-        self._account = self._guard.ledger.book.runs[self._run]
+        self._account = self._guard.ledger.state.runs[self._run]
         self._fill(gradient)
         return step
 
@@ -154,7 +154,7 @@ class PrivateSteps(Iterator[int]):
         return vector
 
     @contextlib.contextmanager
-    def _as_tried(self) -> Iterator[None]:
+    def _in_tried_mode(self) -> Iterator[None]:
         """The net in the mode in which it was tried: a layer may mix items in training, and not in evaluation."""
         now = {part: part.training for part in self._modes}
         try:

@@ -185,7 +185,7 @@ class Design:
     def silos(self, present: NDArray[np.bool_]) -> Mapping[str, Silo]:
         """The silos with these canaries in them, held to their bounds as any data is."""
         plan = self.prepared.plan
-        parts = [self._planted(row, present) for row in plan.rows]
+        parts = [self._with_canaries(row, present) for row in plan.rows]
         data = SubjectData(*(np.concatenate([getattr(part, name) for part in parts]) for name in FIELDS))
         dataset = Dataset(
             name=self.prepared.data,  # whose coins these are
@@ -198,7 +198,7 @@ class Design:
         # A crowd's real rows are as the run's own silos see them already, and made-up rows have nothing to be seen.
         return self.prepared.learner.silos(silos) if self.company is CanaryCompany.ONE else silos
 
-    def _planted(self, row: Row, present: NDArray[np.bool_]) -> SubjectData:
+    def _with_canaries(self, row: Row, present: NDArray[np.bool_]) -> SubjectData:
         """A silo's rows before its bounds are enforced."""
         real = self._real(row)
         codes, subjects = self._made_up(row, present)

@@ -98,7 +98,7 @@ class Projections:
         if seen.round != self._round:
             self._round = seen.round
             self._directions = portrait_gradient(self._design.prepared, self.layout, seen.start, self._portrait)
-        found = self._found(seen.in_clip_norms(seen.moved))
+        found = self._project(seen.in_clip_norms(seen.moved))
         law = None if policy.clip.per is ClipPer.BATCH else known_law(policy, silo, self._design.unit, self._steps)
         self._sums += found if law is None else law.log_ratio(found)
 
@@ -107,7 +107,7 @@ class Projections:
         """The best score over all parameters and each by itself."""
         return float(self._sums.max())
 
-    def _found(self, moved: Tensor) -> Values:
+    def _project(self, moved: Tensor) -> Values:
         """How far the update goes along the gradient, in clip norms: of all parameters, then of each."""
         gradients, moves = self.layout.views(self._directions), self.layout.views(moved)
         lengths = np.array([float(gradient.norm()) for gradient in gradients.values()])

@@ -44,7 +44,7 @@ class FileExperiment:
 
     def _others(self) -> Check:
         count = len(set(self.file.subjects[: self.file.real].tolist())) - 1
-        most = max((len(pair.moved(self.file)) for pair in self.pairs), default=0)
+        most = max((len(pair.moved_subjects(self.file)) for pair in self.pairs), default=0)
         seen = f"{most} of {count} are put elsewhere, or lose other items" if most else "nobody changes"
         return Check("one subject leaves the file: others", seen, most == 0)
 

@@ -104,7 +104,7 @@ class World:
             found |= (one != two).reshape(len(rows), -1).any(1)
         return found
 
-    def trained(self, subject_rows: Rows) -> bool:
+    def trains_on(self, subject_rows: Rows) -> bool:
         """Whether any of these rows is trained on."""
         return any(np.isin(row_numbers(silo.data), subject_rows).any() for silo in self.silos.values())
 
@@ -118,7 +118,7 @@ class Neighbours:
     within: World
     without: World
 
-    def moved(self, file: File) -> NDArray[np.int64]:
+    def moved_subjects(self, file: File) -> NDArray[np.int64]:
         """Other subjects of whom anything is another item, in another place, or of another code than without this."""
         common = self.without.rows
         elsewhere = self.within.places[common] != self.without.places[common]
@@ -219,7 +219,7 @@ def _made_up(file: File, everyone: World) -> Iterator[tuple[str, int]]:
     """Of the made-up subjects one that is trained on and one that is held out, as far as there are such."""
     subjects = np.unique(file.subjects[file.real :]).tolist()
     for trained, who in ((True, "a made-up subject"), (False, "a made-up subject that is held out")):
-        same = [subject for subject in subjects if everyone.trained(file.rows_of(subject)) is trained]
+        same = [subject for subject in subjects if everyone.trains_on(file.rows_of(subject)) is trained]
         yield from ((who, subject) for subject in same[:1])
 
 

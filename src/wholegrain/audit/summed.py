@@ -81,10 +81,10 @@ class SumAttack:
         engine = SecureSums(spies, self.plan, trust, 1.0)
         seen = np.zeros(size)
         for round in range(self.plan.horizon.rounds):
-            seen += self._opened(engine, spies, round, torch.zeros(size, dtype=torch.float64))
+            seen += self._open_sum(engine, spies, round, torch.zeros(size, dtype=torch.float64))
         return seen / self.plan.rows[0][0].clip.norm
 
-    def _opened(self, engine: SecureSums, spies: SpyingSilos, round: int, start: Tensor) -> NDArray[np.float64]:
+    def _open_sum(self, engine: SecureSums, spies: SpyingSilos, round: int, start: Tensor) -> NDArray[np.float64]:
         """The sum of a round without the parts of colluding silos."""
         everybody = tuple(facts.name for _, facts in self.plan.rows)
         answers = [each for each in engine.run(RoundTask(round, everybody, 1, start)) if isinstance(each, SumUpdate)]

@@ -68,7 +68,7 @@ def init(
 
 def _remark(table: Path, text: TextFormat, roles: spec_template.Roles) -> None:
     """What the rows suggest about features."""
-    features = [column for column in columns(table, text) if column.name not in roles.named]
+    features = [column for column in columns(table, text) if column.name not in roles.columns]
     kinds = (ColumnKind.WHOLE, ColumnKind.NUMBER, ColumnKind.DATE)
     quantities = [column.name for column in features if column.kind in kinds]
     found = remarks(read(table, (), text), [column.name for column in features], quantities)

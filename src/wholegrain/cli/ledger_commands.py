@@ -16,7 +16,7 @@ from wholegrain.errors import LedgerError
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened
-from wholegrain.privacy.ledger_state import Book
+from wholegrain.privacy.ledger_state import LedgerState
 from wholegrain.runs.ledger_registry import LEDGER, LedgerRegistry, ledger_path
 from wholegrain.runs.spec import load
 
@@ -145,37 +145,37 @@ def _require_head(ledger: Ledger, head: str, path: Path) -> None:
 
 
 def _facts(ledger: Ledger) -> dict[str, Any]:
-    book = ledger.book
+    state = ledger.state
     return {
         "ledger": str(ledger.path),
         "entries": ledger.head.number,
         "head": ledger.head.hash,
-        **(_prices(book) if book.budgets else {"accounts": [], "data": []}),
+        **(_prices(state) if state.budgets else {"accounts": [], "data": []}),
     }
 
 
-def _prices(book: Book) -> dict[str, Any]:
+def _prices(state: LedgerState) -> dict[str, Any]:
     """What was spent from every budget, and of every data set."""
     from wholegrain.privacy.accountants import accountant
 
     pricing = accountant("pld")
     return {
-        "accounts": [_account(book, opened, pricing) for opened in book.budgets.values()],
-        "data": [_data(book, data, pricing) for data in dict.fromkeys(account.data for account in book.budgets)],
+        "accounts": [_account(state, opened, pricing) for opened in state.budgets.values()],
+        "data": [_data(state, data, pricing) for data in dict.fromkeys(account.data for account in state.budgets)],
     }
 
 
-def _data(book: Book, data: str, pricing: "Accountant") -> dict[str, Any]:
+def _data(state: LedgerState, data: str, pricing: "Accountant") -> dict[str, Any]:
     """All that was ever spent of a data set, over every budget that was opened on it, at the smallest of their δ."""
     from wholegrain.privacy.statement import data_price
 
-    budgets = [opened for account, opened in book.budgets.items() if account.data == data]
+    budgets = [opened for account, opened in state.budgets.items() if account.data == data]
     delta = min(opened.delta for opened in budgets)
     return {
         "data": data,
         "budgets": len(budgets),
         "delta": delta,
-        "spent": {str(unit): _price(data_price(book, data, unit, pricing, delta)) for unit in Unit},
+        "spent": {str(unit): _price(data_price(state, data, unit, pricing, delta)) for unit in Unit},
     }
 
 
@@ -183,10 +183,10 @@ def _price(found: "Price") -> dict[str, Any]:
     return {"epsilon": finite(found.epsilon), "accountant": found.way}
 
 
-def _account(book: Book, opened: BudgetOpened, pricing: "Accountant") -> dict[str, Any]:
+def _account(state: LedgerState, opened: BudgetOpened, pricing: "Accountant") -> dict[str, Any]:
     from wholegrain.privacy.statement import account_price, run_price
 
-    account, runs = opened.account, book.runs_of(opened.account)
+    account, runs = opened.account, state.runs_of(opened.account)
     return {
         "data": account.data,
         "budget": account.budget,

@@ -78,7 +78,7 @@ class JsonStream:
         """The value that comes next, whole."""
         self._peek()
         while True:
-            value, end, cut = self._decoded()
+            value, end, cut = self._decode()
             # A number that the buffer cuts in two may read as a shorter one.
             if not cut and (self._ended or end + MARGIN <= len(self._buffer)):
                 self._at = end
@@ -90,7 +90,7 @@ class JsonStream:
         if self._peek():
             raise self._broken("nothing more was expected")
 
-    def _decoded(self) -> tuple[Any, int, bool]:
+    def _decode(self) -> tuple[Any, int, bool]:
         """The value at hand, where it ends, and whether more must be read to know it."""
         try:
             value, end = DECODER.raw_decode(self._buffer, self._at)

@@ -174,7 +174,11 @@ def _parse(files: LeafFiles, form: LeafForm) -> Arrays:
     unknown = np.array(train.unknown + test.unknown)
     codes = subject_codes([*train.ids, *test.ids])  # of both together: two ids with one code are refused
     parts = np.split(codes, [len(train.ids)])
-    return {**train.joined("train", form, parts[0]), **test.joined("test", form, parts[1]), "unknown": unknown}
+    return {
+        **train.concatenate("train", form, parts[0]),
+        **test.concatenate("test", form, parts[1]),
+        "unknown": unknown,
+    }
 
 
 def _encode_record(path: Path, subject: str, record: Any, form: LeafForm) -> Items:
@@ -215,7 +219,7 @@ class _Columns:
         self.ids.append(subject)
         self.unknown += items.unknown
 
-    def joined(self, part: str, form: LeafForm, codes: NDArray[np.int64]) -> Arrays:
+    def concatenate(self, part: str, form: LeafForm, codes: NDArray[np.int64]) -> Arrays:
         """Arrays by name. Each subject's inputs are let go once they are copied: there are never two of all."""
         counts = [len(targets) for targets in self.targets]
         inputs = np.empty((sum(counts), form.width), form.dtype)

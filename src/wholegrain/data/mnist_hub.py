@@ -113,12 +113,12 @@ class _LimitedFile:
         self._file, self._left = file, LONGEST
 
     def read(self, size: int = -1) -> bytes:
-        return self._counted(self._file.read(min(size, self._left + 1) if size >= 0 else self._left + 1))
+        return self._count(self._file.read(min(size, self._left + 1) if size >= 0 else self._left + 1))
 
     def readline(self) -> bytes:
-        return self._counted(self._file.readline(self._left + 1))
+        return self._count(self._file.readline(self._left + 1))
 
-    def _counted(self, content: bytes) -> bytes:
+    def _count(self, content: bytes) -> bytes:
         self._left -= len(content)
         if self._left < 0:
             raise pickle.UnpicklingError(f"it is longer than {LONGEST:,} bytes")

@@ -51,7 +51,7 @@ def encode_features(frame: pl.DataFrame, layout: TableLayout) -> NDArray[Any]:
         return encode_rows(layout.text, _texts(frame, layout, layout.text))
     return np.concatenate(
         [
-            encode_feature(feature, _known(frame, name, layout))
+            encode_feature(feature, _read_column(frame, name, layout))
             for name, feature in layout.features.items()
             if not isinstance(feature, Text)
         ],
@@ -156,7 +156,7 @@ def take_silos(frame: pl.DataFrame, layout: TableLayout) -> pl.DataFrame:
     """
     if layout.silo is None or not layout.silos:
         return frame
-    stays = as_text(_known(frame, layout.silo, layout)).is_in(layout.silos).fill_null(False)
+    stays = as_text(_read_column(frame, layout.silo, layout)).is_in(layout.silos).fill_null(False)
     kept = frame.with_row_index(ROW).filter(stays)
     if kept.is_empty():
         raise DataError(f"No row has one of the declared silos ({', '.join(layout.silos)}) in '{layout.silo}'.")
@@ -167,10 +167,10 @@ def _encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
     ids = subject_ids(frame, layout)
     labels = None
     if layout.silo is not None:
-        silos = as_text(_known(frame, layout.silo, layout))
+        silos = as_text(_read_column(frame, layout.silo, layout))
         _refuse_missing(silos, "every row belongs to a silo; complete or remove the rows")
         labels = silos.to_numpy().astype(np.str_)
-    spans = None if layout.span is None else _spans(_known(frame, layout.span, layout))
+    spans = None if layout.span is None else _spans(_read_column(frame, layout.span, layout))
     codes = subject_codes(ids.to_list())
     if layout.target.next_token and layout.text is not None:
         inputs, targets, rows = encode_windows(layout.text, _texts(frame, layout, layout.text))
@@ -180,14 +180,14 @@ def _encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
         spans = None if spans is None else spans[rows]
         data = SubjectData(inputs, targets, codes[rows])
     else:
-        targets = encode_target(layout.target, [_known(frame, column, layout) for column in layout.target.names])
+        targets = encode_target(layout.target, [_read_column(frame, column, layout) for column in layout.target.names])
         data = SubjectData(encode_features(frame, layout), targets, codes)
     return Dataset(name=name, data=data, silos=labels, task=layout.task, layout=layout, spans=spans)
 
 
 def _texts(frame: pl.DataFrame, layout: TableLayout, text: Text) -> list[str | None]:
     (name,) = layout.features
-    values = as_text(_known(frame, name, layout))
+    values = as_text(_read_column(frame, name, layout))
     if not text.missing:
         _refuse_missing(values, "declare `missing = true`, which reads them as empty, or remove the rows")
     return values.to_list()
@@ -195,7 +195,7 @@ def _texts(frame: pl.DataFrame, layout: TableLayout, text: Text) -> list[str | N
 
 def subject_ids(frame: pl.DataFrame, layout: TableLayout) -> pl.Series:
     """Whose each row is, as text; a row that is nobody's is refused."""
-    ids = as_text(_known(frame, layout.subject, layout))
+    ids = as_text(_read_column(frame, layout.subject, layout))
     ids = ids.set(ids.str.to_lowercase().is_in(NOBODY).fill_null(False), None)
     _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
     return ids
@@ -223,13 +223,13 @@ def as_text(column: pl.Series) -> pl.Series:
     if column.dtype == pl.Boolean:
         column = column.cast(pl.Int64)
     if column.dtype.is_float():
-        text = [_written(value) for value in column.to_list()]
+        text = [_number_text(value) for value in column.to_list()]
         return pl.Series(column.name, text, dtype=pl.String)
     stripped = column.cast(pl.String).str.strip_chars()
     return stripped.set(stripped == "", None)
 
 
-def _written(value: float | None) -> str | None:
+def _number_text(value: float | None) -> str | None:
     if value is None or not math.isfinite(value):
         return None
     return str(int(value)) if value == int(value) else repr(value)
@@ -284,7 +284,7 @@ def _column(frame: pl.DataFrame, name: str) -> pl.Series:
     return frame[name]
 
 
-def _known(frame: pl.DataFrame, name: str, layout: TableLayout) -> pl.Series:
+def _read_column(frame: pl.DataFrame, name: str, layout: TableLayout) -> pl.Series:
     """A column, with nothing where a declared spelling of a missing value stands, and other values as recoded."""
     column = _column(frame, name)
     if layout.missing_values:

@@ -157,11 +157,11 @@ class Classification(Task):
         [1]
         """
         likely = softmax(outputs)
-        columns: Columns = {"prediction": _as_written(self.classes)[likely.argmax(1)]}
+        columns: Columns = {"prediction": _class_labels(self.classes)[likely.argmax(1)]}
         return columns | {f"probability: {name}": likely[:, k] for k, name in enumerate(self.classes)}
 
 
-def _as_written(classes: Sequence[str]) -> NDArray[Any]:
+def _class_labels(classes: Sequence[str]) -> NDArray[Any]:
     """[class] its name; numbers where all are whole numbers, so that they equal what a table of numbers holds."""
     whole = all(re.fullmatch(r"0|-?[1-9]\d{0,17}", name) for name in classes)
     return np.array([int(name) for name in classes]) if whole else np.array(classes, dtype=object)

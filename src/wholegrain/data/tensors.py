@@ -50,8 +50,8 @@ def from_torch(
     _require_length("targets", len(numbers), len(stored))
     return Dataset(
         name=name,
-        data=SubjectData(stored, numbers, subject_codes(_written("subjects", subjects, len(stored)))),
-        silos=None if silos is None else np.array(_written("silos", silos, len(stored)), np.str_),
+        data=SubjectData(stored, numbers, subject_codes(_id_texts("subjects", subjects, len(stored)))),
+        silos=None if silos is None else np.array(_id_texts("silos", silos, len(stored)), np.str_),
         classes=int(numbers.max(initial=0)) + 1 if classes is None else _check.count("classes", classes),
         counted_classes=classes is None,
         items_per_subject=None if items_per_subject is None else _check.count("items_per_subject", items_per_subject),
@@ -162,7 +162,7 @@ def _class_numbers(targets: Any) -> NDArray[np.int64]:
     return found
 
 
-def _written(what: str, ids: Any, items: int) -> list[str]:
+def _id_texts(what: str, ids: Any, items: int) -> list[str]:
     """Ids as text, one for each item; equal ids have one text, whatever they are."""
     if hasattr(ids, "detach"):
         ids = ids.detach().cpu().tolist()

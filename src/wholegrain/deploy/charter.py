@@ -138,7 +138,7 @@ def load_charter(path: Path) -> Charter:
         resolve_tokenizers(data.get("table"), path)
         _resolve(data.get("options"), "path", path)
     allow = tree.get("allow")
-    for model in _listed(allow.get("models")) if isinstance(allow, dict) else ():
+    for model in _as_list(allow.get("models")) if isinstance(allow, dict) else ():
         _resolve(model, "start", path)
     try:
         charter = Charter.model_validate(tree)
@@ -161,5 +161,5 @@ def _resolve(section: Any, key: str, path: Path) -> None:
         section[key] = str((path.parent / section[key]).resolve())
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []

@@ -133,7 +133,7 @@ def _compare_heads(message: Message, host: SiloService) -> None:
 def _state_head(content: RecordDict, host: SiloService, key: ec.EllipticCurvePrivateKey) -> None:
     """Say where the ledger stands, with all that others have written in it; one that cannot be read says nothing."""
     with suppress(LedgerError):
-        _ = host.ledger.book
+        _ = host.ledger.state
         put_head(content, state_head(key, host.charter.silo, host.ledger.head, time.time_ns()))
 
 

@@ -90,7 +90,7 @@ class Doorkeeper:
         if status is None:
             if scope["path"] == PULL:
                 await self._wait_for_mail(_key(dict(scope["headers"])))
-            await self.app(scope, _limited(receive), send)
+            await self.app(scope, _limit_body(receive), send)
             return
         caller = (scope.get("client") or ("?",))[0]
         log.warning("turned away: %s (status %d)", caller, status)
@@ -127,7 +127,7 @@ def _key(headers: MutableMapping[bytes, bytes]) -> bytes:
         return b""
 
 
-def _limited(receive: Receive) -> Receive:
+def _limit_body(receive: Receive) -> Receive:
     """The body of a request up to its limit; whoever sends more than was announced is cut off."""
     left = MOST_BYTES
 

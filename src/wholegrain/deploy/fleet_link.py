@@ -107,7 +107,7 @@ def run_silo(charter: Charter, figures: int | None = None) -> None:
         told = ""
         while True:
             try:
-                with _connected(link, host) as line:
+                with _connect(link, host) as line:
                     log.warning("connected to %s", link.address)
                     told = ""
                     _answer_messages(line, host)
@@ -233,7 +233,7 @@ def _answer_messages(line: FleetLine, host: SiloService) -> None:
 
 
 @contextlib.contextmanager
-def _connected(link: LinkSpec, host: SiloService) -> Iterator[FleetLine]:
+def _connect(link: LinkSpec, host: SiloService) -> Iterator[FleetLine]:
     """A line to the server; it beats like a heart, and is closed at the end."""
     key = host.key or load_private_key(Path(link.key or "").read_bytes(), link.key or "")
     with open_client(link, key, longest(host)) as client:

@@ -146,7 +146,7 @@ def open_door(door: ServerDoor) -> Iterator[tuple[FleetGrid, Keys]]:
         loop="asyncio",
         ssl_context_factory=lambda *_: context,
     )
-    with _listening(config), _kept(grid, admission, ended):
+    with _listening(config), _keep_alive(grid, admission, ended):
         log.warning("listening on %s:%d for %s", door.host, door.port, ", ".join(admission.keys) or "nobody yet")
         yield grid, admission.keys
 
@@ -174,7 +174,7 @@ def _listening(config: uvicorn.Config) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(grid: FleetGrid, admission: Admission, ended: threading.Event) -> Iterator[None]:
+def _keep_alive(grid: FleetGrid, admission: Admission, ended: threading.Event) -> Iterator[None]:
     """Keep Flower's run alive, and the roster as its file is."""
 
     def keep() -> None:

@@ -156,7 +156,7 @@ class SiloService:
         limit, ledger = self.charter.limit, self.charter.ledger
         account = Account(data=self.charter.data_name, budget=ledger.budget)
         budget = BudgetOpened(account=account, unit=Unit(limit.unit), epsilon=limit.epsilon, delta=limit.delta)
-        if (self.ledger.book.budgets.get(account) or budget) != budget:
+        if (self.ledger.state.budgets.get(account) or budget) != budget:
             raise RefusalError(
                 "limit", f"the ledger holds the budget {account} with other limits; open another one by name"
             )
@@ -254,7 +254,7 @@ def public_facts(host: SiloService) -> dict[str, Any]:
 def spent_by_silo(host: SiloService) -> Price:
     """What was spent from the charter's budget so far."""
     opened = host.require_budget()
-    return account_price(opened, host.ledger.book.runs_of(opened.account), host.accountant)
+    return account_price(opened, host.ledger.state.runs_of(opened.account), host.accountant)
 
 
 def operator_status(host: SiloService) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def operator_status(host: SiloService) -> dict[str, Any]:
     limit, ledger = host.charter.limit, host.charter.ledger
     opened = host.require_budget()
     spent = spent_by_silo(host)
-    whole = data_price(host.ledger.book, opened.account.data, opened.unit, host.accountant, opened.delta)
+    whole = data_price(host.ledger.state, opened.account.data, opened.unit, host.accountant, opened.delta)
     facts = host.silo.facts
     return {
         "features": host.dataset.features,

@@ -41,7 +41,7 @@ class RankAssignment:
         """The rank that has this silo."""
         return self.silos.index(silo) % self.size
 
-    def owned(self, rank: int) -> tuple[str, ...]:
+    def silos_of(self, rank: int) -> tuple[str, ...]:
         """The silos of a rank."""
         return tuple(silo for silo in self.silos if self.owner(silo) == rank)
 

@@ -42,7 +42,7 @@ class Estimate:
 
     def facts(self) -> dict[str, float | None]:
         """The estimate as JSON has it."""
-        return {"value": _rounded(self.value), "noise": _rounded(self.noise), "both": _rounded(self.both)}
+        return {"value": _round(self.value), "noise": _round(self.noise), "both": _round(self.both)}
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> "Estimate":
@@ -156,7 +156,7 @@ def _deviation(values: Iterable[float]) -> float:
     return float(np.std(known)) if known else math.nan
 
 
-def _rounded(value: float) -> float | None:
+def _round(value: float) -> float | None:
     return finite(round(value, 6)) if math.isfinite(value) else None
 
 

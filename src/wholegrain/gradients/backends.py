@@ -26,7 +26,7 @@ from wholegrain.gradients.layers.embedding import EmbeddingLayer
 from wholegrain.gradients.parameter_uses import ParameterWatch, UncoveredUseError
 from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.shape_probe import PAIRS, ShapeBook, copies, outside_watchers
+from wholegrain.gradients.shape_probe import PAIRS, ShapeRecord, copies, outside_watchers
 from wholegrain.gradients.vmap_gradients import silence_vmap
 from wholegrain.gradients.workspace import Workspace
 
@@ -128,9 +128,9 @@ class Graph:
         self._shadow, self._workspace = shadow, workspace
         self._anchor = torch.zeros((), requires_grad=True)
         self._pass: _Pass | None = None
-        self._book = ShapeBook()
+        self._shapes = ShapeRecord()
         trainable = {name: p for name, p in shadow.named_parameters() if p.requires_grad}
-        self._watch = ParameterWatch(trainable, self._book, self)
+        self._watch = ParameterWatch(trainable, self._shapes, self)
         self._known = False
         self.unruled: dict[str, str] = {}
         """Modules whose own parameters have no rule, and why."""
@@ -141,7 +141,7 @@ class Graph:
         if not self._known:
             self._probe(inputs)
         self._pass = _Pass(self._workspace, units, len(inputs))
-        self._book.begin()
+        self._shapes.begin()
         self._watch.reset()
         try:
             with torch.enable_grad(), self._watch if self._watch.used else nullcontext():
@@ -162,7 +162,7 @@ class Graph:
 
     def axes(self, tensors: list[Tensor]) -> tuple[int | None, ...]:
         """Along which dimension each tensor counts items."""
-        return self._book.axes(tensors)
+        return self._shapes.axes(tensors)
 
     def apply(self, layer: Layer, *inputs: Tensor) -> Any:
         """One use of a layer, as a node of the graph."""
@@ -173,7 +173,7 @@ class Graph:
 
     def look_up(self, layer: EmbeddingLayer, tokens: Tensor) -> Any:
         """Rows of a table: each item's own, or the same for all of them."""
-        if self._book.axes([tokens]) == (None,):
+        if self._shapes.axes([tokens]) == (None,):
             return self._watch.share_rows(tokens, *layer.table())
         return self.apply(layer, tokens)
 
@@ -187,7 +187,7 @@ class Graph:
                 except UncoveredUseError as error:  # or a constant that is as long as this batch
                     uncovered = error
                     continue
-                if self._book.keep(*found):
+                if self._shapes.keep(*found):
                     self._known = True
                     return
             if uncovered is None:
@@ -200,14 +200,14 @@ class Graph:
         """One pass forward, apart from all buffers and watchers."""
         items = len(inputs)
         self._pass = _Pass(Workspace(), Units.of_items(items), items)
-        self._book.items, self._book.found = items, []
+        self._shapes.items, self._shapes.found = items, []
         self._watch.reset()
         try:
             with outside_watchers(), torch.enable_grad(), self._watch:
                 self._shadow(inputs)
-            return self._book.found
+            return self._shapes.found
         finally:
-            self._book.items, self._pass = 0, None
+            self._shapes.items, self._pass = 0, None
 
 
 class _Pass:

@@ -59,10 +59,10 @@ def use_rules(model: nn.Module, layout: Layout, aligned: bool = False) -> Candid
     if chain is not None:
         return Candidate(chain, attach, lambda: None, workspace)
     graph = Graph(shadow, model, slots, workspace)
-    return Candidate(graph, attach, lambda: _tell_unruled(graph.unruled), workspace)
+    return Candidate(graph, attach, lambda: _name_modules_without_rule(graph.unruled), workspace)
 
 
-def _tell_unruled(unruled: Mapping[str, str]) -> str | None:
+def _name_modules_without_rule(unruled: Mapping[str, str]) -> str | None:
     """Which modules have no rule, and why."""
     if not unruled:
         return None

@@ -23,7 +23,7 @@ from wholegrain.gradients.layers.broadcast import Product, Repeat, Sum
 from wholegrain.gradients.layers.embedding import EmbeddingLayer
 from wholegrain.gradients.layers.linear import LinearLayer
 from wholegrain.gradients.parameters import Slot
-from wholegrain.gradients.shape_probe import ShapeBook
+from wholegrain.gradients.shape_probe import ShapeRecord
 from wholegrain.gradients.vmap_gradients import silence_vmap
 
 
@@ -90,10 +90,10 @@ class Host(Protocol):
 class ParameterWatch(TorchFunctionMode):
     """Sees what a forward pass does with parameters, and puts rules in place of it."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], book: ShapeBook, host: Host) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], shapes: ShapeRecord, host: Host) -> None:
         super().__init__()
         self._roots = [Expression(p, (Root(p, Slot(name)),)) for name, p in parameters.items()]
-        self._book, self._host = book, host
+        self._shapes, self._host = shapes, host
         self._known: dict[int, Expression] = {}
         self.used = False
         """Whether anything was there to be seen."""
@@ -120,7 +120,7 @@ class ParameterWatch(TorchFunctionMode):
             made = func(*args, **kwargs)
             return self._remember(made, known) if isinstance(made, Tensor) and made.requires_grad else made
         others = [each for each in flat if id(each) not in self._known]
-        axes = self._book.axes(others)
+        axes = self._shapes.axes(others)
         if all(axis is None for axis in axes) and not any(each.requires_grad for each in others):
             return self._express(func, args, kwargs, known)
         rule = RULES.get(name)
@@ -132,7 +132,7 @@ class ParameterWatch(TorchFunctionMode):
     def _express(self, func: Any, args: Any, kwargs: Any, known: list[Expression]) -> Any:
         made = func(*args, **kwargs)
         tensors = [each for each in tree_leaves(made) if isinstance(each, Tensor) and each.requires_grad]
-        axes = self._book.axes(tensors)
+        axes = self._shapes.axes(tensors)
         if all(axis is None for axis in axes):
             for each in tensors:
                 self._remember(each, known)
@@ -163,7 +163,7 @@ class ParameterWatch(TorchFunctionMode):
 
     def axis(self, x: Tensor) -> int:
         """Along which dimension a tensor counts items."""
-        (axis,) = self._book.axes([x])
+        (axis,) = self._shapes.axes([x])
         if axis is None:
             raise RuleError(f"a tensor of shape {list(x.shape)} does not count items")
         return axis
@@ -174,7 +174,7 @@ class ParameterWatch(TorchFunctionMode):
         if view is None or view[1]:
             return NotImplemented
         leaf, slot = table.roots[0].leaf, view[0]
-        (axis,) = self._book.axes([tokens])
+        (axis,) = self._shapes.axes([tokens])
         if axis is not None:
             return self._host.apply(EmbeddingLayer.of_table(lambda: leaf.data, slot, padding), tokens)
         return self.share_rows(tokens, leaf.data, slot, padding)

@@ -16,7 +16,7 @@ PAIRS = ((5, 7), (11, 13), (17, 19))
 """Numbers of items to try: those after the first are for models that have a constant of such a length."""
 
 
-class ShapeBook:
+class ShapeRecord:
     """Along which dimension each noted tensor counts items, by the order of noting; None for those that do not."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class StepKey:
 
     def renew(self, key: int) -> None:
         """Use the lower 128 bits of this number from now on."""
-        self.words = _signed(key), _signed(key >> 64)
+        self.words = _as_signed(key), _as_signed(key >> 64)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "StepKey":
         return self
@@ -121,7 +121,7 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
-def _signed(word: int) -> int:
+def _as_signed(word: int) -> int:
     word &= (1 << 64) - 1
     return word - (1 << 64) if word >> 63 else word
 

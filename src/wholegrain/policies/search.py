@@ -132,7 +132,7 @@ def _of_length(
     signal, noise = one_step(rows, multiplier, question.parameters, question.federation.reach)
     for name, schedule in question.schedules.items():
         paces = [schedule(step / steps) for step in range(steps)]
-        remaining = left(signal, noise, paces, parameters=question.parameters)
+        remaining = misalignment(signal, noise, paces, parameters=question.parameters)
         fastest = int(remaining.argmin())
         yield CandidatePlan(
             policy=policy,
@@ -176,7 +176,7 @@ def one_step(rows: Sequence[Row], noise: float, parameters: int, reach: int) -> 
     return signal, math.sqrt(parameters * spread + own)
 
 
-def left(
+def misalignment(
     signal: float, noise: float, schedule: Sequence[float], *, parameters: int, kinds: int = KINDS
 ) -> NDArray[np.float64]:
     """[pace] how far the end of a schedule is from what there was to learn: 1 − cos², weighed by how steep the bowl is.
@@ -184,7 +184,7 @@ def left(
     An angle, because what a classifier answers does not depend on the length of its scores. Noise makes it wider, and
     the more so the faster one goes:
 
-    >>> quiet, loud = (left(1.0, noise, [1.0] * 50, parameters=1000) for noise in (0.0, 10.0))
+    >>> quiet, loud = (misalignment(1.0, noise, [1.0] * 50, parameters=1000) for noise in (0.0, 10.0))
     >>> bool((quiet < loud).all()), bool(loud.argmin() < quiet.argmin())
     (True, True)
     """

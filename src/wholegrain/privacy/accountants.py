@@ -73,7 +73,7 @@ class Accountant(Protocol):
         """By which theorem this event is priced; every answer names it."""
         ...
 
-    def filtered(self, limit: float | None) -> "Accountant":
+    def as_filter(self, limit: float | None) -> "Accountant":
         """The accountant for steps that are chosen after seeing what earlier ones released, up to a limit on ε."""
         ...
 
@@ -130,7 +130,7 @@ class PldAccountant:
         """Composition of the event's steps, which are fixed beforehand; of a private selection, its Rényi curve."""
         return SELECTION if _selects(event) else self.name
 
-    def filtered(self, limit: float | None) -> Filter:
+    def as_filter(self, limit: float | None) -> Filter:
         """A filter over the steps."""
         return Filter(self, limit)
 
@@ -174,7 +174,7 @@ class RdpAccountant:
         """Composition of the event's steps, which are fixed beforehand; of a private selection, its Rényi curve."""
         return SELECTION if _selects(event) else self.name
 
-    def filtered(self, limit: float | None) -> Filter:
+    def as_filter(self, limit: float | None) -> Filter:
         """A filter over the steps."""
         return Filter(self, limit)
 

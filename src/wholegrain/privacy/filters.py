@@ -98,7 +98,7 @@ class Filter:
         """All that the answer depends on besides the event and δ."""
         return f"filter/{self.limit}"
 
-    def filtered(self, limit: float | None) -> "Filter":
+    def as_filter(self, limit: float | None) -> "Filter":
         """A filter already."""
         return Filter(self.inner, limit)
 

@@ -10,7 +10,7 @@ from wholegrain.errors import BudgetError, LedgerError, RefusalError
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened, Released, Reserved, RunOpened
-from wholegrain.privacy.ledger_state import Book, RunAccount
+from wholegrain.privacy.ledger_state import LedgerState, RunAccount
 from wholegrain.privacy.pricing import NOTHING, Price, Releases
 from wholegrain.privacy.statement import account_price, run_price
 
@@ -56,58 +56,58 @@ class Guard:
         The account is opened with `budget` unless it is there already. A run that is there already must have been
         opened on the same terms, and goes on.
         """
-        with ledger.writing() as page:
-            known = page.book.runs.get(run.run)
+        with ledger.writing() as transaction:
+            known = transaction.state.runs.get(run.run)
             if known is not None and known.opening != run:
                 raise LedgerError(
                     f"The ledger knows the run '{run.run}' on other terms; a changed run is a new run: start it anew."
                 )
-            opened = page.book.budgets.get(run.account)
+            opened = transaction.state.budgets.get(run.account)
             _require_same(opened or budget, budget)
             if known is None:
-                before = page.book.runs_of(run.account)
+                before = transaction.state.runs_of(run.account)
                 _require_room(opened or budget, before, run.run)
                 after = [*before, RunAccount(run, horizon, scored=scores)]
                 _require_paid(opened or budget, before, after, "The run", accountant)
-                page.add(*([] if opened else [budget]), run)
+                transaction.add(*([] if opened else [budget]), run)
         return Guard(ledger, run.run, stream, accountant)
 
     @property
     def budget(self) -> BudgetOpened:
         """The account's budget."""
-        return _budget(self.ledger.book, self.run)
+        return _budget(self.ledger.state, self.run)
 
     def reserve(self, round: int, steps: Mapping[str, int], start: str, once_among: str | None = None) -> Reservation:
         """Pay for the steps of a round from the parameters `start`, or refuse and leave the ledger as it was.
 
         With `once_among`, a silo that was ever paid for this round, in any run whose name begins so, is refused.
         """
-        return self._pay(self._asked(round, steps, start, "training"), f"Round {round}", once_among)
+        return self._pay(self._reservations(round, steps, start, "training"), f"Round {round}", once_among)
 
     def reserve_scores(
         self, round: int, silos: Iterable[str], start: str, once_among: str | None = None
     ) -> Reservation:
         """Pay for one private score of the parameters `start` in each of these silos, before it is computed."""
-        asked = self._asked(round, dict.fromkeys(silos, 1), start, "scores")
+        asked = self._reservations(round, dict.fromkeys(silos, 1), start, "scores")
         return self._pay(asked, f"The private scores of round {round}", once_among)
 
     def _pay(self, asked: tuple[Reserved, ...], who: str, once_among: str | None = None) -> Reservation:
-        with self.ledger.writing() as page:
+        with self.ledger.writing() as transaction:
             for each in asked if once_among is not None else ():
-                if page.book.was_played(once_among or "", each):
+                if transaction.state.was_played(once_among or "", each):
                     raise RefusalError("secure_sum", f"round {each.round} was answered before, and is answered once")
-            fresh = tuple(release for release in asked if not page.book.holds(release))
-            opened = _budget(page.book, self.run)
-            before, after = page.book.runs_of(opened.account), page.book.runs_of(opened.account, fresh)
+            fresh = tuple(release for release in asked if not transaction.state.holds(release))
+            opened = _budget(transaction.state, self.run)
+            before, after = transaction.state.runs_of(opened.account), transaction.state.runs_of(opened.account, fresh)
             _require_room(opened, before, self.run)
             account = _require_paid(opened, before, after, who, self.accountant)
             own = self._own(opened, after, account)
-            page.add(*fresh)
+            transaction.add(*fresh)
         return Reservation(asked, own.epsilon, account.epsilon)
 
     def require_paid(self, releases: Releases) -> None:
         """Refuse a ledger that knows less of this run than it has released: it was put back to an earlier state."""
-        reserved = self.ledger.book.runs[self.run].reserved
+        reserved = self.ledger.state.runs[self.run].reserved
         if any(reserved.get(silo, 0) < steps for silo, steps in releases.items()):
             raise LedgerError(
                 f"The ledger '{self.ledger.path}' knows less than the run '{self.run}' has released: it was put back to"
@@ -117,10 +117,10 @@ class Guard:
     def confirm(self, reservation: Reservation, silos: Iterable[str]) -> None:
         """Note that the releases of these silos have left them."""
         arrived = set(silos)
-        with self.ledger.writing() as page:
+        with self.ledger.writing() as transaction:
             for release in reservation.releases:
-                if release.silo in arrived and not page.book.was_released(release):
-                    page.add(Released(**release.model_dump(exclude={"kind", "steps"})))
+                if release.silo in arrived and not transaction.state.was_released(release):
+                    transaction.add(Released(**release.model_dump(exclude={"kind", "steps"})))
 
     def _own(self, opened: BudgetOpened, runs: list[RunAccount], account: Price) -> Price:
         """What this run has spent, whatever the others have."""
@@ -129,7 +129,7 @@ class Guard:
         run = next(run for run in runs if run.opening.run == self.run)
         return run_price(run, opened.unit, self.accountant, opened.delta)
 
-    def _asked(
+    def _reservations(
         self, round: int, steps: Mapping[str, int], start: str, purpose: Literal["training", "scores"]
     ) -> tuple[Reserved, ...]:
         stream = self.stream or f"once:{secrets.token_hex(16)}"
@@ -139,8 +139,8 @@ class Guard:
         )
 
 
-def _budget(book: Book, run: str) -> BudgetOpened:
-    return book.budgets[book.runs[run].opening.account]
+def _budget(state: LedgerState, run: str) -> BudgetOpened:
+    return state.budgets[state.runs[run].opening.account]
 
 
 def _require_same(opened: BudgetOpened, asked: BudgetOpened) -> None:

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from wholegrain._files import open_private, sync_folder
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger_entries import ENTRY, Entry, Opened
-from wholegrain.privacy.ledger_state import Book
+from wholegrain.privacy.ledger_state import LedgerState
 
 APPLICATION = 0x57474C31  # "WGL1", so that no other program's database is taken for a ledger
 PATIENCE = 120.0
@@ -67,19 +67,19 @@ START = Head(0, "0" * 64)
 
 
 @dataclass
-class Page:
-    """What is being written: the book as it stands, and entries to add to it all at once or not at all."""
+class Transaction:
+    """The ledger's state while it is locked, and the entries to append: all of them, or none."""
 
-    book: Book
+    state: LedgerState
     entries: list[Entry] = field(default_factory=list)
 
     def add(self, *entries: Entry) -> None:
-        """Put entries on the page; they are durable once the page is closed."""
+        """Add entries; they are durable once the transaction is closed."""
         self.entries.extend(entries)
 
 
 class Ledger:
-    """One account book, in a file or (for a run that keeps nothing) in memory.
+    """Everything that was released, in a file or (for a run that keeps nothing) in memory.
 
     >>> with Ledger.in_memory() as ledger:
     ...     ledger.head.number
@@ -91,7 +91,7 @@ class Ledger:
         self.notice: Callable[[Head], None] = _ignore
         """Told of every head that is durable."""
         self._database = database
-        self._book, self._head = Book(), START
+        self._state, self._head = LedgerState(), START
 
     @staticmethod
     def in_memory() -> "Ledger":
@@ -115,16 +115,16 @@ class Ledger:
         return ledger
 
     @property
-    def book(self) -> Book:
+    def state(self) -> LedgerState:
         """What all entries add up to now, others' included."""
         with self._explaining():
             self._catch_up()
-        return self._book
+        return self._state
 
     @property
-    def known(self) -> Book:
+    def state_as_read(self) -> LedgerState:
         """What the entries that were read so far add up to."""
-        return self._book
+        return self._state
 
     @property
     def head(self) -> Head:
@@ -132,10 +132,10 @@ class Ledger:
         return self._head
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Page]:
-        """A page that nobody else writes on meanwhile; its entries are durable when the block ends without an error.
+    def writing(self) -> Iterator[Transaction]:
+        """Lock the ledger; entries of the transaction are durable when the block ends without an error.
 
-        Guarantee: what is read from the page's book still holds when its entries are written.
+        Guarantee: what is read from the transaction's state still holds when its entries are written.
         """
         with self._explaining():
             self._database.execute("BEGIN IMMEDIATE")
@@ -144,10 +144,10 @@ class Ledger:
                 self._catch_up()
                 if self._head.number == 1:
                     self._bear_witness()  # whoever wrote the first entry may have been killed before
-            page = Page(self._book)
-            yield page
+            transaction = Transaction(self._state)
+            yield transaction
             with self._explaining():
-                self._write(page.entries)
+                self._write(transaction.entries)
         finally:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
@@ -182,7 +182,7 @@ class Ledger:
         self._database.execute("PRAGMA synchronous = EXTRA")
         if self._is_empty():
             if not create:
-                raise LedgerError(EMPTIED if self._witnessed() else "it is empty")
+                raise LedgerError(EMPTIED if self._witness_heads() else "it is empty")
             self._write_first()
         if self._application() != APPLICATION:
             raise LedgerError("it is the database of another program")
@@ -201,7 +201,7 @@ class Ledger:
         self._database.execute("BEGIN IMMEDIATE")
         try:
             if self._is_empty():  # another process may have been faster, and have its witness already
-                if self._witnessed():
+                if self._witness_heads():
                     raise LedgerError(EMPTIED)
                 for statement in SCHEMA:
                     self._database.execute(statement)
@@ -220,7 +220,7 @@ class Ledger:
             self._catch_up()
             self._database.execute("COMMIT")
         except BaseException:
-            self._book, self._head = Book(), START  # what is in memory may not be in the file: read it again
+            self._state, self._head = LedgerState(), START  # what is in memory may not be in the file: read it again
             raise
 
     def _insert(self, entries: list[Entry]) -> None:
@@ -240,7 +240,7 @@ class Ledger:
                 raise LedgerError(f"entry {expected.number} is missing")
             if digest != expected.hash:
                 raise LedgerError(f"entry {number} was changed, or another one before it was")
-            self._book.add(_read(number, body))
+            self._state.add(_read(number, body))
             self._head = expected
 
     def _hash_of(self, number: int) -> str | None:
@@ -264,7 +264,7 @@ class Ledger:
         """Every head that was ever noted must still be in the chain."""
         if self.path is None:
             return
-        witnessed = self._witnessed()
+        witnessed = self._witness_heads()
         if not witnessed and self._head.number > 1:
             raise LedgerError(
                 f"its witness file '{self._witness.name}' is gone, so that nobody knows whether entries were cut off;"
@@ -277,7 +277,7 @@ class Ledger:
             if found != head.hash:
                 raise LedgerError(f"entry {head.number} is not the one that its witness file knows")
 
-    def _witnessed(self) -> list[Head]:
+    def _witness_heads(self) -> list[Head]:
         """The heads in the witness file; a last line that was cut short by a crash does not count."""
         if self.path is None or not self._witness.exists():
             return []

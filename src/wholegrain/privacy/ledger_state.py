@@ -61,7 +61,7 @@ class RunAccount:
 
 
 @dataclass
-class Book:
+class LedgerState:
     """The sum of all entries so far.
 
     Guarantee: whatever was reserved counts as spent, released or not; one release counts once, however often it was

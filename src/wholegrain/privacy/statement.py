@@ -10,7 +10,7 @@ from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import iterate_cases
 from wholegrain.privacy.ledger_entries import BudgetOpened
-from wholegrain.privacy.ledger_state import Book, RunAccount
+from wholegrain.privacy.ledger_state import LedgerState, RunAccount
 from wholegrain.privacy.pricing import Price, Spending, compose_events, price_with_method
 from wholegrain.privacy.renyi import iterate_steps
 
@@ -24,7 +24,7 @@ def run_price(run: RunAccount, unit: Unit, accountant: Accountant, delta: float)
     """
     spent = [run.spending]
     if run.replayed and _kinds(spent, unit) > 1:
-        accountant = accountant.filtered(None)
+        accountant = accountant.as_filter(None)
     return price_with_method(spent, unit, accountant, delta)
 
 
@@ -39,16 +39,16 @@ def account_price(
     spent, unit = [run for run in runs if run.has_spent], unit or opened.unit
     if opened.runs == "one" and len(spent) == 1:
         return run_price(spent[0], unit, accountant, opened.delta)
-    filtered = accountant if opened.runs == "one" and not spent else accountant.filtered(opened.epsilon)
+    filtered = accountant if opened.runs == "one" and not spent else accountant.as_filter(opened.epsilon)
     return price_with_method([run.spending for run in spent], unit, filtered, opened.delta)
 
 
-def data_price(book: Book, data: str, unit: Unit, accountant: Accountant, delta: float) -> Price:
+def data_price(state: LedgerState, data: str, unit: Unit, accountant: Accountant, delta: float) -> Price:
     """What was ever spent of a data set, over all budgets that were opened on it."""
-    runs = [run for run in book.runs_on(data) if run.has_spent]
-    if len(runs) == 1 and book.budgets[runs[0].opening.account].runs == "one":
+    runs = [run for run in state.runs_on(data) if run.has_spent]
+    if len(runs) == 1 and state.budgets[runs[0].opening.account].runs == "one":
         return run_price(runs[0], unit, accountant, delta)
-    return price_with_method([run.spending for run in runs], unit, accountant.filtered(None), delta)
+    return price_with_method([run.spending for run in runs], unit, accountant.as_filter(None), delta)
 
 
 def _kinds(spent: list[Spending], unit: Unit) -> int:

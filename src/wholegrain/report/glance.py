@@ -69,7 +69,7 @@ def glance(run: RunRecord, peers: Sequence[RunRecord] = ()) -> Iterator[Answer]:
     yield _kind(run)
     yield _data(run)
     yield _when(run)
-    yield _left(run)
+    yield _budget_answer(run)
 
 
 def _who(run: RunRecord) -> Answer:
@@ -201,7 +201,7 @@ def _minute(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
-def _left(run: RunRecord) -> Answer:
+def _budget_answer(run: RunRecord) -> Answer:
     question, state = "What is spent, and what is left?", run.account
     if state is None:
         return Answer("left", question, "Not known", (f"{run.ledger.sentence.rstrip('.')}.",))

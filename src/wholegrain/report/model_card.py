@@ -58,12 +58,12 @@ def _front_matter(run: RunRecord) -> Iterator[str]:
     yield f"tags: {json.dumps(['differential-privacy', 'federated-learning', f'{run.promise.unit}-level', *kind])}"
     if run.spec.ledger.data:
         yield f"datasets: {json.dumps([run.spec.ledger.data], ensure_ascii=False)}"
-    names = list(_published(run))
+    names = list(_public_scores(run))
     if names:
         yield f"metrics: {json.dumps(names, ensure_ascii=False)}"
 
 
-def _published(run: RunRecord) -> dict[str, str]:
+def _public_scores(run: RunRecord) -> dict[str, str]:
     """Scores that may be published, by name: paid ones, and in a simulation the others."""
     private = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
     paid = {name: f"{found.value:.4g} ± {found.noise:.2g} (95 % for noise; paid)" for name, found in private.items()}
@@ -106,7 +106,7 @@ def _training(run: RunRecord) -> Iterator[str]:
 
 
 def _evaluation(run: RunRecord) -> Iterator[str]:
-    found, constant = _published(run), constant_score(run)
+    found, constant = _public_scores(run), constant_score(run)
     for name, value in found.items():
         yield f"{name}: {value}"
     if run.simulation and found and constant is not None:

@@ -75,7 +75,7 @@ def _content(runs: Sequence[RunRecord], waiting: Sequence[str]) -> dict[str, Any
         "multiples": small,
         "comparison_heads": comparison.HEADS,
         "total_heads": comparison.TOTAL_HEADS,
-        "charts": _inert({figure.key: _described(figure) for figure in (*drawn, *small)}),
+        "charts": _inert({figure.key: _spec_with_description(figure) for figure in (*drawn, *small)}),
     }
 
 
@@ -85,7 +85,7 @@ def _title(runs: Sequence[RunRecord]) -> str:
     return f"wholegrain: {plural(len(runs), 'run')} compared" if len(runs) > 1 else f"wholegrain: {runs[0].name}"
 
 
-def _described(figure: Figure) -> dict[str, Any]:
+def _spec_with_description(figure: Figure) -> dict[str, Any]:
     return {**figure.spec(), "description": figure.alternative}
 
 

@@ -145,7 +145,7 @@ def name_folders(folders: Sequence[Path]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _LedgerTold:
+class _LedgerFacts:
     """What a ledger tells of itself and of a run."""
 
     check: LedgerCheck
@@ -155,24 +155,24 @@ class _LedgerTold:
     run: RunAccount | None = None
 
 
-def _read_ledger(folder: RunFolder, spec: RunSpec, plan: PlanRecord, summary: RunSummary | None) -> _LedgerTold:
+def _read_ledger(folder: RunFolder, spec: RunSpec, plan: PlanRecord, summary: RunSummary | None) -> _LedgerFacts:
     """What the ledger says of itself and of the run; without it, what the run's own summary has noted."""
     pricing, run = accountant(spec.privacy.accountant), folder.run
     try:
         with Ledger.open(ledger_path(spec, folder.path) or Path(), create=False) as ledger:
-            book = ledger.book
+            state = ledger.state
             require_known(ledger, run)
             sentence = f"{ledger.head.number} entries, every one verified; head {ledger.head.hash}"
-            return _LedgerTold(
-                check=LedgerCheck(True, sentence, book.identity),
-                spent=tuple(spent_guarantee(planned, book.runs[run], pricing) for planned in plan.guarantees),
-                account=account_state(book, run, pricing),
+            return _LedgerFacts(
+                check=LedgerCheck(True, sentence, state.identity),
+                spent=tuple(spent_guarantee(planned, state.runs[run], pricing) for planned in plan.guarantees),
+                account=account_state(state, run, pricing),
                 times=ledger.times_of(run),
-                run=book.runs[run],
+                run=state.runs[run],
             )
     except LedgerError as error:
         noted = () if summary is None else summary.spent
-        return _LedgerTold(
+        return _LedgerFacts(
             LedgerCheck(False, without_paths(str(error))), noted or tuple(map(_without_ledger, plan.guarantees))
         )
 
@@ -186,7 +186,7 @@ def without_paths(sentence: str) -> str:
     return re.sub(r"'/[^']*?([^'/]+)/?'", r"'\1'", sentence)
 
 
-def _attacks(told: _LedgerTold, spec: RunSpec) -> tuple[AttackView, ...]:
+def _attacks(told: _LedgerFacts, spec: RunSpec) -> tuple[AttackView, ...]:
     """A subject's view and an item's, of what the ledger says was released."""
     if told.run is None:
         return ()

@@ -18,7 +18,7 @@ from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, TermsRecord
-from wholegrain.privacy.ledger_state import Book, RunAccount
+from wholegrain.privacy.ledger_state import LedgerState, RunAccount
 from wholegrain.privacy.pricing import Price, Releases, Terms
 from wholegrain.privacy.statement import account_price, data_price, run_price
 from wholegrain.runs.ledger_registry import LedgerRegistry, open_known_ledger
@@ -50,7 +50,7 @@ def release_ledger(path: Path, data: str, *, create: bool = True) -> Iterator[Le
 
 def require_known(ledger: Ledger, run: str) -> None:
     """Refuse a ledger that a run which has begun is not in: with another one, it would spend everything again."""
-    if run not in ledger.book.runs:
+    if run not in ledger.state.runs:
         raise LedgerError(
             f"The ledger '{ledger.path}' does not know the run '{run}', which has begun; put back the one that it began"
             " with."
@@ -98,15 +98,15 @@ def guard_run(
 
 def _say_what_is_gone(ledger: Ledger, account: Account, plan: Plan) -> None:
     """Whoever opens another budget on the same data is told what the others have spent already."""
-    book = ledger.book
-    if account in book.budgets or not any(run.has_spent for run in book.runs_on(account.data)):
+    state = ledger.state
+    if account in state.budgets or not any(run.has_spent for run in state.runs_on(account.data)):
         return
-    gone = data_price(book, account.data, plan.unit, plan.accountant, plan.delta)
+    gone = data_price(state, account.data, plan.unit, plan.accountant, plan.delta)
     log.warning(
         "The budget %s is a new one; the data's %d other(s) have spent ε = %.4g for each %s at δ = %g (by %s), and what"
         " this one spends comes on top.",
         account,
-        len([budget for budget in book.budgets if budget.data == account.data]),
+        len([budget for budget in state.budgets if budget.data == account.data]),
         gone.epsilon,
         plan.unit,
         plan.delta,
@@ -167,10 +167,10 @@ class AccountState:
         }
 
 
-def account_state(book: Book, run: str, pricing: Accountant) -> AccountState:
+def account_state(state: LedgerState, run: str, pricing: Accountant) -> AccountState:
     """Where the account of this run stands."""
-    account = book.runs[run].opening.account
-    opened, runs = book.budgets[account], book.runs_of(account)
+    account = state.runs[run].opening.account
+    opened, runs = state.budgets[account], state.runs_of(account)
     return AccountState(
         account=account,
         unit=opened.unit,
@@ -178,14 +178,14 @@ def account_state(book: Book, run: str, pricing: Accountant) -> AccountState:
         delta=opened.delta,
         runs=sum(each.has_spent for each in runs),
         price=account_price(opened, runs, pricing),
-        budgets=len({each.opening.account for each in book.runs_on(account.data) if each.has_spent}),
-        data=data_price(book, account.data, opened.unit, pricing, opened.delta),
+        budgets=len({each.opening.account for each in state.runs_on(account.data) if each.has_spent}),
+        data=data_price(state, account.data, opened.unit, pricing, opened.delta),
     )
 
 
 def _require_same_budget(ledger: Ledger, account: Account, spec: RunSpec) -> None:
     """An account's limit is set once; a spec that names another one means another account."""
-    opened, asked = ledger.book.budgets.get(account), spec.ledger.epsilon
+    opened, asked = ledger.state.budgets.get(account), spec.ledger.epsilon
     if opened is not None and asked is not None and asked != opened.epsilon:
         limit = "no limit" if opened.epsilon is None else f"ε = {opened.epsilon:g}"
         raise BudgetError(

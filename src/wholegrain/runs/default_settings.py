@@ -228,11 +228,11 @@ def _variance(spec: RunSpec, facts: PublicFacts) -> float:
     variance = 0.0
     for (policy, silo), size in zip(rows, sizes, strict=True):
         divisor = policy.divisor.value if isinstance(policy.divisor, PublicDivisor) else 1.0
-        variance += (size / sum(sizes) * noise * policy.clip.norm / divisor / _reached(policy, silo)) ** 2
+        variance += (size / sum(sizes) * noise * policy.clip.norm / divisor / _counted_share(policy, silo)) ** 2
     return variance / steps
 
 
-def _reached(policy: Policy, silo: SiloFacts) -> float:
+def _counted_share(policy: Policy, silo: SiloFacts) -> float:
     """The share of the drawn items that a cap within the batch lets count: the signal shrinks by it, noise does not."""
     cap = getattr(policy.sampling, "most_per_subject", None)
     rate = getattr(policy.sampling, "rate", 1.0)
@@ -241,7 +241,7 @@ def _reached(policy: Policy, silo: SiloFacts) -> float:
 
 def leaves_out_records(spec: RunSpec, facts: PublicFacts) -> bool:
     """Whether subjects with many records count for less than these: they are averaged, or a cap leaves some out."""
-    return _pools_subjects(spec, facts) or any(_reached(policy, silo) < 1 for policy, silo in _rows(spec, facts))
+    return _pools_subjects(spec, facts) or any(_counted_share(policy, silo) < 1 for policy, silo in _rows(spec, facts))
 
 
 def predicted_noise(spec: RunSpec, facts: PublicFacts, parameters: int) -> tuple[float, float]:

@@ -66,10 +66,10 @@ def open_engine(prepared: PreparedRun, choice: EngineChoice) -> Iterator[Engine]
         engine: Engine
         if isinstance(local, SecureSums):
             assert isinstance(local.post, SumSilos)
-            post = DistributedSums(_own(local.post), _spread(prepared))
+            post = DistributedSums(_own(local.post), _assign_ranks(prepared))
             engine = replace(local, post=post)
         else:
-            engine = post = Distributed(_own(local), _spread(prepared))
+            engine = post = Distributed(_own(local), _assign_ranks(prepared))
         try:
             yield engine
         except BaseException:
@@ -90,10 +90,10 @@ def serve_silos(prepared: PreparedRun) -> None:
         require_same_coins(_coins(prepared))
         local = in_process(prepared)
         if isinstance(local, InProcess):
-            serve(_own(local), _spread(prepared), prepared.first)
+            serve(_own(local), _assign_ranks(prepared), prepared.first)
             return
         assert isinstance(local.post, SumSilos)
-        serve_sums(_own(local.post), _spread(prepared), prepared.first)
+        serve_sums(_own(local.post), _assign_ranks(prepared), prepared.first)
 
 
 def _coins(prepared: PreparedRun) -> Tensor:
@@ -104,9 +104,9 @@ def _coins(prepared: PreparedRun) -> Tensor:
 
 def _own(local: Local) -> Local:
     """Only the silos of this process: the memory of the others is given back."""
-    owned = RankAssignment(tuple(local.silos), world_size()).owned(rank() or 0)
+    owned = RankAssignment(tuple(local.silos), world_size()).silos_of(rank() or 0)
     return replace(local, silos={name: local.silos[name] for name in owned})
 
 
-def _spread(prepared: PreparedRun) -> RankAssignment:
+def _assign_ranks(prepared: PreparedRun) -> RankAssignment:
     return RankAssignment(tuple(prepared.silos), world_size())

@@ -45,7 +45,7 @@ def restore(folder: Path, path: Path) -> Head:
     """Put a copy in the place of a ledger; one that knows less than this machine remembers is refused."""
     with Ledger.open(folder / LEDGER, create=False) as copy:
         registry = LedgerRegistry.here()
-        for data in {account.data for account in copy.book.budgets}:
+        for data in {account.data for account in copy.state.budgets}:
             registry.require_same(data, copy)
         _require_not_older(copy, path)
         head = copy.head

@@ -66,7 +66,7 @@ class LedgerRegistry:
         """Where it is."""
         return self.folder / FILE
 
-    def known(self, data: str) -> KnownLedger | None:
+    def find(self, data: str) -> KnownLedger | None:
         """The ledger of this data, if any release was ever made from it here."""
         with self._explaining():
             found = self._read().get(data)
@@ -74,7 +74,7 @@ class LedgerRegistry:
 
     def require_there(self, data: str, path: Path) -> None:
         """Refuse to begin a new ledger for data that has one."""
-        known = self.known(data)
+        known = self.find(data)
         if known is not None and not path.exists():
             raise LedgerError(
                 f"There is no ledger '{path}', and this machine keeps the account of the data '{data}' in"
@@ -83,10 +83,10 @@ class LedgerRegistry:
 
     def require_same(self, data: str, ledger: Ledger) -> None:
         """Refuse a ledger that is not the data's, or that knows less than it did."""
-        known = self.known(data)
+        known = self.find(data)
         if known is None:
             return
-        if ledger.book.identity != known.identity:
+        if ledger.state.identity != known.identity:
             raise LedgerError(
                 f"The ledger '{ledger.path}' is not the one in which this machine keeps the account of the data"
                 f" '{data}', which is '{known.path}'; name that one in ledger.path ({_ways(data)})."
@@ -99,9 +99,9 @@ class LedgerRegistry:
 
     def note(self, data: str, ledger: Ledger, head: Head) -> None:
         """Remember how far the data's ledger has come; it never goes back."""
-        if ledger.path is None or all(account.data != data for account in ledger.known.budgets):
+        if ledger.path is None or all(account.data != data for account in ledger.state_as_read.budgets):
             return
-        seen = KnownLedger(str(ledger.known.identity), os.path.abspath(ledger.path), head.number, head.hash)
+        seen = KnownLedger(str(ledger.state_as_read.identity), os.path.abspath(ledger.path), head.number, head.hash)
         with self._writing() as all_known:
             before = all_known.get(data)
             if before is None or before["identity"] != seen.identity or before["number"] < seen.number:
@@ -109,16 +109,16 @@ class LedgerRegistry:
 
     def adopt(self, data: str, ledger: Ledger) -> None:
         """From now on this ledger keeps the account of the data, whichever did before."""
-        if all(account.data != data for account in ledger.book.budgets):
+        if all(account.data != data for account in ledger.state.budgets):
             raise LedgerError(f"The ledger '{ledger.path}' holds no budget of the data '{data}'.")
         with self._writing() as all_known:
             head = ledger.head
             path = os.path.abspath(ledger.path or "")
-            all_known[data] = asdict(KnownLedger(str(ledger.book.identity), path, head.number, head.hash))
+            all_known[data] = asdict(KnownLedger(str(ledger.state.identity), path, head.number, head.hash))
 
     def forget(self, data: str) -> KnownLedger:
         """Begin anew: what was spent of the data is not known here any more."""
-        known = self.known(data)
+        known = self.find(data)
         if known is None:
             raise LedgerError(f"This machine knows of no ledger of the data '{data}'.")
         with self._writing() as all_known:

@@ -26,7 +26,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
     >>> accuracy(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 1]))
     0.5
     """
-    return float(_found(outputs, targets).double().mean())
+    return float(_is_right(outputs, targets).double().mean())
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -35,7 +35,7 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     >>> balanced_accuracy(torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 1, 0]))
     0.25
     """
-    found = _found(outputs, targets).double()
+    found = _is_right(outputs, targets).double()
     if targets.dim() == 1:
         return float(torch.stack([found[targets == each].mean() for each in sorted(set(targets.tolist()))]).mean())
     of_labels = [balanced_accuracy(_two(outputs[:, k]), targets[:, k].long()) for k in range(targets.shape[1])]
@@ -79,7 +79,7 @@ def calibration_error(outputs: Tensor, targets: Tensor) -> float:
     """
     likely, hits = _one_against_rest(outputs, targets)
     if targets.dim() == 1 and outputs.shape[1] > 2:
-        likely, hits = likely.max(1, keepdim=True).values, _found(outputs, targets)[:, None]
+        likely, hits = likely.max(1, keepdim=True).values, _is_right(outputs, targets)[:, None]
     bins = (likely * BINS).long().clamp(0, BINS - 1)
     gaps = torch.stack([((likely - hits.double()) * (bins == each)).mean(0).abs() for each in range(BINS)])
     return float(gaps.sum(0).mean())
@@ -162,7 +162,7 @@ def fits(metric: Metric, task: Task) -> bool:
     return True
 
 
-def _found(outputs: Tensor, targets: Tensor) -> Tensor:
+def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
     """[item] or [item, label] whether the answer is right."""
     _require_classes(outputs, targets)
     return outputs.argmax(1) == targets if targets.dim() == 1 else (outputs > 0) == (targets > 0)

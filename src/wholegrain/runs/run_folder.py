@@ -217,7 +217,7 @@ class RunFolder:
                 f" whole. Make room, then `wholegrain resume {self.path}`."
             ) from error
 
-    def add_played(self, rounds: Iterable[RoundRecord]) -> None:
+    def add_earlier_rounds(self, rounds: Iterable[RoundRecord]) -> None:
         """The lines of rounds that were played before the folder was there."""
         try:
             self._write_text(ROUNDS, "".join(done.line() for done in rounds))

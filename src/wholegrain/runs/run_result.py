@@ -76,13 +76,13 @@ class RunResult:
 def make_result(prepared: PreparedRun, played: PlayedRounds, ledger: Ledger, run: str) -> RunResult:
     """The finished run, with what its ledger says of it."""
     load(prepared.model, played.vector)
-    book, final = ledger.book, prepared.scorer(prepared.task.metrics)
+    state, final = ledger.state, prepared.scorer(prepared.task.metrics)
     parts = {**prepared.scored, **prepared.groups}
     return RunResult(
         spec=prepared.spec,
         plan=prepared.plan,
-        guarantees=spent_guarantees(prepared.plan, book.runs[run]),
-        account=account_state(book, run, prepared.plan.accountant),
+        guarantees=spent_guarantees(prepared.plan, state.runs[run]),
+        account=account_state(state, run, prepared.plan.accountant),
         rounds=played.rounds,
         task=prepared.task,
         features=prepared.features,

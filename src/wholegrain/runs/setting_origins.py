@@ -40,7 +40,7 @@ Origins = Mapping[str, Origin]
 
 def find_origins(asked: RunSpec, planned: Iterable[str]) -> dict[str, Origin]:
     """The origin of every setting of a spec as it was asked for, of which those at `planned` were filled in."""
-    planned, stated = set(planned), _stated(asked)
+    planned, stated = set(planned), _declared_origins(asked)
     found: dict[str, Origin] = {}
     for section in SECTIONS:
         inner = getattr(asked, section)
@@ -56,7 +56,7 @@ def name_unpaid(origins: Origins) -> tuple[str, ...]:
     return tuple(place for place, origin in origins.items() if origin is Origin.UNPAID)
 
 
-def _stated(spec: RunSpec) -> dict[str, Origin]:
+def _declared_origins(spec: RunSpec) -> dict[str, Origin]:
     """What the section `[origin]` says, by place; one that names no setting is refused."""
     found: dict[str, Origin] = {}
     for section, said in spec.origin.items():

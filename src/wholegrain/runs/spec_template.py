@@ -45,7 +45,7 @@ class Roles:
     guessed: frozenset[str] = frozenset()
 
     @property
-    def named(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:
         """The columns that have a role."""
         return tuple(name for name in (self.subject, self.target, self.silo) if name is not None)
 
@@ -74,23 +74,23 @@ def assign(found: Sequence[Column], asked: Roles) -> Roles:
     'patient_id'
     """
     names = [column.name for column in found]
-    for name in asked.named:
+    for name in asked.columns:
         _check.one_of("column", name, names)
-    if len(set(asked.named)) < len(asked.named):
+    if len(set(asked.columns)) < len(asked.columns):
         raise SpecError("Subject, silo and target are three different columns of a table.")
-    free = [name for name in names if name not in asked.named]
+    free = [name for name in names if name not in asked.columns]
     subject = asked.subject or _guess_subject(free)
     target = asked.target or _guess([name for name in free if name != subject], OUTCOMES)
     places = [name for name in free if name not in (subject, target) and not _words(name) & set(QUANTITIES)]
     silo = asked.silo or _guess(places, PLACES)
-    guessed = frozenset({subject, target, silo} - {None, *asked.named})
+    guessed = frozenset({subject, target, silo} - {None, *asked.columns})
     return Roles(subject=subject, target=target, silo=silo, guessed=frozenset(name for name in guessed if name))
 
 
 def skeleton(path: str, found: Sequence[Column], roles: Roles, format: TextFormat = TextFormat()) -> str:  # noqa: B008
     """The text of the spec; `path` is the table as the spec's folder sees it."""
     target = next((column for column in found if column.name == roles.target), None)
-    features = [_feature(column) for column in found if column.name not in roles.named]
+    features = [_feature(column) for column in found if column.name not in roles.columns]
     return HEAD.format(blank=quote(BLANK)) + "\n".join(
         [
             "[data.table]",

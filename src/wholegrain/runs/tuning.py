@@ -99,7 +99,7 @@ def _tune_in(
     prepared: PreparedTuning, work: Path, out: Path | None, processes: int, tell: Callable[[Trial], None] | None
 ) -> TuningResult:
     state = _begin(prepared, work)
-    with _paid(prepared, state.run, work) as ledger:
+    with _paid_ledger(prepared, state.run, work) as ledger:
         done = _make_trials(prepared, work, state, processes, None if prepared.is_release else tell)
         best = max((trial for trial in done if math.isfinite(trial.score)), key=lambda each: each.score, default=None)
         if best is None:
@@ -134,7 +134,7 @@ def _begin(prepared: PreparedTuning, work: Path) -> _State:
 
 
 @contextlib.contextmanager
-def _paid(prepared: PreparedTuning, run: str, work: Path) -> Iterator[Ledger]:
+def _paid_ledger(prepared: PreparedTuning, run: str, work: Path) -> Iterator[Ledger]:
     """The ledger, in which the best trial is paid for."""
     base, spec = prepared.base, prepared.spec
     own = _own_ledger(prepared, work)
@@ -148,7 +148,7 @@ def _paid(prepared: PreparedTuning, run: str, work: Path) -> Iterator[Ledger]:
     plan = replace(base.plan, budget=prepared.budget, guarantees=prepared.guarantees)
     with opened as ledger:
         guard = guard_run(ledger, run, spec, base.data, plan, base.noise, bill)
-        if not ledger.book.runs[run].has_spent:
+        if not ledger.state.runs[run].has_spent:
             guard.confirm(guard.reserve(0, {TRIALS: 1}, "the best of all trials"), [TRIALS])
         yield ledger
 
@@ -187,5 +187,5 @@ def _keep(prepared: PreparedTuning, chosen: RunResult, best: Trial, out: Path, p
     run = prepare(chosen.spec, dataset=prepared.dataset or loaded_data(prepared))
     folder = RunFolder.create(out, replace(run, plan=chosen.plan, origins=prepared.origins), paid)
     with folder.lock():
-        folder.add_played(chosen.rounds)
+        folder.add_earlier_rounds(chosen.rounds)
         folder.finish(chosen)

@@ -75,7 +75,7 @@ def prepare_tuning(
     # The plan of a spec without noise would be calibrated for one run; here all trials share the budget.
     draft = _with_noise(spec, noise or Noise(DRAFT_NOISE, DRAFT_NOISE))
     asked = _without_budget(draft)
-    planned = _planned(spec, dataset, asked)
+    planned = _fill_settings(spec, dataset, asked)
     base = replace(prepare(planned.spec, dataset=dataset), origins=find_origins(spec, planned.reasons))
     _require_possible(base, space, dataset)
     combinations = tuple(map(dict, space.priced_combinations()))
@@ -110,22 +110,22 @@ def _require_possible(base: PreparedRun, space: SearchSpace, dataset: Dataset) -
 
 
 @dataclass(frozen=True)
-class _Planned:
+class _FilledSettings:
     spec: RunSpec
     reasons: tuple[str, ...] = ()
     """Places that were filled in."""
 
 
-def _planned(spec: RunSpec, dataset: Dataset, asked: RunSpec) -> _Planned:
+def _fill_settings(spec: RunSpec, dataset: Dataset, asked: RunSpec) -> _FilledSettings:
     """The spec with the settings that a single run would be given that costs what a trial does, and draft noise."""
     epsilon = spec.privacy.epsilon
     if epsilon is None or "learning_rate" in spec.rounds.model_fields_set:
-        return _Planned(asked)
+        return _FilledSettings(asked)
     alone = spec.privacy.model_copy(update={"epsilon": epsilon * ALONE})
     filled = prepare(spec.model_copy(update={"privacy": alone}), dataset=dataset)
     places = tuple(place for place, origin in filled.origins.items() if origin is Origin.PLANNED)
     changes = {"privacy": asked.privacy, "evaluation": asked.evaluation}
-    return _Planned(filled.spec.model_copy(update=changes), places)
+    return _FilledSettings(filled.spec.model_copy(update=changes), places)
 
 
 def _maker(plan: Plan) -> PlanMaker:

@@ -98,7 +98,7 @@ class ScoreMaker:
             "accuracy": lambda: self._centre(data, self._right(outputs, targets), weights),
             "mae": lambda: self._centre(data, self._errors(outputs, targets), weights),
             "loss": lambda: self._centre(data, self._losses(outputs, targets, form.loss_bound), weights),
-            "histogram": lambda: self._spread(data, self._cells(outputs, targets, form.bins), 2 * form.bins, weights),
+            "histogram": lambda: self._mass(data, self._cells(outputs, targets, form.bins), 2 * form.bins, weights),
         }
         found = [rows[measure]().reshape(-1) for measure in form.measures]
         people = [np.array([(STEPS // weights).sum()], np.int64)] if form.by_span else []
@@ -113,7 +113,7 @@ class ScoreMaker:
         moves = 2 * means - STEPS
         return np.asarray((np.sign(moves) * (np.abs(moves) // divisors)).sum(), np.int64)
 
-    def _spread(self, data: SubjectData, cells: Counts, width: int, divisors: Counts) -> Counts:
+    def _mass(self, data: SubjectData, cells: Counts, width: int, divisors: Counts) -> Counts:
         """Σ over people of a mass of 2²⁰/s, spread over the cells of their items [cell]."""
         people = data.index.subjects.astype(np.int64)
         places, counts = np.unique(people * width + cells, return_counts=True)

@@ -142,7 +142,7 @@ class LocalSteps:
     def gradient(self, vector: Tensor) -> Tensor:
         """The noisy mean gradient of the next step, at these parameters."""
         batch = self._policy.sampling.draw(self._silo.data.index, self._draws)
-        total = self._pooled(batch, vector)
+        total = self._clipped_sum(batch, vector)
         if not self._repeats:
             # One format, whichever way the sum came about: what is rounded later must not tell which it was.
             total = total.double()
@@ -154,9 +154,9 @@ class LocalSteps:
         Private: the result; masked, it may leave the silo.
         """
         batch = self._policy.sampling.draw(self._silo.data.index, self._draws)
-        return release_to_sum(self._pooled(batch, vector).double(), batch, self._policy, self._noise)
+        return release_to_sum(self._clipped_sum(batch, vector).double(), batch, self._policy, self._noise)
 
-    def _pooled(self, batch: Batch, vector: Tensor) -> Tensor:
+    def _clipped_sum(self, batch: Batch, vector: Tensor) -> Tensor:
         silo, policy = self._silo, self._policy
         if isinstance(self._sum, HasItemCoins) and self._sum.draws_coins:
             self._sum.renew_coins(self._key(self._step))
