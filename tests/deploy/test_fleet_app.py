@@ -170,12 +170,12 @@ def silo(door: tuple[Flower, ServerDoor, Path]) -> Iterator[None]:
     thread.start()
     yield
     ended.set()
-    thread.join(60)
+    thread.join(600)
 
 
 def test_a_round_over_tls_within_one_process(door: tuple[Flower, ServerDoor, Path], silo: None) -> None:
     engine, *_ = door
-    assert engine.wait_for({"north"}, 60) == {"north"}
+    assert engine.wait_for({"north"}, 600) == {"north"}
     (update,) = engine.run(RoundTask(0, ("north",), 2, vector(1.0)))
     assert isinstance(update, SiloUpdate)
     assert update.vector.shape == vector().shape

@@ -61,7 +61,7 @@ def live(tmp_path: Path) -> Iterator[int]:
 
 
 def ask(port: int, host: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     connection.putrequest("GET", "/stamp", skip_host=True)
     if host:
         connection.putheader("Host", host)
@@ -95,7 +95,7 @@ def test_whatever_goes_wrong_is_a_sentence_and_no_traceback(
         raise ZeroDivisionError("by nothing")
 
     monkeypatch.setattr(live_page, "stamp", fail)
-    connection = http.client.HTTPConnection("127.0.0.1", live, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", live, timeout=600)
     connection.request("GET", "/stamp", headers={"Host": f"127.0.0.1:{live}"})
     answer = connection.getresponse()
     assert (answer.status, answer.read().decode()) == (500, "The page cannot be made now: by nothing.")
