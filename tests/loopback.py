@@ -134,6 +134,17 @@ class Federation:
         self.silos[name] = process
         return process
 
+    @contextlib.contextmanager
+    def started(self) -> Iterator[None]:
+        """All silos are started; every process is ended at the end."""
+        try:
+            for name in NAMES:
+                self.start_silo(name)
+            yield
+        finally:
+            for process in self.processes:
+                self.end(process)
+
     def connections(self, name: str) -> int:
         """How often a silo has been let in."""
         return self.said_by(name).count("connected to ")
@@ -227,13 +238,8 @@ def running(folder: Path, **limit: Any) -> Iterator[Federation]:
     fill_roster(made)
     for name in NAMES:
         write_silo(made, name, **limit)
-    try:
-        for name in NAMES:
-            made.start_silo(name)
+    with made.started():
         yield made
-    finally:
-        for process in made.processes:
-            made.end(process)
 
 
 def fill_roster(federation: Federation) -> None:

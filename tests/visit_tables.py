@@ -10,6 +10,27 @@ import wholegrain as wg
 FEATURES = {"age": wg.Number(0, 100), "pressure": wg.Number(80, 200), "sex": wg.Category(["f", "m"])}
 TARGET = wg.Target("ill", ["no", "yes"])
 
+CSV = "patient,clinic,age,sex,ill\n" + "".join(
+    f"p{i % 20},{'north' if i % 3 else 'south'},{20 + i % 60},{'fm'[i % 2]},{i % 2}\n" for i in range(60)
+)
+SPEC = """\
+[data.table]
+path = "visits.csv"
+subject = "patient"
+silo = "clinic"
+target = { column = "ill", classes = [0, 1] }
+[data.table.features]
+age = { low = 0, high = 110 }
+sex = { categories = ["f", "m"] }
+[silos]
+items_per_subject = 4
+[policy]
+rate = 0.5
+[privacy]
+epsilon = 4.0
+"""
+"""A spec on `CSV` as visits.csv beside it."""
+
 
 def visits(people: int = 120, seed: int = 0) -> pl.DataFrame:
     """Three visits of each person, in one of three clinics."""

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from visit_tables import CSV, SPEC
+
 CLINICS = """
 seed = 3
 [data]
@@ -20,23 +22,6 @@ count = 3
 steps = 2
 """
 
-TABLE = """
-[data.table]
-path = "visits.csv"
-subject = "patient"
-silo = "clinic"
-target = { column = "ill", classes = [0, 1] }
-[data.table.features]
-age = { low = 0, high = 110 }
-sex = { categories = ["f", "m"] }
-[silos]
-items_per_subject = 4
-[policy]
-rate = 0.5
-[privacy]
-epsilon = 4.0
-"""
-
 
 @pytest.fixture
 def clinics(tmp_path: Path) -> Path:
@@ -49,8 +34,7 @@ def clinics(tmp_path: Path) -> Path:
 @pytest.fixture
 def visits(tmp_path: Path) -> Path:
     """A spec on a CSV of visits beside it."""
-    rows = [f"p{i % 20},{'north' if i % 3 else 'south'},{20 + i % 60},{'fm'[i % 2]},{i % 2}" for i in range(60)]
-    (tmp_path / "visits.csv").write_text("patient,clinic,age,sex,ill\n" + "\n".join(rows) + "\n")
+    (tmp_path / "visits.csv").write_text(CSV)
     path = tmp_path / "visits.toml"
-    path.write_text(TABLE)
+    path.write_text(SPEC)
     return path

@@ -6,29 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import visit_tables
 from command import Command
+from visit_tables import CSV
 
-TABLE = "patient,clinic,age,sex,ill\n" + "".join(
-    f"p{i % 20},{'north' if i % 3 else 'south'},{20 + i % 60},{'fm'[i % 2]},{i % 2}\n" for i in range(60)
-)
-SPEC = """\
-[data.table]
-path = "visits.csv"
-subject = "patient"
-silo = "clinic"
-target = { column = "ill", classes = [0, 1] }
-[data.table.features]
-age = { low = 0, high = 110 }
-sex = { categories = ["f", "m"] }
-[silos]
-items_per_subject = 4
-[policy]
-rate = 0.5
-[privacy]
-epsilon = 4.0
-[rounds]
-count = 2
-"""
+SPEC = visit_tables.SPEC + "[rounds]\ncount = 2\n"
 
 
 def change(old: str, new: str) -> Callable[[Path], object]:
@@ -73,7 +55,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str, tuple[str, ...]]] = {
     "a folder instead of a file": (nothing, "data init taken", ("'taken' is a folder",)),
     "an empty file": (put("t.csv", b""), "data init t.csv", ("is empty",)),
     "a header and no rows": (put("t.csv", "id,age,ill\n"), "data init t.csv", ("no rows",)),
-    "a name twice": (put("visits.csv", TABLE.replace("age", "sex")), "plan spec.toml", ("Two columns", "'sex'")),
+    "a name twice": (put("visits.csv", CSV.replace("age", "sex")), "plan spec.toml", ("Two columns", "'sex'")),
     "a blank that was left": (change("high = 110", 'high = "FILL IN"'), "plan spec.toml", ("age.high", "FILL IN")),
     "a broken JSON spec": (put("spec.json", '{"data": {"source": '), "plan spec.json", ("spec.json", "line 1")),
     "a key that is misspelt": (
@@ -94,7 +76,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str, tuple[str, ...]]] = {
     ),
     "latin-1": (put("t.csv", "id,größe,ill\n1,2,0\n".encode("latin-1")), "data init t.csv", ("UTF-8", "latin-1")),
     "half an archive": (
-        put("t.csv.gz", gzip.compress(TABLE.encode(), mtime=0)[:-9]),
+        put("t.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:-9]),
         "data init t.csv.gz",
         ("t.csv.gz", "cannot be read"),
     ),
@@ -114,7 +96,7 @@ def test_a_mistake_gets_one_sentence(
     folder = tmp_path / "work"
     (folder / "taken").mkdir(parents=True)
     (folder / "taken" / "mine.txt").write_text("mine")
-    (folder / "visits.csv").write_text(TABLE)
+    (folder / "visits.csv").write_text(CSV)
     (folder / "spec.toml").write_text(SPEC)
     make(folder)
     monkeypatch.chdir(folder)

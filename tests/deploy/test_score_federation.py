@@ -62,13 +62,8 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
             ledger={"data": f"visits of {name}"},
         )
         (made.silo(name) / "silo.toml").write_text(as_toml(tree))
-    try:
-        for name in NAMES:
-            made.start_silo(name)
+    with made.started():
         yield made
-    finally:
-        for process in made.processes:
-            made.end(process)
 
 
 @dataclass

@@ -306,28 +306,14 @@ batch_size = 8
 smoothing = 0.0
 held_out = 0.3
 """
-TEXT_RUN = """
-[data]
-source = "babble"
-options = { speakers = 12, characters = 40, window = 12, stride = 6 }
-[silos]
-partition = "uniform"
-count = 2
-[model]
-name = "whitened_lstm"
-options = { hidden = 16, embedding = 8 }
-start = "text.safetensors"
-train = "head"
-[policy]
-name = "subject_dp"
-rate = 1.0
-[privacy]
-epsilon = 4.0
-noise_multiplier = 6.0
-[rounds]
-count = 1
-steps = 1
-"""
+TEXT_RUN = (
+    PRIVATE.replace('"glyphs"', '"babble"')
+    .replace("{ writers = 20, items = 8, classes = 3 }", "{ speakers = 12, characters = 40, window = 12, stride = 6 }")
+    .replace('"upright_cnn"', '"whitened_lstm"')
+    .replace("{ width = 4, code = 6 }", "{ hidden = 16, embedding = 8 }")
+    .replace("b.safetensors", "text.safetensors")
+    .replace("count = 3", "count = 1")
+)
 
 
 def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: Path) -> None:
