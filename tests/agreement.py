@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from wholegrain.gradients.backend_selection import SlowGradients
-from wholegrain.gradients.backends import Chain, Graph
 from wholegrain.gradients.candidates import WholeModel
+from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.reference import Loss, batch_gradient
 

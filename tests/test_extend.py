@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain.gradients import reference
-from wholegrain.gradients.backends import Chain
+from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import LAYERS

@@ -60,6 +60,14 @@ def one_of(name: str, value: str, options: Iterable[str]) -> str:
     return value
 
 
+def known_keys(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Only keys that `what` has; otherwise the error suggests the closest."""
+    known = list(known)
+    for key in given:
+        if key not in known:
+            raise SpecError(f"In {what}, unknown key '{key}'{suggestion(key, known)}; known here: {', '.join(known)}.")
+
+
 def suggestion(word: str, options: Iterable[str]) -> str:
     """` (did you mean 'x'?)`, or nothing where no option is close."""
     close = get_close_matches(word, list(options), n=1, cutoff=0.6)

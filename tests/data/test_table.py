@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wholegrain.data import schema
-from wholegrain.data.schema import Date, Number, TableLayout, Target, read_feature, write_feature
+from wholegrain.data.declarations import read_feature, write_feature
+from wholegrain.data.schema import Date, Number, TableLayout, Target
 from wholegrain.data.table import encode, encode_feature, take_silos
 from wholegrain.data.table_files import read
 from wholegrain.errors import DataError, SpecError

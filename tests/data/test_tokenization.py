@@ -7,8 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from wholegrain.data.declarations import read_features, write_feature
 from wholegrain.data.frames import from_frame
-from wholegrain.data.schema import Number, Target, read_features, write_feature
+from wholegrain.data.schema import Number, Target
 from wholegrain.data.text_feature import Text
 from wholegrain.data.tokenization import encode_ends, encode_texts, encode_windows, find_tokenizer
 from wholegrain.errors import SpecError, WholegrainError

@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 import wholegrain as wg
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.errors import ModelError
-from wholegrain.gradients.backends import Graph
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.models.dropout import DropoutByItem, draw_coins, seed_items, with_item_coins, without_dropout

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 import wholegrain as wg
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.errors import DataError, ModelError
-from wholegrain.gradients.backends import Graph
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import Layout, flatten
 
 WORDS, LENGTH = 40, 9

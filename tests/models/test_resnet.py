@@ -6,8 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.errors import SpecError
-from wholegrain.gradients.backends import Graph
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.models.model_catalog import build
 

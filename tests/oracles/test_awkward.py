@@ -13,7 +13,7 @@ from agreement import Around, Batch, World, assert_agrees, slow, vectorises, wav
 from effort import amount
 from wholegrain.gradients import reference
 from wholegrain.gradients.backend_selection import SlowGradients, select_backend
-from wholegrain.gradients.backends import Chain
+from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten

@@ -9,9 +9,9 @@ from torch.utils.checkpoint import checkpoint
 import wholegrain as wg
 from agreement import Batch, assert_agrees, assert_same, item_gradients, program_of, slow, vectorises
 from wholegrain.errors import ModelError
-from wholegrain.gradients.backends import Graph
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import flatten
 
 WIDTH, CLASSES = 10, 2

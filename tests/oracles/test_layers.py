@@ -8,7 +8,8 @@ from torch import nn
 
 from agreement import Around, World, worlds
 from effort import examples
-from wholegrain.gradients.backends import Chain, Graph
+from wholegrain.gradients.chain_backend import Chain
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.layers import convolution, embedding
 
 FEW = examples(10)

@@ -9,8 +9,8 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from agreement import Batch, assert_agrees, program_of, slow, vectorises
-from wholegrain.gradients.backends import Graph
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.shape_probe import PAIRS
 from wholegrain.models.model_catalog import build

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from agreement import MODES, Around, Batch, assert_agrees, assert_same, item_gradients, program_of, wavy
 from effort import examples
-from wholegrain.gradients.backends import Graph
 from wholegrain.gradients.clipping import Clip, ClipPer, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import flatten
 
 MODELS = {

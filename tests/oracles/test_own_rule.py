@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
-from wholegrain.gradients.backends import Chain
 from wholegrain.gradients.bookkeeping import Rows
+from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import LAYERS, register_rule

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from agreement import Around, Batch, assert_agrees, program_of, slow, vectorises, wavy
-from wholegrain.gradients.backends import Chain, Graph
+from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import flatten
 
 

@@ -7,8 +7,9 @@ from dp_accounting import DpEvent
 
 from wholegrain.errors import BudgetError
 from wholegrain.policies.horizon import Horizon
-from wholegrain.policies.plan import Federation, Goal, Plan, add_scores, calibrate_scores, make_plan
+from wholegrain.policies.plan import Federation, Goal, Plan, make_plan
 from wholegrain.policies.policy_catalog import PolicySettings
+from wholegrain.policies.score_budget import add_scores, calibrate_scores
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.policies.score_settings import ScoreForm
 from wholegrain.policies.silo_facts import SiloFacts

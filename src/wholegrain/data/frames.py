@@ -13,8 +13,9 @@ import polars as pl
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.declarations import read_features, read_value
 from wholegrain.data.labels import write_label
-from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value
+from wholegrain.data.schema import Feature, TableLayout, Target
 from wholegrain.data.table import encode, take_silos
 from wholegrain.errors import DataError
 

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.backends import Chain, Graph, Program, Slots
+from wholegrain.gradients.backends import Program, Slots
 from wholegrain.gradients.bookkeeping import Rows, Share
+from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clip_units import Units
+from wholegrain.gradients.graph_backend import Graph
 from wholegrain.gradients.parameters import Layout, Slot
 from wholegrain.gradients.reference import Loss, batch_gradient
 from wholegrain.gradients.vmap_gradients import item_gradients

@@ -53,6 +53,12 @@ class Clip:
         if self.per is ClipPer.BATCH and self.pool is Pool.SUM:
             raise SpecError("A batch clipped as a whole is averaged first: use pool = mean.")
 
+    def count(self, groups: Tensor) -> int:
+        """How many vectors are clipped in a batch of items whose subjects are `groups` [item]."""
+        if self.per is ClipPer.BATCH:
+            return 1
+        return len(torch.unique(groups)) if self.per is ClipPer.SUBJECT else len(groups)
+
 
 @dataclass(frozen=True)
 class ClippedTotal:

@@ -107,7 +107,7 @@ class BookKeeping:
         if not inputs.shape[0]:
             return ClippedTotal(torch.zeros_like(vector), 0)
         if not _finite(vector):  # a public fact, and the same answer whoever is in the batch
-            return ClippedTotal(torch.zeros_like(vector), _count(groups, clip))
+            return ClippedTotal(torch.zeros_like(vector), clip.count(groups))
         program = self._prepare(vector, inputs, targets)
         grouping, numbers = self._find_groups(vector, groups, clip, buckets)
         # Made before the program's mode is entered: what is handed to a caller must be an ordinary tensor.
@@ -339,13 +339,6 @@ class BookKeeping:
                 start, items = stop, 0
         if start < batch.units.count:
             yield from divide(take_part(batch, start, batch.units.count), self._most_items)
-
-
-def _count(groups: Tensor, clip: Clip) -> int:
-    """How many vectors are clipped in a batch."""
-    if clip.per is ClipPer.BATCH:
-        return 1
-    return len(torch.unique(groups)) if clip.per is ClipPer.SUBJECT else len(groups)
 
 
 def _finite(values: Tensor) -> bool:

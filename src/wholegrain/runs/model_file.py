@@ -19,8 +19,9 @@ from torch import Tensor, nn
 import wholegrain
 from wholegrain import _check
 from wholegrain._files import write_whole
+from wholegrain.data.declarations import read_features, read_value, write_feature, write_target
 from wholegrain.data.frames import to_polars
-from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
+from wholegrain.data.schema import Feature, TableLayout, Target
 from wholegrain.data.table import encode_features
 from wholegrain.data.table_files import read
 from wholegrain.data.tasks import Task, read_task

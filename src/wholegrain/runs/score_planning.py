@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from wholegrain.data.tasks import Task
 from wholegrain.errors import SpecError
-from wholegrain.policies.plan import Plan, add_scores, calibrate_scores
+from wholegrain.policies.plan import Plan
 from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.score_budget import add_scores, calibrate_scores
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.spec import RunSpec

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
-from wholegrain.data.schema import Feature, TableLayout, Target, read_features, read_value, write_feature, write_target
+from wholegrain.data.declarations import read_features, read_value, write_feature, write_target
+from wholegrain.data.schema import Feature, TableLayout, Target
 from wholegrain.models.train_choice import TrainChoice
 from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.policies.silo_facts import SiloFacts
