@@ -113,6 +113,15 @@ def test_a_split_total_adds_so_many_parts_in_their_own_precision_and_the_rest_in
     assert (found.double() == 1 + (2 - lost) * 2.0**-30).all()
 
 
+def test_uses_of_one_parameter_that_pull_apart_are_counted_as_long_as_they_are() -> None:
+    """Two uses of 30 clip norms each, whose difference is one: sums on the way are longer than what is left."""
+    vector = torch.zeros(5)
+    narrow, wide = (LazyZeros(Views(vector.to(kind), {})) for kind in (torch.float32, torch.float64))
+    total = SplitTotal(wide, narrow, adds=32, units=20)
+    taken = [total.take(uses=2, load=60.0) is narrow for _ in range(5)]
+    assert taken == [True] * 4 + [False]
+
+
 def test_a_large_model_is_summed_in_single_precision_within_the_bound() -> None:
     model = nn.Linear(200, 100)
     engine, few = BookKeeping(model, cross_entropy), BookKeeping(model, cross_entropy, memory=1 << 20)

@@ -7,6 +7,7 @@ A share is made by one use of one layer. Parameters that several shares touch ar
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
@@ -148,6 +149,16 @@ def distrust_lost(squared: Tensor, apart: Tensor, squares_off: float, sums_off: 
     worst = max(squares_off / (2 * NORM), (2 * sums_off / SUM) ** 2)
     certain = squared >= apart * worst  # not the contrary of `<`: what is not a number is not certain
     return Lengths(squared.masked_fill(~certain, float("nan")), apart)
+
+
+def join_runs(found: Sequence[Lengths]) -> Lengths:
+    """Lengths of the units of all runs, from those of each run."""
+    if len(found) == 1:
+        return found[0]
+    squared = torch.cat([each.squared for each in found])
+    if all(each.apart is None for each in found):
+        return Lengths(squared)
+    return Lengths(squared, torch.cat([each.squared if each.apart is None else each.apart for each in found]))
 
 
 def chunks(count: int, values: int) -> Iterator[slice]:

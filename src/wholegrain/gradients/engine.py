@@ -206,7 +206,7 @@ class BookKeeping:
         if vector.numel() <= SMALL or clip.per in (ClipPer.NONE, ClipPer.BATCH) or adds < parts:
             return SplitTotal(wide)
         narrow = self._single.take(vector.numel(), vector.dtype)
-        return SplitTotal(wide, LazyZeros(Views.of(self._layout, narrow)), adds)
+        return SplitTotal(wide, LazyZeros(Views.of(self._layout, narrow)), adds, batch.units.count)
 
     def _wide_zeros(self, size: int, lease: Lease | None = None) -> LazyZeros:
         return LazyZeros(Views.of(self._layout, (lease or Lease()).take(size, torch.float64)))
@@ -235,7 +235,7 @@ class BookKeeping:
         found = gradient_lengths(uses, units)
         bad = None if _finite(found.squared) else ~torch.isfinite(found.squared[: piece.units.count])
         weights = pad_weights(compute_weights(found.squared, piece, clip), units)
-        return PieceGradients(piece, uses.shares, units, found, weights, bad)
+        return PieceGradients(piece, uses.shares, units, found, weights, bad, max(map(len, uses.groups)))
 
     def _is_steady(self, size: int, batch: Piece) -> bool:
         """Whether units of so many items come out the same at every place."""
@@ -278,7 +278,8 @@ class BookKeeping:
         zeroed = 0
         for parts, uncertain in computed.plan_sums(clip, grouping):
             for part in parts:
-                sums = WideSums(total.take(), self._add_buffers(vector))
+                load = computed.load(part, clip) / clip.norm if computed.uses > 1 else 0.0
+                sums = WideSums(total.take(computed.uses, load), self._add_buffers(vector))
                 for share in computed.shares:
                     share.add(computed.units, part, computed.weights, sums)
             zeroed += sum(

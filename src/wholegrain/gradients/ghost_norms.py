@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_lost
+from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_lost, join_runs
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
 from wholegrain.gradients.parameter_sums import ParameterSums, align
 from wholegrain.gradients.parameters import Slot
@@ -54,13 +54,7 @@ class Outer:
         if self._pools(units):
             self._rows = Rows(list(self._pool_items(units)))
             return self._rows.lengths(units)
-        if len(units.runs) == 1:
-            return self._lengths_of(units.runs[0])
-        found = [self._lengths_of(run) for run in units.runs]
-        squared = torch.cat([each.squared for each in found])
-        if all(each.apart is None for each in found):
-            return Lengths(squared)
-        return Lengths(squared, torch.cat([each.squared if each.apart is None else each.apart for each in found]))
+        return join_runs([self._lengths_of(run) for run in units.runs])
 
     def apart(self, units: Units) -> Tensor:
         """A part for each position."""

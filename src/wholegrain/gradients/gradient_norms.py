@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.bookkeeping import CHUNK, Lengths, Share, chunks, distrust_lost
+from wholegrain.gradients.bookkeeping import CHUNK, Lengths, Share, chunks, distrust_lost, join_runs
 from wholegrain.gradients.clip_units import UnitRun, Units
 from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.parameters import Slot
@@ -80,11 +80,15 @@ def _meet(one: Slot, other: Slot) -> bool:
 
 def _lengths_of_shared(group: Sequence[Share], units: Units) -> Lengths:
     """Several uses of one parameter: their gradients are summed first, and later added up share by share."""
-    squared = torch.cat([_form_together(group, units, run) for run in units.runs])
     roots = [share.apart(units).sqrt_() for share in group]
-    most = max(share.terms(units, run.size) for share in group for run in units.runs)
-    off = rounding_bound(most + len(group), squared.dtype)
-    return distrust_lost(squared, sum(roots[1:], roots[0]).square_(), 2 * off, off)
+    apart = sum(roots[1:], roots[0]).square_()
+    found = []
+    for run in units.runs:
+        # Of this run's own units alone: who else is in the batch must not decide whose norm is trusted.
+        most = max(share.terms(units, run.size) for share in group)
+        off = rounding_bound(most + len(group), apart.dtype)
+        found.append(distrust_lost(_form_together(group, units, run), apart[run.units], 2 * off, off))
+    return join_runs(found)
 
 
 def _as_one_use(group: Sequence[Share]) -> Outer | None:

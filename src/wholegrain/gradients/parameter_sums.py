@@ -81,14 +81,19 @@ class SplitTotal:
     Double precision takes twice the memory, and adding up large models is as slow as memory is.
     """
 
-    def __init__(self, wide: LazyZeros, narrow: LazyZeros | None = None, adds: int = 0) -> None:
-        self.wide, self._narrow, self._left = wide, narrow, adds
+    def __init__(self, wide: LazyZeros, narrow: LazyZeros | None = None, adds: int = 0, units: int = 1) -> None:
+        """`adds` additions to a sum that is as long as `units` clip norms are bounded in its own precision."""
+        self.wide, self._narrow, self._left, self._units = wide, narrow, float(adds), units
 
-    def take(self) -> LazyZeros:
-        """Where the next part is to be added."""
-        if self._narrow is None or self._left <= 0:
+    def take(self, uses: int = 1, load: float = 0.0) -> LazyZeros:
+        """Where the next part is to be added, in so many additions to one parameter.
+
+        Where these are several, each may be as long as `load` clip norms, however short they are together.
+        """
+        adds = uses if uses == 1 else uses * (1 + load / self._units)
+        if self._narrow is None or self._left < adds:
             return self.wide
-        self._left -= 1
+        self._left -= adds
         return self._narrow
 
     def settle(self) -> Tensor:

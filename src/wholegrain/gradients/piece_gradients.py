@@ -29,6 +29,8 @@ class PieceGradients:
     weights: Tensor  # [unit]; 0 for those that fill up
     bad: Tensor | None = None  # [unit]
     """Whose norm is not certain; None where everybody's is, also of those that fill up."""
+    uses: int = 1
+    """How many shares add to one parameter, at the most."""
 
     @property
     def apart(self) -> bool:
@@ -41,7 +43,7 @@ class PieceGradients:
             return True
         units = self.piece.units
         products = sum(self._terms(run) * run.count for run in units.runs)
-        if rounding(products, self._load(units.whole, clip), self._kind) > allowed:
+        if rounding(products, self.load(units.whole, clip), self._kind) > allowed:
             return False
         return not self.apart or not any(self._heavy(run, clip, grouping).any() for run in units.runs)
 
@@ -64,7 +66,7 @@ class PieceGradients:
         """
         if self.found is None:
             return [group], []
-        load, allowed = self._load(group, clip), self.piece.tolerance(group.units, clip)
+        load, allowed = self.load(group, clip), self.piece.tolerance(group.units, clip)
         most = max(1, most_units(self._terms(run), load, allowed, self._kind))
         heavy = self._heavy(run, clip, grouping)[group.units.start - run.units.start :][: _size(group)]
         bad = torch.zeros_like(heavy) if self.bad is None else self.bad[group.units]
@@ -100,7 +102,7 @@ class PieceGradients:
         assert self.found.apart is not None
         return self.weights[units].double() * self.found.apart[units].double().sqrt()
 
-    def _load(self, part: UnitRange, clip: Clip) -> float:
+    def load(self, part: UnitRange, clip: Clip) -> float:
         """The lengths of all weighted parts of these units, added up."""
         if not self.apart:
             return float(_size(part)) * clip.norm

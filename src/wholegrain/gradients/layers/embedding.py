@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_lost
+from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_lost, join_runs
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
 from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, RuleError, Space
 from wholegrain.gradients.parameter_sums import ParameterSums
@@ -80,11 +80,14 @@ class EmbeddingShare:
 
     def lengths(self, units: Units) -> Lengths:
         """Σ over pairs of positions with the same token of g_t·g_s."""
-        squares = [self._squares_of(run) for run in units.runs]
-        most = max(self._positions(run.size) for run in units.runs)
-        kind = self._outward.dtype
-        off = rounding_bound(self._outward.shape[-1] + most, kind)
-        return distrust_lost(torch.cat(squares), self.apart(units), off, rounding_bound(most, kind))
+        apart = self.apart(units)
+        return join_runs([self._lengths_of(run, apart[run.units]) for run in units.runs])
+
+    def _lengths_of(self, run: UnitRun, apart: Tensor) -> Lengths:
+        """What is trusted depends on the size of these units, and not on who else is in the batch."""
+        positions, kind = self._positions(run.size), self._outward.dtype
+        off = rounding_bound(self._outward.shape[-1] + 3, kind)  # of a product of two positions, and its end
+        return distrust_lost(self._squares_of(run), apart, off, rounding_bound(positions, kind))
 
     def _squares_of(self, run: UnitRun) -> Tensor:
         positions = self._positions(run.size)
@@ -94,8 +97,9 @@ class EmbeddingShare:
         for chosen in chunks(run.count, positions * positions):
             same = tokens[chosen][:, :, None] == tokens[chosen][:, None]
             products = torch.bmm(g[chosen], g[chosen].transpose(1, 2)) * same
-            parts.append(products.sum(2).sum(1).add_(LEAST * positions * g.shape[2]))
-        return torch.cat(parts)
+            # In double precision: positions that pull against each other leave a small difference.
+            parts.append(products.sum((1, 2), dtype=torch.float64).add_(LEAST * positions * g.shape[2]))
+        return torch.cat(parts).to(g.dtype)
 
     def apart(self, units: Units) -> Tensor:
         """A part for each position."""
