@@ -78,7 +78,8 @@ class ValueFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _chooses_by_mask(self, args: Any) -> bool:
         """Whether as many values are taken as a mask has: `x[mask]`, unlike `x[places]`."""
-        return self.depends([each for each in tree_leaves(args[1:]) if isinstance(each, Tensor) and each.dtype in MASKS])
+        chosen = [each for each in tree_leaves(args[1:]) if isinstance(each, Tensor)]
+        return self.depends([each for each in chosen if each.dtype in MASKS])
 
 
 MASKS = (torch.bool, torch.uint8)
