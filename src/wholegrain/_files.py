@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and files that are their owner's alone."""
+"""Atomic writes, and files that only their owner may read."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""Where things are kept: what can be had again in the user's cache folder, what must last in the state folder."""
+"""The cache folder, for what can be computed again, and the state folder, for what must last."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""All that a proof promises: not one (ε, δ) but a δ for every ε, and so the best that any attack can do.
+"""Privacy curves: the δ that a proof gives for every ε, and so the best that any attack can do.
 
 A plan's event has such a curve. Guesses that no mechanism under the curve could make refute the proof, at whichever ε
 they do; and the noise with which the same event would just be refuted gives the lower bound that lies closest. That

@@ -1,4 +1,4 @@
-"""One subject leaves the file: whether anything else leaves with it."""
+"""Removes one subject from the file and checks that nothing else changes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What an audit found, held against what was promised."""
+"""The findings of an audit, compared with what was promised."""
 
 from dataclasses import dataclass
 from enum import StrEnum

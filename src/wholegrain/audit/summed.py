@@ -1,4 +1,4 @@
-"""The audit of secure sums: what is opened, with the colluding silos' own parts taken away, in the worst case priced.
+"""The audit of secure sums: the attacker sees the opened sum and knows the parts of all colluding silos.
 
 Only as many silos answer as a sum needs, and as many of them collude as may. Canaries are made-up subjects with a
 coordinate each and gradients far longer than the clip norm. They are in one silo, in two, and in as many as anybody may

@@ -1,4 +1,4 @@
-"""The sum that a silo hands to its noise, taken where it is handed over: how far apart two silos' sums are.
+"""The sum of a silo just before noise is added, and how far apart the sums of two silos are.
 
 Nothing is computed here that training does not compute: the run's own trainer makes one step, with a source of noise
 that adds none and keeps what it was given. All items are in the batch, so that no coin decides.

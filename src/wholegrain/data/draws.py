@@ -1,4 +1,4 @@
-"""What a sampler needs of chance, and where it comes from: numpy in a simulation, AES in a release.
+"""Random draws for samplers: from numpy in a simulation, from AES in counter mode in a release.
 
 Who is in a batch must stay unknown to whoever sees the updates: amplification by sampling rests on that. In a release
 the coins are therefore bits of a cipher under a key that nobody keeps, and each law is exact: whole random words are

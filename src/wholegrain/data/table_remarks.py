@@ -1,4 +1,4 @@
-"""What the rows of a table suggest about its columns: for the eyes of whoever holds the table, and for no file.
+"""Suggestions about a table's columns, read off its rows: shown to whoever holds the table, written to no file.
 
 Private: everything that is returned here. Whoever declares a column by it declares what the rows say.
 """

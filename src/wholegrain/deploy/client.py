@@ -1,6 +1,4 @@
-"""How a silo answers a server's messages, whoever brought them: one answer for each, signed, and nothing said that is
-private.
-"""
+"""How a silo answers a server's messages: one signed answer for each, with nothing private in it."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What a silo remembers of sessions of secure sums: in memory alone, one of updates and one of scores at a time."""
+"""A silo's sessions of secure sums: kept in memory only, one for updates and one for scores at a time."""
 
 from dataclasses import dataclass
 

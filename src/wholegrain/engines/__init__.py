@@ -1,1 +1,1 @@
-"""Ways to reach silos. Each is one method; what a round means is not theirs to decide."""
+"""Engines carry a round's task to the silos and bring their updates back; they know nothing of privacy."""

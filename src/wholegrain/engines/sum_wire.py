@@ -1,4 +1,4 @@
-"""Messages of a secure sum as text and one buffer, and back. What is not exactly of the expected form is refused."""
+"""Messages of a secure sum as JSON and one buffer, and back. A message of any other form is refused."""
 
 import base64
 import binascii

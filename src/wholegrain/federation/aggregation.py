@@ -1,4 +1,4 @@
-"""The server's part: an average of parameters, by public weights."""
+"""The server's average of the silos' parameters, by public weights."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

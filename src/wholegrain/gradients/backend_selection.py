@@ -1,4 +1,4 @@
-"""Which program plays a model: the fastest that agrees with the reference, item by item, on made-up items.
+"""Chooses a model's backend: the fastest that agrees with the reference, item by item, on made-up items.
 
 The trial sees shapes and kinds of numbers, never the data. It catches what no rule can see from inside: a parameter
 that is read past its layer, items that change places, an output that depends on other items.

@@ -1,4 +1,4 @@
-"""The programs that may play a model, from fast to slow: rules for layers, vmap, one item after the other."""
+"""The backends that may run a model, from fast to slow: layer rules, vmap, one item at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""The share of a matrix product: what most parameters of most models are."""
+"""Ghost norms of matrix products [Goodfellow 2015; Li et al. 2022]: what most parameters of most models are used in."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Norms of whole gradients, from the shares of all layers: what several of them touch is summed first."""
+"""Norms of whole gradients from what all layers kept; gradients of a shared parameter are summed first."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Watchers of the tensor operations of a pass: how much memory they take, and which may leave a rest."""
+"""Watches the tensor operations of a pass: their memory, and which vectorised ones may have a remainder."""
 
 import math
 from math import gcd

@@ -1,4 +1,4 @@
-"""The slow, obvious way: one item at a time. It is the oracle that every faster way is tested against."""
+"""The reference: per-example gradients one item at a time, which every faster method is tested against."""
 
 from collections.abc import Callable
 from functools import partial

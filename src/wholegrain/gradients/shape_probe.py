@@ -1,7 +1,7 @@
-"""Which tensors of a forward pass have a row for each item: told by passes over different numbers of items.
+"""Finds out which dimension of a tensor counts items, by forward passes over different numbers of items.
 
-What a batch is long by chance, a constant may be, too. So a model is first run with two numbers of items that share no
-divisor: a length that follows them counts items, any other does not.
+A constant may by chance be as long as a batch. So a model is first run with two numbers of items that share no divisor:
+a length that follows them counts items, any other does not.
 """
 
 from collections.abc import Iterable

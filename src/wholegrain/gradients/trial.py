@@ -1,4 +1,4 @@
-"""A program is compared with the reference, item by item, and with itself in other company, on made-up items."""
+"""Tests a backend on made-up items: against the reference item by item, and against itself in other batches."""
 
 from collections.abc import Callable
 from functools import cache

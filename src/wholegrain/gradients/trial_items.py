@@ -1,4 +1,4 @@
-"""Items, targets and parameters that are made up to try a program on. They have the data's shapes and nothing else."""
+"""Items, targets and parameters that are made up to test a backend with. They have the data's shapes only."""
 
 from collections.abc import Iterator
 

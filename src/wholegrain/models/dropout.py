@@ -1,4 +1,4 @@
-"""Dropout whose coins belong to items.
+"""Dropout masks that depend on the item and not on its batch.
 
 Torch draws the coins of a batch from one generator: whoever is in the batch then moves everybody's coins, and removing
 one person would change the gradients of all others. Here an item's coins are a function of the step's key and of the

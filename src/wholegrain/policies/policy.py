@@ -1,4 +1,4 @@
-"""The row: a local algorithm told by facts alone, which the one step interprets and the one event prices.
+"""A policy: a local algorithm as a row of public facts. One step interprets the row, and one event prices it.
 
     release = ( Σ contributions + N(0, (noise·C)² I) ) / divisor
 

@@ -1,4 +1,4 @@
-"""What a run's scores say beside those of the best constant answer: bad news is told in a sentence."""
+"""Compares a run's scores with those of the best constant answer, and says so where the model is no better."""
 
 import math
 from collections.abc import Iterator, Mapping

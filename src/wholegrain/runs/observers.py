@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it: plain values, no terminal code."""
+"""Observers of a run: they get plain values, and there is no terminal code here."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
