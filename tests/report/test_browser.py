@@ -201,6 +201,25 @@ def test_the_annex_is_two_pages_of_a4(browser: Any, proved: Path, tmp_path: Path
     assert 1 <= printed_pages(browser, file) <= 2
 
 
+@pytest.mark.parametrize("what", ["one run", "two runs"])
+def test_print_fits_the_paper(browser: Any, proved: Path, printed: Path, tmp_path: Path, what: str) -> None:
+    """On the 180 mm of A4 between its margins nothing is cut off, and charts leave no holes."""
+    file = tmp_path / "page.html"
+    file.write_text(report_page(read_runs([proved] if what == "one run" else [proved, printed])), encoding="utf-8")
+    visit = Visit(browser, file.as_uri(), width=680)
+    visit.page.emulate_media(media="print")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 680
+    boxes = visit.page.evaluate(
+        "[...document.querySelectorAll('figure')].map(f => [f.offsetHeight, f.querySelector('svg').clientHeight])"
+    )
+    assert len(boxes) > 5
+    assert [box for box in boxes if box[0] > box[1] + 120] == []
+    hidden = "[...document.querySelectorAll('.skip, .vega-actions')].every(each => !each.offsetParent)"
+    assert visit.page.evaluate(hidden)
+    visit.context.close()
+    assert printed_pages(browser, file) <= 5
+
+
 class Going:
     """A run that goes on, in a folder that a test writes, and its live page."""
 

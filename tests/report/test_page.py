@@ -45,11 +45,22 @@ def test_numbers_of_a_figure_are_those_of_the_record(proved: Path) -> None:
 
 
 def test_noise_alone_is_drawn_only_where_public_facts_set_it(proved: Path, printed: Path) -> None:
-    (drawn,) = [figure for figure in figures(read_runs([proved, printed])) if figure.key == "noise"]
-    of = {(row[0], row[1]) for row in drawn.rows}
-    assert ("proved", "noise alone (expected)") in of
-    assert ("printed", "noise alone (expected)") not in of  # σ_Z is looked up by a private fact
-    assert ("printed", "moved") in of
+    parts = {}
+    for run in read_runs([proved, printed]):
+        (drawn,) = [figure for figure in figures([run]) if figure.key == "noise"]
+        parts[run.name] = {row[1] for row in drawn.rows}
+    assert parts["proved"] == {"moved", "noise alone (expected)"}
+    assert parts["printed"] == {"moved"}  # σ_Z is looked up by a private fact
+
+
+def test_several_runs_are_drawn_as_multiples_of_their_noise(proved: Path, printed: Path) -> None:
+    runs = read_runs([proved, printed])
+    (drawn,) = [figure for figure in figures(runs) if figure.key == "noise"]
+    assert {row[0] for row in drawn.rows} == {"proved"}  # of the other nobody knows the noise
+    first = runs[0].rounds[0]
+    assert first.moved is not None
+    assert first.noise is not None
+    assert drawn.rows[0][3] == pytest.approx(first.moved / first.noise)
 
 
 def test_page_asks_no_other_machine(proved: Path, printed: Path) -> None:
@@ -138,15 +149,31 @@ def test_a_run_has_one_colour_and_rounds_are_whole_in_every_chart(proved: Path, 
                 assert encoding["x"]["axis"]["values"] == [1, 2, 3]
 
 
-def test_lines_of_different_parts_are_told_apart(proved: Path, printed: Path) -> None:
-    (noise,) = (figure for figure in figures(read_runs([proved, printed])) if figure.key == "noise")
-    lines, dots = noise.spec()["layer"]
-    assert lines["encoding"]["strokeDash"]["field"] == "part"
-    assert "strokeDash" not in dots["encoding"]
+def test_lines_are_told_apart_by_colour_and_by_dashes(proved: Path, printed: Path) -> None:
+    runs = read_runs([proved, printed])
+    for several, field in ((runs, "run"), (runs[:1], "part")):
+        drawn = {figure.key: figure for figure in figures(several)}
+        lines, dots = drawn["noise"].spec()["layer"]
+        assert lines["encoding"]["strokeDash"]["field"] == lines["encoding"]["color"]["field"] == field
+        assert "strokeDash" not in dots["encoding"]
+        _, curves = drawn["tradeoff"].spec()["layer"]
+        assert curves["encoding"]["strokeDash"]["field"] == field
+
+
+def test_a_page_knows_how_long_the_names_in_a_legend_are(proved: Path, printed: Path) -> None:
+    (loss,) = (figure for figure in figures(read_runs([proved, printed])) if figure.key == "loss")
+    assert loss.spec()["usermeta"] == {"longest_label": len("printed")}
 
 
 @pytest.mark.parametrize(
-    ("rounds", "ticks"), [(1, [1]), (12, [*range(1, 13)]), (100, [1, *range(10, 101, 10)]), (25, [1, *range(5, 26, 5)])]
+    ("rounds", "ticks"),
+    [
+        (1, [1]),
+        (8, [*range(1, 9)]),
+        (15, [*range(1, 16, 2)]),
+        (100, [1, *range(20, 101, 20)]),
+        (25, [1, *range(5, 26, 5)]),
+    ],
 )
 def test_ticks_are_whole_rounds(rounds: int, ticks: list[int]) -> None:
     assert _ticks(rounds) == ticks

@@ -26,8 +26,8 @@ from scipy import optimize, stats
 from wholegrain.errors import AccountingError
 from wholegrain.privacy.accountants import Accountant
 
-DELTAS = tuple(10.0**power for power in np.linspace(-7, -0.3, 14))
-"""Where the curve is asked for its ε."""
+DELTAS = (1e-7, 1e-5, 1e-4, 1e-3, *np.geomspace(0.005, 0.8, 10).tolist())
+"""Where the curve is asked for its ε: densely where its middle is drawn."""
 
 GUESSES = (0.5, 0.01)
 """What somebody may believe beforehand."""

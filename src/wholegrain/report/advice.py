@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from wholegrain.privacy.definitions import Standing
 from wholegrain.report.run_reader import RunRecord
+from wholegrain.report.wording import plural
 
 NOT_COVERED = (
     "Scores that are marked not private: they are computed from raw data without noise.",
@@ -34,7 +35,7 @@ def trust_rows(run: RunRecord) -> Iterator[tuple[str, str, str]]:
         yield "The server", "every silo's noisy update of every round", "need not be trusted"
     else:
         sums = f"the sum over at least {trust.answers} of {trust.silos} silos, once a round"
-        yield "The server", sums, f"need not be trusted, also together with {trust.colluding} silo(s)"
+        yield "The server", sums, f"need not be trusted, also together with {plural(trust.colluding, 'silo')}"
     yield "Other silos", "the parameters of every round", "need not be trusted"
     yield "Whoever gets the model", "the final parameters", "need not be trusted"
     yield "Whoever gets this page", "all that stands on it", "trusted with what is marked not private"

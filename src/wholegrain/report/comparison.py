@@ -1,50 +1,60 @@
 """Several runs side by side: one row each, and what those on the same data cost together."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from wholegrain.federation.private_score import ALL as ALL_SILOS
 from wholegrain.report.glance import constant_score, headline_score, score_text
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import number, standing_words
 
-HEADS = (
-    "run",
-    "noise",
-    "policy",
-    "score (not private)",
-    "constant answer",
-    "unit",
-    "ε spent",
-    "ε planned",
-    "ε claimed",
-    "δ",
-    "standing",
-    "trust",
-    "rounds",
-)
 TOTAL_HEADS = ("data", "runs compared", "unit", "ε together", "by", "limit", "left")
 Rows = Iterator[tuple[object, ...]]
 
 
-def comparison_rows(runs: Iterable[RunRecord]) -> Rows:
+def comparison_heads(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    """What is told of each run; a paper's claim only where one of them has one."""
+    return tuple(name for name, _ in next(_cells(runs)))
+
+
+def comparison_rows(runs: Sequence[RunRecord]) -> Rows:
     """One row for each run that is compared."""
+    for cells in _cells(runs):
+        yield tuple(cell for _, cell in cells)
+
+
+def _cells(runs: Sequence[RunRecord]) -> Iterator[list[tuple[str, object]]]:
+    claims = any(run.plan.claim for run in runs)
     for run in runs:
-        found, constant = headline_score(run), constant_score(run)
-        yield (
-            run.name,
-            "seeded (simulation)" if run.simulation else "secure (release)",
-            run.plan.policy,
-            "–" if found is None else f"{found[0]} {score_text(*found)}",
-            "–" if found is None or constant is None else score_text(found[0], constant),
-            run.plan.unit,
-            number(run.promise.epsilon),
-            number(run.plan.promise.epsilon),
-            number(run.plan.claim.epsilon) if run.plan.claim else "–",
-            f"{run.promise.delta:g}",
-            standing_words(run.promise),
-            "local" if run.promise.trust is None else "secure sum",
-            f"{len(run.rounds)} of {run.plan.rounds}",
-        )
+        claim = number(run.plan.claim.epsilon) if run.plan.claim else "–"
+        yield [
+            ("run", run.name),
+            ("noise", "seeded (simulation)" if run.simulation else "secure (release)"),
+            ("policy", run.plan.policy),
+            ("score", _score(run)),
+            ("constant answer", _constant(run)),
+            ("unit", run.plan.unit),
+            ("ε spent", number(run.promise.epsilon)),
+            ("ε planned", number(run.plan.promise.epsilon)),
+            *([("ε claimed", claim)] if claims else []),
+            ("δ", f"{run.promise.delta:g}"),
+            ("standing", standing_words(run.promise)),
+            ("trust", "local" if run.promise.trust is None else "secure sum"),
+            ("rounds", f"{len(run.rounds)} of {run.plan.rounds}"),
+        ]
+
+
+def _score(run: RunRecord) -> str:
+    """The headline: without noise, or else what was paid for."""
+    if found := headline_score(run):
+        return f"{found[0]} {score_text(*found)}"
+    paid = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
+    return next((f"{name} {score_text(name, found.value)} (private)" for name, found in paid.items()), "–")
+
+
+def _constant(run: RunRecord) -> str:
+    found, constant = headline_score(run), constant_score(run)
+    return "–" if found is None or constant is None else score_text(found[0], constant)
 
 
 def total_rows(runs: Iterable[RunRecord]) -> Rows:

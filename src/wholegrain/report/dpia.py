@@ -55,10 +55,11 @@ def necessity(run: RunRecord) -> Iterator[tuple[str, str]]:
     """(b) What the processing is good for, and what leaves the silos for it."""
     answers = {answer.key: answer for answer in glance(run)}
     good = answers["good"]
-    yield "Use of the model", " ".join((f"{good.short}.", *good.details))
-    seen = "each silo's update, with noise" if run.promise.trust is None else "sums over silos, with noise"
-    scores = " and scores, with noise" if run.plan.scores else ""
-    yield "What is released", f"in each round {seen}{scores}; in the end the model"
+    yield "Use of the model", " ".join(good.details or (f"{good.short}.",))
+    seen = "each silo's update" if run.promise.trust is None else "sums over silos"
+    scores = " and scores" if run.plan.scores else ""
+    noise = "without noise" if run.plan.policy == "fedavg" else "with noise"
+    yield "What is released", f"{seen}{scores} of every round, {noise}; the final model"
     yield "Date", f"{answers['when'].short}. {answers['when'].details[0]}"
 
 

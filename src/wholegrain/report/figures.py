@@ -17,6 +17,9 @@ WIDTH, HEIGHT, SMALL = "container", 240, 120
 # Okabe and Ito's colours: apart for everybody, and on light and dark ground.
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7a00", "#7f7f7f"]
 
+DASHES = [[1, 0], [8, 3], [2, 2], [10, 3, 2, 3], [5, 2], [1, 3], [12, 4], [3, 6]]
+"""One for each colour."""
+
 STROKES = {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
 """Lines in a legend, as they are drawn."""
 
@@ -35,7 +38,12 @@ class Figure:
     def spec(self) -> dict[str, Any]:
         """The chart as Vega-Lite, with its data inside."""
         spec: dict[str, Any] = self.chart.to_dict()
-        return spec
+        return {**spec, "usermeta": {"longest_label": self._longest_label()}}
+
+    def _longest_label(self) -> int:
+        """Letters of the longest name in a legend: the page sets as many beside each other as its width holds."""
+        named = [at for at, column in enumerate(self.columns) if column in ("run", "part")]
+        return max((len(str(row[at])) for row in self.rows for at in named), default=0)
 
 
 def figures(runs: Sequence[RunRecord]) -> Iterator[Figure]:
@@ -138,26 +146,26 @@ def _interval(found: Estimate) -> tuple[tuple[str, float], ...]:
 
 def _attacks(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     """The fewest misses of an attacker at each number of false alarms: below the line is out of reach."""
+    views = [(run, view) for run in runs for view in run.attacks if len(runs) == 1 or view.unit == run.plan.unit]
     rows = tuple(
         (run.name, view.unit, alarms, misses)
-        for run in runs
-        for view in run.attacks
+        for run, view in views
         for alarms, misses in zip(view.false_alarms, view.misses, strict=True)
     )
     if not rows:
         return
-    columns = ("run", "part", "false alarms", "misses")
+    columns, units = ("run", "part", "false alarms", "misses"), [view.unit for _, view in views]
     encoding: dict[str, Any] = {
         "x": alt.X("false alarms:Q", scale=alt.Scale(domain=[0, 1])),
         "y": alt.Y("misses:Q", scale=alt.Scale(domain=[0, 1])),
-        "color": alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend(**STROKES)),
+        **(_told_apart("run", _names(runs)) if len(runs) > 1 else _told_apart("part", units)),
     }
-    if len({row[0] for row in rows}) > 1:
-        encoding["strokeDash"] = alt.StrokeDash("run:N", legend=_legend(**STROKES, symbolStrokeColor="#888888"))
-    chart = alt.Chart(_data(columns, rows)).mark_line().encode(**encoding).properties(width=WIDTH, height=HEIGHT)
-    title = "Trade-off of an attacker who tells whether somebody took part (f-DP)"
-    told = f"{title}: at 1 % of false alarms, the fewest misses are " + "; ".join(
-        f"{view.unit} of {run.name}: {_misses_at(view, 0.01):.1%}" for run in runs for view in run.attacks
+    curves = alt.Chart(_data(columns, rows)).mark_line().encode(**encoding)
+    blind = alt.Chart(_data(("false alarms", "misses"), ((0, 1), (1, 0)))).mark_line(color="#8a8a8a", strokeWidth=1)
+    chart = alt.layer(blind.encode(x=encoding["x"], y=encoding["y"]), curves).properties(width=WIDTH, height=HEIGHT)
+    title = "What an attacker misses at best, by false alarms (f-DP; grey: blind guessing)"
+    told = f"{title}. At 1% of false alarms, the fewest misses are " + "; ".join(
+        f"{view.unit} of {run.name}: {_misses_at(view, 0.01):.1%}" for run, view in views
     )
     yield Figure("tradeoff", title, f"{told}.", columns, rows, chart)
 
@@ -167,7 +175,10 @@ def _misses_at(view: AttackView, alarms: float) -> float:
 
 
 def _noise(runs: Sequence[RunRecord]) -> Iterator[Figure]:
-    """How far parameters moved in a round, beside how far noise alone would have moved them."""
+    """How far parameters moved in a round, beside how far noise alone would have moved them; of several, the ratio."""
+    if len(runs) > 1:
+        yield from _noise_ratios(runs)
+        return
     rows = tuple(
         (run.name, part, done.round + 1, distance)
         for run in runs
@@ -179,6 +190,19 @@ def _noise(runs: Sequence[RunRecord]) -> Iterator[Figure]:
         title = "Movement of the parameters in a round, and of noise alone"
         columns = ("run", "part", "round", "distance")
         yield _lines("noise", title, _names(runs), columns, rows, "distance", zero=True)
+
+
+def _noise_ratios(runs: Sequence[RunRecord]) -> Iterator[Figure]:
+    rows = tuple(
+        (run.name, "moved", done.round + 1, done.moved / done.noise)
+        for run in runs
+        for done in run.rounds
+        if done.moved is not None and done.noise
+    )
+    if rows:
+        title = "Movement of the parameters in a round, as a multiple of noise alone"
+        columns = ("run", "part", "round", "multiple")
+        yield _lines("noise", title, _names(runs), columns, rows, "multiple", zero=True)
 
 
 def _seconds(runs: Sequence[RunRecord]) -> Iterator[Figure]:
@@ -230,15 +254,15 @@ def _lines(
         "y": alt.Y(f"{y}:Q", title=y, scale=alt.Scale(zero=zero)),
         "tooltip": [alt.Tooltip(f"{column}:N" if column in ("run", "part") else f"{column}:Q") for column in columns],
     }
-    if len(runs) > 1:
+    if len(runs) > 1 and len(parts) > 1:
         encoding["color"] = _by_run(runs, _legend(**STROKES))
-    if len(parts) > 1:
-        if len(runs) > 1:
-            # Above the chart: beside the runs it would not fit a phone.
-            above = _legend(**STROKES, orient="top", symbolStrokeColor="#888888", columns=1)
-            encoding["strokeDash"] = alt.StrokeDash("part:N", legend=above)
-        else:
-            encoding["color"] = alt.Color("part:N", scale=alt.Scale(range=COLOURS), legend=_legend(**STROKES))
+        # Above the chart: beside the runs it would not fit a phone.
+        above = _legend(**STROKES, orient="top", symbolStrokeColor="#888888", columns=1)
+        encoding["strokeDash"] = alt.StrokeDash("part:N", legend=above)
+    elif len(runs) > 1:
+        encoding |= _told_apart("run", runs)
+    elif len(parts) > 1:
+        encoding |= _told_apart("part", list(dict.fromkeys(row[1] for row in rows)))
     # Points in a layer of their own: as part of the lines they would take the strokes from the legend.
     base = alt.Chart(_data(columns, rows))
     lines = base.mark_line(color=COLOURS[0]).encode(**encoding)
@@ -249,9 +273,9 @@ def _lines(
 
 
 def _ticks(rounds: int) -> list[int]:
-    """Whole rounds to be marked, about ten of them."""
-    step = next(size for power in range(9) for size in (10**power, 2 * 10**power, 5 * 10**power) if rounds <= 12 * size)
-    return [1, *range(step, rounds + 1, step)] if step > 1 else list(range(1, rounds + 1))
+    """Whole rounds to be marked, about eight of them."""
+    step = next(size for power in range(9) for size in (10**power, 2 * 10**power, 5 * 10**power) if rounds <= 8 * size)
+    return [1, *range(step, rounds + 1, step)] if step > 2 else list(range(1, rounds + 1, step))
 
 
 def _data(columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> alt.InlineData:
@@ -262,6 +286,15 @@ def _data(columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> alt.In
 def _by_run(runs: list[str], legend: alt.Legend) -> alt.Color:
     """A run has the same colour in every chart, also in one that lacks some of the others."""
     return alt.Color("run:N", scale=alt.Scale(domain=runs, range=COLOURS), legend=legend)
+
+
+def _told_apart(field: str, names: list[str]) -> dict[str, Any]:
+    """A colour and a pattern of dashes for each line: without colours, and where one lies on another, both are seen."""
+    legend = _legend(**STROKES)
+    return {
+        "color": alt.Color(f"{field}:N", scale=alt.Scale(domain=names, range=COLOURS), legend=legend),
+        "strokeDash": alt.StrokeDash(f"{field}:N", scale=alt.Scale(domain=names, range=DASHES), legend=legend),
+    }
 
 
 def _legend(**look: Any) -> alt.Legend:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wholegrain.federation.private_score import ALL as ALL_SILOS
+from wholegrain.federation.private_score import Estimate
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.run_reader import RunRecord
@@ -17,6 +18,7 @@ PROTECTED = {
     Unit.ITEM: ("One record", "not a person who has several"),
     Unit.SILO: ("One silo", "with all its records"),
 }
+UNTOLD = "A constant answer is right as often as the commonest class occurs, which this release does not tell."
 WARN, ALARM = 0.80, 0.95
 """Shares of a budget from which on a report warns, and alarms."""
 
@@ -119,13 +121,10 @@ def guesses(run: RunRecord) -> str:
 def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
     question, headline = "How good is the model?", headline_score(run)
     private = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
-    paid = tuple(
-        f"{name} {found.value:.4g} ± {found.noise:.2g} (95 % for noise); private, and paid for."
-        for name, found in private.items()
-    )
+    paid = tuple(f"{name} {estimate_text(name, found)}; private, and paid for." for name, found in private.items())
     if headline is None:
         short = next((f"{name} {score_text(name, found.value)}" for name, found in private.items()), "Not scored")
-        return Answer("good", question, short, paid)
+        return Answer("good", question, short, (*paid, *((UNTOLD,) if "accuracy" in private else ())))
     name, value = headline
     details = [f"A constant answer: {score_text(name, constant)}."] if (constant := constant_score(run)) else []
     details += [
@@ -159,6 +158,13 @@ def score_text(name: str, value: float) -> str:
     return f"{value:.1%}" if "accuracy" in name and math.isfinite(value) else f"{value:.4g}"
 
 
+def estimate_text(name: str, found: Estimate) -> str:
+    """A private score with the interval of its noise."""
+    if "accuracy" in name and math.isfinite(found.value):
+        return f"{found.value:.1%} ± {100 * found.noise:.1f} points (95%, noise alone)"
+    return f"{found.value:.4g} ± {found.noise:.2g} (95%, noise alone)"
+
+
 def _kind(run: RunRecord) -> Answer:
     question = "Release or simulation?"
     if run.simulation:
@@ -170,7 +176,7 @@ def _kind(run: RunRecord) -> Answer:
 
 def _data(run: RunRecord) -> Answer:
     silos = run.plan.silos
-    how = "counted in the data" if run.promise.counted_sizes else "as their owners declare"
+    how = "counted in the data (not private)" if run.promise.counted_sizes else "as their owners declare"
     sizes = f"{number_range({silo.subjects for silo in silos})} people and "
     sizes += f"{number_range({silo.items for silo in silos})} records in each, {how}."
     return Answer("data", "From which data?", f"'{run.data}', {plural(len(silos), 'silo')}", (sizes,))
@@ -190,7 +196,9 @@ def _span(run: RunRecord, begun: datetime, ended: datetime) -> str:
     """How long a tuning took would tell how many trials it made, which its price assumes that nobody knows."""
     if Origin.PAID in run.origins.values():
         return f"Begun at {_minute(begun)}, by its ledger."
-    return f"From {_minute(begun)} to {_minute(ended)}, by its ledger."
+    last = f"{ended:%H:%M} UTC" if begun.date() == ended.date() else _minute(ended)
+    first = f"{begun:%Y-%m-%d %H:%M}" if begun.date() == ended.date() else _minute(begun)
+    return f"From {first} to {last}, by its ledger."
 
 
 def _day(time: datetime) -> str:
@@ -218,7 +226,9 @@ def _whose(run: RunRecord) -> str:
     assert state is not None
     others = f"shared by {plural(state.runs, 'run')}" if state.runs > 1 else "of this run"
     total = f" Over all budgets of this data: ε = {number(state.data.epsilon)}." if state.budgets > 1 else ""
-    return f"By the ledger, account '{state.account.budget}', {others}, for each {state.unit}.{total}"
+    dearer = state.runs == 1 and state.price.epsilon > run.promise.epsilon * 1.001
+    filtered = f" Priced so that more runs may follow ({state.price.way}): more than this run alone." if dearer else ""
+    return f"By the ledger, account '{state.account.budget}', {others}, for each {state.unit}.{filtered}{total}"
 
 
 def spent_share(run: RunRecord) -> float | None:

@@ -1,7 +1,7 @@
 """The rows of a report's tables."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wholegrain.privacy.definitions import Standing, Unit
@@ -13,27 +13,29 @@ from wholegrain.report.wording import ITEM_ABOVE_SUBJECT, number, standing_words
 Rows = Iterator[tuple[object, ...]]
 
 
-def score_heads(run: RunRecord) -> list[str]:
-    """The measures that the final model was scored by; none where nothing was."""
-    scores = run.summary.scores if run.summary else {}
-    return ["items of", *next(iter(scores.values())).facts()] if scores else []
+def score_heads(runs: Sequence[RunRecord]) -> list[str]:
+    """The measures that the final models were scored by; none where nothing was."""
+    scores = [score for run in runs if run.summary for score in run.summary.scores.values()]
+    measures = list(dict.fromkeys(name for score in scores for name in score.facts()))
+    return [*(["run"] if len(runs) > 1 else []), "items of", *measures] if scores else []
 
 
-def score_rows(run: RunRecord) -> Rows:
-    """The final model's scores by part, each beside those of the best constant answer."""
-    if run.summary is None:
-        return
-    for part, own in run.summary.scores.items():
-        for name, score in ((part, own), (f"{part}: constant answer", run.summary.constant.get(part))):
-            if score is not None:
-                yield (name, *(_cell(score.facts().get(head)) for head in score_heads(run)[1:]))
+def score_rows(runs: Sequence[RunRecord]) -> Rows:
+    """The final models' scores by part, each beside those of the best constant answer."""
+    heads = score_heads(runs)
+    for name, summary in ((run.name, run.summary) for run in runs if run.summary):
+        for part, own in summary.scores.items():
+            for items, score in ((part, own), (f"{part}: constant answer", summary.constant.get(part))):
+                if score is not None:
+                    facts = {"run": name, "items of": items, **score.facts()}
+                    yield tuple(_cell(facts.get(head, "–")) for head in heads)
 
 
 def private_rows(run: RunRecord) -> Rows:
     """The final model's private scores, of all silos together and of each."""
     for place, score in run.summary.private.items() if run.summary else ():
         for name, found in score.items():
-            yield place, name, _cell(found.value), _cell(found.noise), _cell(found.both)
+            yield place, name, f"{found.value:.3f}", f"{found.noise:.3f}", f"{found.both:.3f}"
 
 
 def origin_rows(run: RunRecord) -> Rows:
@@ -47,7 +49,13 @@ def guarantee_rows(run: RunRecord) -> Rows:
     """What was spent of each guarantee, beside what was planned."""
     for found, planned in zip(run.spent, run.plan.guarantees, strict=True):
         epsilons = number(found.epsilon), number(planned.epsilon)
-        yield (found.unit, *epsilons, f"{found.delta:g}", standing_words(found), found.accountant, found.because)
+        yield (found.unit, *epsilons, f"{found.delta:g}", standing_words(found))
+
+
+def reasons(run: RunRecord) -> Rows:
+    """Why each guarantee is what it is."""
+    for found in run.spent:
+        yield f"Why, for {'an' if found.unit == Unit.ITEM else 'a'} {found.unit}", found.because
 
 
 def item_note(run: RunRecord) -> str:
@@ -118,4 +126,4 @@ def _last_parts(value: Any) -> Any:
 def _cell(value: Any) -> str:
     if isinstance(value, list):
         return f"{value[0]:.4g} … {value[-1]:.4g}"
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -68,7 +68,6 @@ def conditions(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "ε, δ", f"{number(found.epsilon)}, {found.delta:g}; planned: ε = {number(plan.promise.epsilon)}"
     yield from _account(run)
     yield "Standing", f"{standing_words(found)} – {_standing(found)}"
-    yield "Because", found.because
     yield "Accountant", f"{found.accountant} (an upper bound)"
     yield "Noise", _noise(run)
     yield "Trust", trust_words(found)
@@ -126,7 +125,7 @@ def attack_words(view: AttackView) -> str:
     """The guarantee as an attacker meets it, in one sentence."""
     guesses = "; ".join(f"a guess of {before:.0%} can become {after:.1%}" for before, after in view.beliefs)
     return (
-        f"{guesses}, by an outcome that without them has a probability of 1 % or more; nearest Gaussian mechanism:"
+        f"{guesses}, by an outcome that without them has a probability of 1% or more; nearest Gaussian mechanism:"
         f" μ = {view.mu:.3g}"
     )
 

@@ -18,7 +18,10 @@ const draw = async () => {
   for (const place of document.querySelectorAll("[data-chart]")) {
     // ast: expressions are interpreted, because the policy of the page lets no text become code.
     const menu = place.classList.contains("small") ? false : { export: true, source: false, compiled: false, editor: false };
-    await window.vegaEmbed(place, charts[place.dataset.chart], { actions: menu, renderer: "svg", ast: true, config: ground() });
+    const [chart, config] = [charts[place.dataset.chart], ground()];
+    const label = 50 + 7 * chart.usermeta.longest_label;
+    config.legend.columns = Math.max(1, Math.floor((place.clientWidth - 90) / label));
+    await window.vegaEmbed(place, chart, { actions: menu, renderer: "svg", ast: true, config });
     const opener = place.querySelector("summary");
     if (opener) opener.setAttribute("aria-label", "Save this chart");
   }
