@@ -22,7 +22,7 @@ from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
 from wholegrain.silo.noise import NoiseStream, SeededNoise
-from wholegrain.silo.training import Silo, Trainer, apply_view
+from wholegrain.silo.training import Silo, Trainer
 
 SETTINGS = PolicySettings(rate=0.3, clip_norm=0.5, group_cap=2, items_per_step=2)
 
@@ -226,16 +226,3 @@ def test_a_release_has_one_format_whichever_way_its_sum_was_made() -> None:
         trainer = Trainer(clipped_sum=BookKeeping(model(), cross_entropy), noise=noise, learning_rate=0.1)
         trainer.train(silo(), row, flatten(model()), 0, 2)
     assert set(noise.kinds) == {torch.float64}
-
-
-def test_a_view_that_decides_by_values_sees_one_item_at_a_time() -> None:
-    """Else one person's value would decide how the features of others are computed."""
-    seen = []
-
-    def view(x: Tensor) -> Tensor:
-        seen.append(len(x))
-        return x if bool((x > 0).all()) else x * 2
-
-    stored = torch.tensor([[1.0], [2.0], [-1.0]])
-    assert apply_view(stored, view).tolist() == [[1.0], [2.0], [-2.0]]
-    assert seen[-3:] == [1, 1, 1]

@@ -52,10 +52,11 @@ class AnySize:
         return items
 
 
+@dataclass(frozen=True)
 class FixedPlaces:
     """For programs whose rows depend on where they stand: every pass has as many rows."""
 
-    rows = 16
+    rows: int = 16
 
     def fit(self, items: int) -> int:
         """A pass is filled up before it is run."""
@@ -70,8 +71,8 @@ class FixedPlaces:
         places = max(1, self.rows // size)
         place = numbers % places
         turn = rank_within(place)
-        for number in range(int(turn.max(initial=-1)) + 1):
-            ours = np.flatnonzero(turn == number)
+        by_turn = np.argsort(turn, kind="stable")
+        for ours in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]) if len(turn) else ():
             chosen, real = np.full(places, ours[0]), np.zeros(places, bool)
             chosen[place[ours]], real[place[ours]] = ours, True
             yield chosen, real

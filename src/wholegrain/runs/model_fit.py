@@ -13,7 +13,7 @@ from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
-from wholegrain.silo.training import apply_view
+from wholegrain.silo.views import apply_view
 
 
 def require_fit(
@@ -34,7 +34,8 @@ def require_fit(
         with without_dropout(model):
             outputs = model(inputs)
         if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
-            gradients(vector, inputs if frozen is None else apply_view(inputs, frozen), targets, groups, clip)
+            seen = inputs if frozen is None else apply_view(inputs, frozen, groups.numpy())
+            gradients(vector, seen, targets, groups, clip)
     except Exception as error:  # the model is the user's own code
         raise ModelError(
             f"The model does not fit the data ({dataset.features} features, {dataset.task}): {_check.reason(error)}."

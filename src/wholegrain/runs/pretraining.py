@@ -36,7 +36,7 @@ from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.section_files import Section, apply_change, explain_fault, read_tree, refuse_blanks, resolve
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import DataSpec, ModelSpec
-from wholegrain.silo.training import apply_view
+from wholegrain.silo.views import apply_view
 
 WARM_UP = 100
 FITTED = 20_000
@@ -181,7 +181,7 @@ def _whiten(model: nn.Module, data: SubjectData) -> None:
             continue
         before = nn.Sequential(*layers[:k])
         with torch.no_grad():
-            layer.fit(apply_view(torch.from_numpy(data.inputs), before))
+            layer.fit(apply_view(torch.from_numpy(data.inputs), before, data.subjects))
             _undo(layer, after)
 
 

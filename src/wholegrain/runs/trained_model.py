@@ -19,7 +19,8 @@ from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.trainable_part import split_model, train_part
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import FederationSpec, ModelSpec
-from wholegrain.silo.training import Silo, apply_view
+from wholegrain.silo.training import Silo
+from wholegrain.silo.views import apply_view
 
 MOST_FEATURES = 10**7
 """Of an item that nobody has shown; more is a slip of whoever wrote the spec."""
@@ -48,7 +49,7 @@ class TrainedModel:
         """Items as the trained part sees them."""
         if self.frozen is None:
             return data
-        inputs = apply_view(torch.from_numpy(data.inputs), self.frozen).numpy()
+        inputs = apply_view(torch.from_numpy(data.inputs), self.frozen, data.subjects).numpy()
         return SubjectData(np.ascontiguousarray(inputs), data.targets, data.subjects)
 
 

@@ -3,7 +3,7 @@
 Why the noise is enough, in the arithmetic that runs:
 
 - What a person adds depends on that person's items alone. Outputs are computed in passes of one size, in which an
-  item's place does not matter (`training.apply_view`); a loss is computed for one item at a time.
+  item's place follows from the item and its subject (`views.apply_view`); a loss is computed for one item at a time.
 - It is made of whole numbers of steps, 2⁻²⁰ each, and every one of them is brought into its range as a whole number:
   2k − 2²⁰ with 0 ≤ k ≤ 2²⁰, or cells that add up to 2²⁰ at most. Nothing that a model puts out, finite or not, can make
   it longer than one for each measure.
@@ -30,7 +30,7 @@ from wholegrain.gradients.reference import Loss
 from wholegrain.models.dropout import without_dropout
 from wholegrain.policies.score_settings import Measure, ScoreForm, ScoreSettings
 from wholegrain.silo.noise import NoiseSource
-from wholegrain.silo.training import apply_view
+from wholegrain.silo.views import apply_view
 
 STEPS = 1 << 20
 """Steps of the grid in a contribution of 1."""
@@ -92,13 +92,15 @@ class ScoreMaker:
         weights = _divisors(data, form, spans)
         layout = Layout.of(self.model)
         with torch.no_grad(), without_dropout(self.model):
-            outputs = apply_view(torch.from_numpy(data.inputs), lambda inputs: call(self.model, layout, vector, inputs))
+            outputs = apply_view(
+                torch.from_numpy(data.inputs), lambda inputs: call(self.model, layout, vector, inputs), data.subjects
+            )
         targets = torch.from_numpy(data.targets)
         rows: dict[Measure, Callable[[], Counts]] = {
             "accuracy": lambda: self._centre(data, self._right(outputs, targets), weights),
             "mae": lambda: self._centre(data, self._errors(outputs, targets), weights),
             "loss": lambda: self._centre(data, self._losses(outputs, targets, form.loss_bound), weights),
-            "histogram": lambda: self._mass(data, self._cells(outputs, targets, form.bins), 2 * form.bins, weights),
+            "histogram": lambda: self._mass(data, self._cells(data, outputs, form.bins), 2 * form.bins, weights),
         }
         found = [rows[measure]().reshape(-1) for measure in form.measures]
         people = [np.array([(STEPS // weights).sum()], np.int64)] if form.by_span else []
@@ -140,13 +142,14 @@ class ScoreMaker:
         found = np.array([float(self.loss(outputs[[i]], targets[[i]])) for i in range(len(outputs))], np.float64)
         return _in_steps(np.where(np.isfinite(found), found, bound) / bound)
 
-    def _cells(self, outputs: Tensor, targets: Tensor, bins: int) -> Counts:
+    def _cells(self, data: SubjectData, outputs: Tensor, bins: int) -> Counts:
         """The cell of each item: the range of its predicted probability, of what came true and of what did not.
 
         Of two classes the probability of the second, and whether it is that; of more, that of the most likely one, and
         whether it is right.
         """
-        likely = apply_view(outputs, lambda some: some.double().softmax(1))
+        targets = torch.from_numpy(data.targets)
+        likely = apply_view(outputs, lambda some: some.double().softmax(1), data.subjects)
         two = outputs.shape[1] == 2
         chosen = likely[:, 1] if two else likely.max(1).values
         true = targets == 1 if two else outputs.argmax(1) == targets

@@ -14,55 +14,11 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.reference import ClippedSum, HasItemCoins
-from wholegrain.gradients.value_decisions import find_decision
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.private_step import release, release_to_sum
-
-CHUNK = 64
-"""Items that a view is computed for at once: always as many, so that an item's features do not depend on the others."""
-
-View = Callable[[Tensor], Tensor]
-"""A public function of an item, computed in the silo: what a frozen part of a model makes of it."""
-
-
-def apply_view(stored: Tensor, view: View) -> Tensor:
-    """What the view makes of stored inputs [item, ...].
-
-    Guarantee: an item's features are the same to the last bit whoever else is in the silo: every pass has one size, and
-    where rows of such a pass depend on their place (which is tried first), each item has a pass of its own.
-    """
-    if not len(stored):
-        with torch.no_grad():
-            return view(values(stored.new_zeros(1, *stored.shape[1:])))[:0]
-    size = CHUNK if _steady(view, stored) else 1
-    with torch.no_grad():
-        return torch.cat([_pad_view(view, some, size) for some in torch.split(stored, size)])
-
-
-def _pad_view(view: View, some: Tensor, size: int) -> Tensor:
-    """Features of at most `size` items, computed for as many."""
-    full = torch.cat([some, some[:1].expand(size - len(some), *some.shape[1:])]) if len(some) < size else some
-    return view(values(full))[: len(some)]
-
-
-def _steady(view: View, like: Tensor) -> bool:
-    """Whether equal items give equal features at every place of a pass, on made-up items."""
-    draws = torch.Generator().manual_seed(0)
-    shape = (TRIED, *like.shape[1:])
-    made_up = (
-        torch.rand(shape, generator=draws) if like.is_floating_point() else torch.randint(2, shape, generator=draws)
-    )
-    if find_decision(lambda rows: view(values(rows)), made_up.to(like.dtype)):
-        return False  # in other company it might compute something else
-    number = torch.arange(CHUNK) % TRIED
-    with torch.no_grad():
-        features = view(values(made_up.to(like.dtype)[number]))
-    return bool((features == features[:TRIED][number]).all())
-
-
-TRIED = 3
+from wholegrain.silo.views import View, apply_view
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +38,7 @@ class Silo:
     def inputs(self) -> Tensor:
         """Inputs as they are trained on: a tensor that shares the array's memory, or what the view made of it, once."""
         stored = torch.from_numpy(self.data.inputs)
-        return stored if self.view is None else apply_view(stored, self.view)
+        return stored if self.view is None else apply_view(stored, self.view, self.data.subjects)
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
