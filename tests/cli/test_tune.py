@@ -15,9 +15,9 @@ SPACE = "rounds.learning_rate = [0.1, 1.0]\n"
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """A spec with private scores, and a space."""
+    """A spec that says nothing of scores, and a space."""
     spec = write_spec(tmp_path / "specs")
-    spec.write_text(spec.read_text().replace("noise_multiplier = 6.0\n", "") + "\n[evaluation]\nprivate = {}\n")
+    spec.write_text(spec.read_text().replace("noise_multiplier = 6.0\n", ""))
     space = tmp_path / "space.toml"
     space.write_text(SPACE)
     return spec, space

@@ -210,10 +210,15 @@ def test_a_trial_releases_no_more_than_was_priced() -> None:
         payer.reserve(2, {"clinic-0": 1}, "v")
 
 
+def test_trials_have_private_scores_whether_or_not_the_spec_asks_for_them() -> None:
+    asked, silent = spec(), spec(evaluation={"private": None})
+    prepared = prepare_tuning(silent, SPACE, COUNT)
+    assert prepared.spec.evaluation == prepare_tuning(asked, SPACE, COUNT).spec.evaluation
+
+
 @pytest.mark.parametrize(
     ("sections", "why"),
     [
-        ({"evaluation": {"private": None}}, "ranked by private scores"),
         ({"policy": {"name": "fedavg"}}, "must be PROVED"),
         ({"privacy": {"epsilon": None}}, "needs privacy.epsilon"),
         ({"privacy": {"noise_multiplier": 3.0}}, "both, or neither"),

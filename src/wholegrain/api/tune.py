@@ -65,8 +65,6 @@ def tune(
     """
     dataset = require_data(data)
     keywords: dict[str, Any] = {"policy": policy, "epsilon": epsilon, "delta": delta, "rounds": rounds, **settings}
-    evaluation = dict(keywords.pop("evaluation", None) or {})
-    keywords["evaluation"] = {"private": keywords.pop("private", {}), **evaluation}
     spec = read_keywords("tune", keywords, dataset.layout)
     if spec.privacy.noise == "secure":
         spec = name_account(spec, dataset)

@@ -25,7 +25,7 @@ NOTHING = "The draw gave no trial that came to its end: there is nothing to rele
 
 
 def tune(
-    spec: Annotated[Path, typer.Argument(help="A spec in TOML, with [evaluation] private = {}.")],
+    spec: Annotated[Path, typer.Argument(help="A spec in TOML; its privacy.epsilon pays for all trials.")],
     space: Annotated[Path, typer.Option(help="What may be chosen: a TOML file of choices and ranges.")],
     trials: Annotated[
         str, typer.Option(help="The law of their number: poisson(10), or negative_binomial(mean=10, shape=1).")

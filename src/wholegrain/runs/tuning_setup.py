@@ -6,6 +6,7 @@ from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
 from wholegrain.policies.plan import Plan, set_noise
 from wholegrain.policies.policy_catalog import make_row
+from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.privacy.definitions import Budget, Guarantee
 from wholegrain.privacy.trial_count import TrialCount
 from wholegrain.runs.datasets import load_dataset
@@ -69,14 +70,15 @@ def prepare_tuning(
     spec: RunSpec, space: SearchSpace, count: TrialCount, dataset: Dataset | None = None
 ) -> PreparedTuning:
     """Check every combination of settings, and price the best of the trials; every refusal comes from here."""
-    given = dataset
+    given, written = dataset, spec
+    spec = _with_private_scores(spec)
     dataset = dataset or load_dataset(spec)
     noise = _given_noise(spec)
     # The plan of a spec without noise would be calibrated for one run; here all trials share the budget.
     draft = _with_noise(spec, noise or Noise(DRAFT_NOISE, DRAFT_NOISE))
     asked = _without_budget(draft)
     planned = _fill_settings(spec, dataset, asked)
-    base = replace(prepare(planned.spec, dataset=dataset), origins=find_origins(spec, planned.reasons))
+    base = replace(prepare(planned.spec, dataset=dataset), origins=find_origins(written, planned.reasons))
     _require_possible(base, space, dataset)
     combinations = tuple(map(dict, space.priced_combinations()))
     plans = []
@@ -137,13 +139,17 @@ def _restore(found: Plan, drafted: Plan) -> Plan:
     return replace(found, guarantees=drafted.guarantees)
 
 
+def _with_private_scores(spec: RunSpec) -> RunSpec:
+    """The spec, with the private scores that trials are ranked by: as it asks for them, or as they are by default."""
+    if spec.evaluation.private is not None:
+        return spec
+    evaluation = spec.evaluation.model_copy(update={"private": ScoreSettings()})
+    return spec.model_copy(update={"evaluation": evaluation})
+
+
 def _given_noise(spec: RunSpec) -> Noise | None:
     private = spec.evaluation.private
-    if private is None:
-        raise SpecError(
-            "Trials are ranked by private scores, and the spec asks for none: write [evaluation] private = {} (or tune"
-            " on public or synthetic data, with --on)."
-        )
+    assert private is not None
     training, scores = spec.privacy.noise_multiplier, private.noise_multiplier
     if (training is None) != (scores is None):
         raise SpecError(
