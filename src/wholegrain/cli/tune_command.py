@@ -21,7 +21,10 @@ from wholegrain.runs.tuning_setup import PreparedTuning, prepare_tuning
 from wholegrain.runs.tuning_space import SearchSpace
 from wholegrain.runs.tuning_trials import Trial
 
-NOTHING = "The draw gave no trial that came to its end: there is nothing to release. What was paid stays paid."
+NOTHING = (
+    "No trial was drawn, or none came to its end: there is nothing to release, and what was paid stays paid. A Poisson"
+    " law with a larger mean makes this rarer; negative_binomial(mean=10, shape=1) always draws a trial."
+)
 
 
 def tune(
