@@ -69,8 +69,7 @@ def put_head(answer: RecordDict, stated: LedgerHead) -> None:
 
 def read_head(reply: Message, silo: str, key: ec.EllipticCurvePublicKey) -> SentHead | None:
     """The statement in a silo's answer, ready to be sent on; None where there is none that is this silo's own."""
-    record = reply.content.config_records.get(wire.ANSWER) if reply.has_content() else None
-    text = None if record is None else record.get(HEAD)
+    text = wire.settings_of(reply, wire.ANSWER).get(HEAD)
     try:
         stated = LedgerHead.model_validate_json(text if isinstance(text, str) else "")
     except ValidationError:
@@ -88,8 +87,7 @@ def put_heads(task: RecordDict, heads: Mapping[str, SentHead]) -> None:
 
 def read_heads(message: Message) -> list[SentHead]:
     """The statements that came with a task; what is not of the agreed form is left out."""
-    record = message.content.config_records.get(HEADS) if message.has_content() else None
-    text = None if record is None else record.get("json")
+    text = wire.settings_of(message, HEADS).get("json")
     if not isinstance(text, str) or len(text) > LONGEST:
         return []
     try:

@@ -24,8 +24,7 @@ def sign_answer(key: ec.EllipticCurvePrivateKey, question: Message, answer: Reco
 
 def is_signed(key: ec.EllipticCurvePublicKey, question: bytes, reply: Message) -> bool:
     """Whether the owner of the key gave this reply to the question with this digest."""
-    record = reply.content.config_records.get(wire.ANSWER) if reply.has_content() else None
-    signature = None if record is None else record.get(wire.SIGNATURE)
+    signature = wire.settings_of(reply, wire.ANSWER).get(wire.SIGNATURE)
     if not isinstance(signature, bytes):
         return False
     try:

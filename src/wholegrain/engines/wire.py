@@ -177,7 +177,7 @@ def _read_form(message: Message, form: type[Form]) -> Form:
 
 def read_nonce(message: Message) -> str:
     """What tells this question from every other; a message without one is refused."""
-    found = _record(message, TASK).get(NONCE)
+    found = settings_of(message, TASK).get(NONCE)
     if not isinstance(found, str) or not 16 <= len(found) <= 64:
         raise RefusalError("message", "it has no nonce")
     return found
@@ -185,15 +185,14 @@ def read_nonce(message: Message) -> str:
 
 def request_digest(message: Message) -> bytes:
     """What a silo was asked, to the last bit: the message's type, its nonce, its task and its parameters."""
-    record = _record(message, TASK)
+    record = settings_of(message, TASK)
     kind, nonce, task = message.metadata.message_type, record.get(NONCE, ""), record.get("json", "")
     return _digest(kind.encode(), str(nonce).encode(), str(task).encode(), _raw_vector(message.content))
 
 
 def answer_digest(content: RecordDict) -> bytes:
     """What a silo answered, to the last bit."""
-    record = content.config_records.get(ANSWER) or ConfigRecord()
-    return _digest(str(record.get("json", "")).encode(), _raw_vector(content))
+    return _digest(str(_config(content, ANSWER).get("json", "")).encode(), _raw_vector(content))
 
 
 def read_answer(message: Message) -> dict[str, Any]:
@@ -209,8 +208,7 @@ def read_answer(message: Message) -> dict[str, Any]:
 
 def read_vector(message: Message) -> Tensor:
     """The parameters of a message, whatever their number."""
-    record = message.content.array_records.get(PARAMETERS) if message.has_content() else None
-    array = None if record is None else record.get(VECTOR)
+    array = _array(message.content) if message.has_content() else None
     if array is None or (array.dtype, array.stype) != ("float32", RAW) or not _is_flat(array):
         raise RefusalError("message", "the parameters are not one flat buffer of float32")
     return torch.from_numpy(np.frombuffer(array.data, "<f4").astype(np.float32))
@@ -218,13 +216,12 @@ def read_vector(message: Message) -> Tensor:
 
 def has_vector(message: Message) -> bool:
     """Whether parameters came with a message."""
-    return message.has_content() and PARAMETERS in message.content.array_records
+    return message.has_content() and isinstance(message.content.get(PARAMETERS), ArrayRecord)
 
 
 def read_masked(message: Message) -> bytes:
     """The masked numbers of a message, empty where it has none."""
-    record = message.content.array_records.get(PARAMETERS) if message.has_content() else None
-    array = None if record is None else record.get(VECTOR)
+    array = _array(message.content) if message.has_content() else None
     return array.data if array is not None and array.stype == MASKED else b""
 
 
@@ -241,18 +238,29 @@ def _digest(*parts: bytes) -> bytes:
 
 
 def _raw_vector(content: RecordDict) -> bytes:
-    record = content.array_records.get(PARAMETERS)
-    array = None if record is None else record.get(VECTOR)
+    array = _array(content)
     return b"" if array is None else array.data
 
 
-def _record(message: Message, name: str) -> ConfigRecord:
-    found = message.content.config_records.get(name) if message.has_content() else None
-    return ConfigRecord() if found is None else found
+def settings_of(message: Message, name: str) -> ConfigRecord:
+    """A message's record of this name, empty where there is none."""
+    return _config(message.content, name) if message.has_content() else ConfigRecord()
+
+
+def _array(content: RecordDict) -> Array | None:
+    """The array of a message; None where there is none."""
+    record = content.get(PARAMETERS)
+    return record.get(VECTOR) if isinstance(record, ArrayRecord) else None
+
+
+def _config(content: RecordDict, name: str) -> ConfigRecord:
+    """A record of settings, empty where there is none. (`content.config_records` would copy and check all of them.)"""
+    record = content.get(name)
+    return record if isinstance(record, ConfigRecord) else ConfigRecord()
 
 
 def _text(message: Message, record: str) -> str:
-    text = _record(message, record).get("json")
+    text = settings_of(message, record).get("json")
     if not isinstance(text, str):
         raise RefusalError("message", f"it has no {record}")
     return text
