@@ -80,6 +80,11 @@ def reason(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
+def printable(text: str) -> str:
+    """Somebody else's words, fit for a log: one line, and nothing that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def _finite(value: object) -> bool:
     """Whether this is a number at all, and a finite one; options of a spec come untyped."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -2,8 +2,13 @@
 
 import asyncio
 import base64
+import contextlib
+import socket
+import ssl
 import threading
+import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +16,19 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.main import create_app
 
 from deployment import task, vector, write_charter
 from loopback import free_port
 from wholegrain.deploy import fleet_app as doors
-from wholegrain.deploy import fleet_link
+from wholegrain.deploy import fleet_link, fleet_protocol
 from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import load_private_key, silo_key
 from wholegrain.deploy.charter import load_charter
@@ -33,7 +40,8 @@ from wholegrain.deploy.scaffold import FederationDraft, write_federation
 from wholegrain.engines.flower import Flower
 from wholegrain.federation.messages import RoundTask, SiloUpdate
 
-KEY = public_key_to_bytes(silo_key().public_key())
+PRIVATE = silo_key()
+KEY = public_key_to_bytes(PRIVATE.public_key())
 
 
 @pytest.fixture
@@ -64,8 +72,15 @@ def call(app: Any, path: str, method: str = "POST", body: list[bytes] | None = N
     return int(sent[0]["status"])
 
 
-def presented(key: bytes = KEY) -> dict[str, str]:
-    return {FLEET_HTTP_PUBLIC_KEY_HEADER.lower().replace("-", "_"): base64.b64encode(key).decode()}
+def presented(key: bytes = KEY, at: datetime | None = None, **other: str) -> dict[str, str]:
+    """Headers with a key, and a time that is signed with ours."""
+    said = (at or now()).isoformat()
+    headers = {
+        FLEET_HTTP_PUBLIC_KEY_HEADER: base64.b64encode(key).decode(),
+        TIMESTAMP_HEADER: said,
+        FLEET_HTTP_SIGNATURE_HEADER: base64.b64encode(sign_message(PRIVATE, said.encode())).decode(),
+    }
+    return {name.lower().replace("-", "_"): value for name, value in headers.items()} | other
 
 
 def every_path() -> list[str]:
@@ -99,18 +114,41 @@ def test_a_stranger_is_turned_away_before_the_body_is_read(
     assert "turned away: 203.0.113.9" in caplog.text
 
 
-def test_a_roster_key_without_a_signature_opens_nothing(state: LinkStateFactory) -> None:
+SIGNATURE = FLEET_HTTP_SIGNATURE_HEADER.lower().replace("-", "_")
+TIME = TIMESTAMP_HEADER.lower().replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {SIGNATURE: ""},
+        {SIGNATURE: "no base64"},
+        {SIGNATURE: base64.b64encode(b"forged").decode()},
+        {SIGNATURE: base64.b64encode(sign_message(silo_key(), b"x")).decode()},
+        {TIME: "2026-01-01T00:00:00+00:00"},
+        {TIME: "2026-01-01"},
+        {TIME: "now"},
+        presented(at=now() - timedelta(hours=1)),
+        presented(at=now() + timedelta(hours=1)),
+    ],
+)
+def test_a_roster_key_without_a_signature_of_now_opens_nothing(
+    state: LinkStateFactory, headers: dict[str, str]
+) -> None:
+    """Public keys are known to others: the door is shut before the body is read."""
     app = fleet_app(state, lambda key: key == KEY, lambda key: True)
-    headers = {"content_length": "0", "content_type": "application/x-protobuf", **presented()}
+    shown = {**presented(), **headers} if headers else {name: presented()[name] for name in list(presented())[:1]}
     for path in PATHS:
-        assert call(app, path, **headers) in (400, 401, 415)
+        assert call(app, path, body=[b"x" * 1000], content_length="1000", **shown) == 401
+        assert app.left == 2
 
 
 def test_a_request_with_two_keys_is_turned_away(state: LinkStateFactory) -> None:
     """Whoever knows a public key of the roster could show it to the doorkeeper, and another key to what is behind."""
     app = fleet_app(state, lambda key: key == KEY, lambda key: True)
     other = presented(public_key_to_bytes(silo_key().public_key()))
-    twice = {name.replace("_", "-"): value for name, value in other.items()}
+    twice = {name.replace("_", "-"): value for name, value in other.items() if "key" in name}
     assert call(app, "/v1/fleet/activate-node", content_length="0", **twice, **presented()) == 400
 
 
@@ -197,3 +235,62 @@ def test_the_roster_is_read_again_when_its_file_changes(tmp_path: Path, state: L
     assert admission.is_admitted(public_key_to_bytes(south.public_key()))
     assert set(keys) == {"south"}
     assert link.get_node_id_by_public_key(north) is None
+
+
+# Strangers who can open connections, and nothing more.
+
+
+def connect(opened: ServerDoor) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=opened.certificate.parent / "ca.crt")
+    line = socket.create_connection((opened.host, opened.port), timeout=60)
+    return context.wrap_socket(line, server_hostname=opened.host)
+
+
+def status(line: ssl.SSLSocket) -> bytes:
+    """What the door says to a request without a key."""
+    line.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
+    return line.recv(100).split(b" ")[1]
+
+
+@pytest.mark.parametrize("start", [b"POST /", b"POST / HTTP/1.1\r\nx: "])
+def test_a_stranger_cannot_fill_the_memory_with_a_request_that_does_not_end(
+    door: tuple[Flower, ServerDoor, Path], start: bytes
+) -> None:
+    with connect(door[1]) as line:
+        line.sendall(start)
+        with pytest.raises(OSError, match=r"."):
+            line.sendall(b"a" * 2**26)
+
+
+def test_connections_that_stay_silent_keep_nobody_out(
+    door: tuple[Flower, ServerDoor, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_protocol, "MOST_SILENT", 8)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connect(door[1])) for _ in range(40)]
+        assert status(stack.enter_context(connect(door[1]))) == b"403"
+        assert status(silent[-1]) == b"403", "the youngest are still there"
+        assert silent[0].recv(1) == b"", "the oldest were closed"
+
+
+def test_a_connection_that_stays_silent_is_closed(
+    door: tuple[Flower, ServerDoor, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_protocol, "SILENCE", 0.05)
+    with connect(door[1]) as line:
+        line.sendall(b"POST / HTTP/1.1\r\n")  # and never the rest
+        assert line.recv(1) == b""
+
+
+def test_a_roster_that_cannot_be_read_is_told_once_and_changes_nothing(
+    door: tuple[Flower, ServerDoor, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, opened, _ = door
+    before = dict(engine.keys or {})
+    opened.roster.write_text("[silos")
+    end = time.monotonic() + 60
+    while "the roster is not taken" not in caplog.text and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(2.5)
+    assert caplog.text.count("the roster is not taken") == 1
+    assert engine.keys == before

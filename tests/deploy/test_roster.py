@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -234,3 +235,65 @@ def test_the_commands_tell_both_operators_the_same_fingerprint(
         told = wholegrain("federation", *arguments)
         assert told.code == 2
         assert said in told.err
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"items": None},
+        {"items": {"a": 1}},
+        {"items": [1]},
+        {"items": "\ud800"},
+        {"items": True},
+        {"items": 1.5},
+        {"items": 0},
+        {"items": -1},
+        {"items": 10**30},
+        {"items": float("nan")},
+    ],
+)
+def test_a_request_cannot_spoil_the_roster_by_its_sizes(federation: Path, tmp_path: Path, sizes: dict) -> None:
+    """Whoever asks to be admitted signs what they like; what is not a size never reaches the server's file."""
+    (tmp_path / "r").write_text(AdmissionRequest.make("east", silo_key(), sizes).as_json())
+    with pytest.raises(SpecError, match="cannot be meant"):
+        read_request(tmp_path / "r")
+
+
+def test_a_request_cannot_spoil_the_roster_by_what_stands_beside_its_key(federation: Path, tmp_path: Path) -> None:
+    server, key = federation / "server", silo_key()
+    line = f'{public_line(key)} \x7f\x1b[31m", x = "'
+    (tmp_path / "r").write_text(signed_as(key, "east", line).as_json())
+    membership.add_silo(server, "east", read_request(tmp_path / "r"))
+    assert read_roster(server / "roster.toml").keys["east"] == public_line(key)
+
+
+def test_a_roster_with_names_of_any_kind_is_written_as_it_is_read(tmp_path: Path) -> None:
+    names = ("north.1", "St. Anna", "a\x7fb", 'quote"', "ñ")
+    roster = Roster({name: {"key": public_line(silo_key())} for name in names})
+    write_roster(roster, tmp_path / "roster.toml")
+    assert read_roster(tmp_path / "roster.toml") == roster
+
+
+def test_two_changes_of_the_roster_at_once_are_both_made(federation: Path) -> None:
+    """Of two who read, change and write the file at once, one would undo what the other did: a revocation, say."""
+    server = federation / "server"
+    requests = [AdmissionRequest.make(f"silo{number}", silo_key(), SIZES) for number in range(8)]
+    tasks = [threading.Thread(target=membership.add_silo, args=(server, each.silo, each)) for each in requests]
+    tasks.append(threading.Thread(target=membership.revoke_silo, args=(server, "north")))
+    for each in tasks:
+        each.start()
+    for each in tasks:
+        each.join()
+    roster = read_roster(server / "roster.toml")
+    assert set(roster.silos) == {each.silo for each in requests}
+    assert len(roster.revoked) == 1
+
+
+@pytest.mark.parametrize(
+    "address", ['h:1"\n[limit]\nepsilon = 99', "h", "h:0", "h:99999", "h:١", ":1", "a b:1", "h\n:1", "../h:1"]
+)
+def test_an_invitation_writes_nothing_but_an_address_into_a_charter(federation: Path, address: str) -> None:
+    path = federation / "invitation.toml"
+    path.write_text(path.read_text().replace('"fl.example.org:8443"', json.dumps(address)))
+    with pytest.raises(SpecError, match=r"port|address"):
+        read_invitation(path)

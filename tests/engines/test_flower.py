@@ -128,7 +128,7 @@ def test_a_silos_own_words_are_cut_to_a_line_that_every_record_can_hold() -> Non
     node = failing("south", text_message(wire.ANSWER, f'{{"refused": {words}}}').content)
     (fault,) = play(engine_on(FakeGrid({12: node})), "south")
     assert isinstance(fault, SiloFault)
-    assert fault.reason.startswith("it refuses: a b ?xxx")
+    assert fault.reason.startswith("it refuses: a b xxx")
     assert len(fault.reason.encode()) < 400
 
 
@@ -341,6 +341,15 @@ def test_an_impostor_neither_replaces_a_silo_nor_ends_the_run(impostor: Node, ca
     assert not engine.misfits
     assert not {10, 99} & set(grid.asked("train"))
     assert "without that silo's key: it is refused" in caplog.text
+
+
+def test_what_a_silo_says_cannot_steer_the_servers_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    """Names, refusals and facts are a silo's own words: no line of theirs in the log, and no control characters."""
+    words = "x\x1b[2J\x9b31m\r\nround 0 done\u2028\u202e\x7f"
+    nodes = {10: silo(words), 11: signing("north", 1), 12: silo("south"), 13: silo("west")}
+    play(keyed(FakeGrid(nodes)))
+    assert "calls itself 'x [2J 31m round 0 done'" in caplog.text
+    assert all(line.isprintable() for line in caplog.messages)
 
 
 def test_an_answer_that_somebody_else_signed_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,8 @@ from wholegrain.errors import SpecError
 
 ALGORITHM = ec.ECDSA(hashes.SHA384())
 PURPOSE = b"wholegrain: a silo's request\n"
+MOST = 2**53
+"""The largest size that a request may declare."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def read_request(path: Path) -> AdmissionRequest:
         raise SpecError(f"The request '{path}' cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpecError(f"'{path}' is no request: `wholegrain federation join` writes one.") from error
+    if not silo.isprintable() or not all(type(size) is int and 0 < size <= MOST for size in sizes.values()):
+        raise SpecError(f"The request '{path}' has a name or a size that cannot be meant: sizes are whole numbers.")
     request = AdmissionRequest(silo, key, sizes, *signatures)
     if not _is_valid(load_public_key(key, f"the request '{path}'"), request.signature, request.said):
         raise SpecError(f"The request '{path}' is not signed with its own key: it was changed on its way.")

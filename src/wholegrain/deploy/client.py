@@ -160,8 +160,8 @@ def _signing_key(charter: Charter) -> ec.EllipticCurvePrivateKey | None:
 
 def _note(host: SiloService, message: Message, why: str) -> None:
     """Log a refusal, and append it to a file beside the ledger; where that fails, the log must do."""
-    # The words may be the server's: no line of its own in the log, and nothing that a terminal would obey.
-    log.warning("refused: %s", "".join(letter if letter.isprintable() else " " for letter in why))
+    # The words may be the server's.
+    log.warning("refused: %s", _check.printable(why))
     charter = host.charter
     assert charter.ledger.path is not None
     line = {

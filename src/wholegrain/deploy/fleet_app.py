@@ -1,21 +1,25 @@
 """What the server's open port answers: the eight calls of Flower's fleet API that a silo makes, and nothing else.
 
 Flower's SuperLink serves its control API (start runs, register keys) and its runtime API on the same port. Neither is
-part of this app. A doorkeeper stands before what is left: whoever does not present a key of the roster is turned away
-before a byte of the request's body is read.
+part of this app. A doorkeeper stands before what is left: whoever does not present a key of the roster, and the
+present time signed with it, is turned away before a byte of the request's body is read.
 """
 
 import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from datetime import datetime
 from typing import Any
 
 from fastapi import FastAPI
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.server.superlink.linkstate import LinkStateFactory
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
 from flwr.supercore.error import http_error_translator
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from flwr.superlink.routers.fleet.router import router
@@ -112,6 +116,8 @@ class Doorkeeper:
             return 400  # of two headers with one name, everybody who reads them may take another
         if not self.is_admitted(_key(headers)):
             return 403
+        if not _is_signed(headers):
+            return 401
         try:
             length = int(headers.get(b"content-length", b""))
         except ValueError:
@@ -119,10 +125,31 @@ class Doorkeeper:
         return None if 0 <= length <= MOST_BYTES else 413
 
 
-def _key(headers: MutableMapping[bytes, bytes]) -> bytes:
-    """The public key that a request presents, empty where there is none. Flower checks what is signed with it."""
+def _key(headers: Mapping[bytes, bytes]) -> bytes:
+    """The public key that a request presents, empty where there is none."""
+    return _decoded(headers, FLEET_HTTP_PUBLIC_KEY_HEADER)
+
+
+def _is_signed(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request carries the present time, signed with its key.
+
+    Flower checks this again, but only after it has read the body; and public keys are known to others.
+    """
     try:
-        return base64.b64decode(headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode(), b""), validate=True)
+        said = headers.get(TIMESTAMP_HEADER.lower().encode(), b"")
+        age = (now() - datetime.fromisoformat(said.decode("ascii"))).total_seconds()
+        if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
+            return False
+        signature = _decoded(headers, FLEET_HTTP_SIGNATURE_HEADER)
+        return verify_signature(bytes_to_public_key(_key(headers)), said, signature)
+    except (ValueError, TypeError):
+        return False
+
+
+def _decoded(headers: Mapping[bytes, bytes], name: str) -> bytes:
+    """A header of a request that is in base64."""
+    try:
+        return base64.b64decode(headers.get(name.lower().encode(), b""), validate=True)
     except binascii.Error:
         return b""
 

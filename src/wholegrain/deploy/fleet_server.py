@@ -25,6 +25,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from wholegrain.deploy.certificates import load_public_key
 from wholegrain.deploy.fleet_app import fleet_app
 from wholegrain.deploy.fleet_grid import FleetGrid
+from wholegrain.deploy.fleet_protocol import FleetProtocol
 from wholegrain.deploy.server import Keys
 from wholegrain.errors import RunError, WholegrainError
 from wholegrain.runs.roster import read_roster
@@ -142,6 +143,7 @@ def open_door(door: ServerDoor) -> Iterator[tuple[FleetGrid, Keys]]:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=2,
         lifespan="off",
+        http=FleetProtocol,
         ws="none",
         loop="asyncio",
         ssl_context_factory=lambda *_: context,
@@ -178,12 +180,16 @@ def _keep_alive(grid: FleetGrid, admission: Admission, ended: threading.Event) -
     """Keep Flower's run alive, and the roster as its file is."""
 
     def keep() -> None:
+        told = ""
         while not ended.wait(LOOK):
             grid.beat()
             try:
                 admission.refresh()
+                told = ""
             except (OSError, WholegrainError) as error:  # half written, or mistaken: what was known stays
-                log.error("the roster is not taken: %s", error)
+                if str(error) != told:  # once, however long it lasts
+                    log.error("the roster is not taken: %s", error)
+                told = str(error)
 
     thread = threading.Thread(target=keep, daemon=True)
     thread.start()

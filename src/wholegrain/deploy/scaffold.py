@@ -48,10 +48,7 @@ class FederationDraft:
             raise SpecError("A federation needs silos with different names.")
         for silo in self.silos:
             require_name(silo)
-        if _check.count("port", self.port) > MOST_PORT:
-            raise SpecError(f"{self.port} is no port: there are {MOST_PORT} of them.")
-        if not HOST_NAME.fullmatch(self.host) and not _is_address(self.host):
-            raise SpecError(f"'{self.host}' is neither a host's name nor an address.")
+        _require_place(self.host, self.port)
 
     @property
     def address(self) -> str:
@@ -91,6 +88,8 @@ def read_invitation(path: Path) -> Invitation:
     peers = tree.get("peers", {})
     if not isinstance(peers, dict) or not all(isinstance(key, str) for key in peers.values()):
         raise SpecError(f"The peers of the invitation '{path}' are not keys by silo.")
+    host, _, port = address.rpartition(":")
+    _require_place(host.removeprefix("[").removesuffix("]"), int(port) if port.isascii() and port.isdigit() else 0)
     return Invitation(address, authority, {require_name(name): key for name, key in peers.items()})
 
 
@@ -297,6 +296,14 @@ key = "key"              # never leaves this machine
 
 [link.peers]             # public keys of the other silos; `wholegrain federation add-peer` adds one at the end
 """
+
+
+def _require_place(host: str, port: int) -> None:
+    """Where a server can be: what is written into a charter is nothing else."""
+    if _check.count("port", port) > MOST_PORT:
+        raise SpecError(f"{port} is no port: there are {MOST_PORT} of them.")
+    if not HOST_NAME.fullmatch(host) and not _is_address(host):
+        raise SpecError(f"{host!r} is neither a host's name nor an address.")
 
 
 def _is_address(host: str) -> bool:

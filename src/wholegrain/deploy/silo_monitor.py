@@ -4,6 +4,7 @@ Everything here stays on the silo's machine: the log is a private file, and the 
 """
 
 import logging
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -89,6 +90,9 @@ class SiloMonitor:
 class _HealthHandler(BaseHTTPRequestHandler):
     """Two pages: whether the silo is up, and its figures. A request under another host's name is refused."""
 
+    timeout = 30
+    """Seconds after which somebody who has asked nothing is given up."""
+
     def __init__(self, monitor: SiloMonitor, *arguments: Any) -> None:
         self.monitor = monitor
         super().__init__(*arguments)
@@ -112,11 +116,20 @@ class _HealthHandler(BaseHTTPRequestHandler):
         """Say nothing: monitors ask often."""
 
 
+class _Server(ThreadingHTTPServer):
+    """A server that says nothing of a monitor that hangs up."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print a traceback, unless it only says that somebody has left."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serve_figures(monitor: SiloMonitor, port: int) -> Iterator[int]:
     """Serve the figures on loopback meanwhile; the port, of which 0 takes any that is free."""
     try:
-        server = ThreadingHTTPServer((LOOPBACK, port), partial(_HealthHandler, monitor))
+        server = _Server((LOOPBACK, port), partial(_HealthHandler, monitor))
     except OSError as error:
         raise RunError(
             f"The silo's figures cannot be served on {LOOPBACK}:{port} ({error.strerror}): choose another port."

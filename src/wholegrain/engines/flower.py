@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from wholegrain import _check
 from wholegrain.engines import wire
 from wholegrain.engines.ledger_heads import SentHead, put_heads, read_head
 from wholegrain.engines.signatures import is_signed
@@ -245,6 +246,6 @@ def _disagreement(facts: Mapping[str, object], task: wire.SiloTask | None) -> st
 
 
 def _said(words: object) -> str:
-    """What a silo said, fit for a record: short, on one line, and text in every encoding."""
-    text = " ".join(str(words).split()).encode(errors="replace").decode()
+    """What a silo said, fit for a record and a terminal: short, on one line, and text in every encoding."""
+    text = " ".join(_check.printable(str(words)).split())
     return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"

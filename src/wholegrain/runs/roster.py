@@ -6,6 +6,7 @@ into the plan and so into the spec's digest; keys do not, so that a new key does
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ HEADER = """# Who may take part: a silo's name, public key, and the sizes that i
 # `wholegrain federation add-silo` adds lines, `revoke` takes them away.
 """
 SIZES = ("items", "subjects", "items_per_subject")
+BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Roster:
 
     def as_toml(self) -> str:
         """The file's text."""
-        lines = [f"{name} = {{ {_pairs(line)} }}" for name, line in self.silos.items()]
+        lines = [f"{_name(name)} = {{ {_pairs(line)} }}" for name, line in self.silos.items()]
         revoked = [f"{_quote(key)} = {_quote(note)}" for key, note in self.revoked.items()]
         return "\n".join([HEADER + "[silos]", *lines, "", "[revoked]", *revoked]) + "\n"
 
@@ -105,6 +107,11 @@ def _pairs(line: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {_quote(value)}" for key, value in line.items())
 
 
+def _name(name: str) -> str:
+    """A silo's name as a key of TOML, which reads a dot in a bare one as a section within a section."""
+    return name if BARE.fullmatch(name) else _quote(name)
+
+
 def _quote(value: Any) -> str:
-    """A value as TOML writes it, which for text, numbers and truths is how JSON does."""
-    return json.dumps(value, ensure_ascii=False)
+    """A value as TOML writes it, which for text, numbers and truths is how JSON does but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
