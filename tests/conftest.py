@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,19 @@ def no_cache_of_the_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield
 
 
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders that no test has had yet; none of them is made, since most tests write nothing."""
+    base = tmp_path_factory.mktemp("places")
+    return (base / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep what the command line stores, and what it spends, away from the user's own."""
-    monkeypatch.setenv("WHOLEGRAIN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
+def own_cache(request: pytest.FixtureRequest, places: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what the command line stores, and what it spends, away from the user's own: in the test's folder, if any."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else next(places)
+    monkeypatch.setenv("WHOLEGRAIN_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("WHOLEGRAIN_STATE", str(folder / "state"))
 
 
 COARSE = {"api", "contracts", "deploy", "engines", "federation", "models", "report", "runs", "silo"}
