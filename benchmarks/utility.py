@@ -38,7 +38,7 @@ RESULTS = record.ROOT / "benchmarks" / "utility.jsonl"
 EPSILONS, SEEDS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), (0, 1, 2), 1e-5
 POLICIES = ("local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "subject_dp")
 METHODS = ("fedavg", *POLICIES, "best", "best, by span")
-PAGES = {record.ROOT / "docs" / "utility.md": METHODS, record.ROOT / "README.md": ("fedavg", "best", "best, by span")}
+PAGES = {record.ROOT / "docs" / "utility.md": METHODS}
 """Where the table stands, and which of its rows."""
 KEY = ("data", "method", "epsilon", "seed", "settings")
 HEAD_ROW = "| data | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |"

@@ -1,10 +1,17 @@
-"""Doctests in docstrings are shown as code: Markdown would take their `>>>` for quotations."""
+"""What the site makes of its sources.
 
+Doctests in docstrings are shown as code: Markdown would take their `>>>` for quotations. Notebooks that were played
+(docs/tutorials/*.ipynb) become pages, with what they printed.
+"""
+
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
+from mkdocs.structure.files import File, Files
 
 
 class DoctestBlocks(Preprocessor):
@@ -39,3 +46,25 @@ def on_config(config: Any) -> Any:
     """Add the extension to every page, and so to every docstring."""
     config.markdown_extensions.append(DoctestExtension())
     return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add a page for each notebook."""
+    for path in sorted(Path(config.docs_dir).glob("tutorials/*.ipynb")):
+        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=notebook_page(path)))
+    return files
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook as Markdown: its words, its code, and under the code what it printed."""
+    first, *others = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    parts = ["".join(first["source"]), f"[Notebook with its output]({path.name}){{ download }}"]
+    for cell in others:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [f"```text {{ .output }}\n{_text(output).rstrip()}\n```" for output in cell.get("outputs", [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _text(output: dict[str, Any]) -> str:
+    return "".join(output["text"] if "text" in output else output["data"]["text/plain"])

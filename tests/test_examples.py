@@ -1,27 +1,65 @@
-"""The notebooks of examples/ run from top to bottom, cell after cell."""
+"""The notebooks of examples/ run from top to bottom, and print what the site shows."""
 
+import importlib.util
+import json
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted(path.name for path in (ROOT / "examples").glob("*.py") if "# %%" in path.read_text("utf-8"))
+
+
+def _load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "tools" / "notebooks.py")
+    assert spec
+    assert spec.loader
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+notebooks = _load_tool()
 
 
 def play(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Every cell of a percent script, executed in one namespace as a notebook does."""
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    for cell in re.split(r"^# %%.*\n", (ROOT / "examples" / name).read_text("utf-8"), flags=re.M):
-        exec(compile(cell, name, "exec"), names)
+    list(notebooks.play(name.removesuffix(".py"), names))
     return names
 
 
-def test_every_notebook_has_its_test() -> None:
-    assert NOTEBOOKS == ["audit_run.py", "own_loop.py", "own_torch_model.py", "read_report.py", "table.py"]
+def kept(name: str) -> list[dict[str, Any]]:
+    return json.loads((ROOT / "docs" / "tutorials" / f"{name}.ipynb").read_text("utf-8"))["cells"]
+
+
+def test_the_notebooks_are_these() -> None:
+    known = ["audit_run", "federation", "own_loop", "own_torch_model", "read_report", "reproduce", "table"]
+    assert notebooks.names() == known
+    assert sorted(path.stem for path in (ROOT / "docs" / "tutorials").glob("*.ipynb")) == known
+
+
+@pytest.mark.parametrize("name", notebooks.names())
+def test_a_kept_notebook_has_the_cells_of_its_source(name: str) -> None:
+    assert ["".join(cell["source"]) for cell in kept(name)] == [cell.source for cell in notebooks.read_cells(name)]
+    assert not re.search(r"/(tmp|home|root)/", json.dumps(kept(name)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", notebooks.names())
+def test_a_kept_notebook_shows_what_a_run_prints(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "federation":
+        pytest.importorskip("flwr", reason="no Flower: pip install 'wholegrain[flower]'")
+    if name == "reproduce":
+        pytest.importorskip("matplotlib", reason="typefaces of matplotlib: pip install 'wholegrain[data]'")
+    monkeypatch.chdir(ROOT)
+    played = json.loads(notebooks.as_notebook(list(notebooks.play(name, {}))))["cells"]
+    assert [cell.get("outputs") for cell in played] == [cell.get("outputs") for cell in kept(name)]
 
 
 @pytest.mark.usefixtures("coarse_prices")
