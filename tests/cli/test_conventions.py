@@ -26,6 +26,14 @@ def test_every_command_has_short_help(wholegrain: Command, name: str) -> None:
     assert short.out == long.out
 
 
+@pytest.mark.parametrize("name", ["run", "predict", "data init", "report"])
+def test_arguments_are_explained(wholegrain: Command, name: str) -> None:
+    """typer 0.20 loses their help to click 8.5."""
+    arguments = wholegrain(*name.split(), "-h").out.partition("Arguments")[2].partition("Options")[0]
+    for line in arguments.split("*")[1:]:
+        assert len(line.partition("[required]")[0].split()) > 4
+
+
 @pytest.mark.parametrize("option", ["-V", "--version"])
 def test_the_version(wholegrain: Command, option: str) -> None:
     assert wholegrain(option).out == f"wholegrain {library.__version__}\n"

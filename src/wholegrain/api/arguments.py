@@ -25,6 +25,12 @@ NOT_FLAT = {"count", "alpha", "train", "by"}
 """Keys that would not say what they count, or what they are of, without their section."""
 
 
+ELSEWHERE = {
+    "lr": "learning_rate", "eps": "epsilon", "target_epsilon": "epsilon", "target_delta": "delta", "epochs": "rounds",
+    "num_rounds": "rounds", "n_rounds": "rounds", "optimizer": "server", "criterion": "loss", "random_state": "seed",
+    "K": "items_per_subject", "M": "span", "verbose": "progress",
+}  # fmt: skip
+"""What other libraries and papers call a keyword."""
 SEVERAL = {"metrics", "groups"}
 """Keys that take several names; one by itself does as well."""
 
@@ -127,6 +133,8 @@ def _require_known(call: str, keywords: Iterable[str]) -> None:
             raise SpecError(
                 f"{call} has no keyword '{name}': it is a setting of the policy, as in subject_dp({name}=…)."
             )
+        if name in ELSEWHERE:
+            raise SpecError(f"{call} has no keyword '{name}'; here it is called '{ELSEWHERE[name]}'.")
         raise SpecError(f"{call} has no keyword '{name}'{_check.suggestion(name, known)}; it has {', '.join(known)}.")
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import wholegrain
@@ -14,8 +13,7 @@ from wholegrain._files import write_whole
 from wholegrain._html import html_table
 from wholegrain.api.predictions import predict
 from wholegrain.data.schema import TableLayout
-from wholegrain.data.table import feature_count
-from wholegrain.data.tasks import Task
+from wholegrain.data.tasks import Task, read_task
 from wholegrain.errors import ModelError, RunError
 from wholegrain.federation.round_record import RoundRecord, Score
 from wholegrain.gradients.parameters import flatten
@@ -23,7 +21,7 @@ from wholegrain.models.trainable_part import with_adapters
 from wholegrain.privacy.definitions import Guarantee, Unit
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import LedgerCheck, RunRecord, read_run
-from wholegrain.runs.model_file import MODEL
+from wholegrain.runs.model_file import MODEL, read_layout, read_model
 from wholegrain.runs.plan_record import PlanRecord, proper
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder
@@ -201,30 +199,28 @@ def load(folder: str | Path, net: nn.Module | None = None) -> Run:
     summary, spec = kept.summary, kept.kept_spec
     if summary is None:
         raise RunError(f"The run in '{folder}' is not at its end; go on with `wholegrain resume {folder}`.")
-    layout = None if spec.data.table is None else spec.data.table.layout
+    path = kept.path / MODEL
+    tensors, facts = read_model(path)
+    task = read_task(facts["task"])
+    if net is None and spec.model.name != GIVEN:
+        net = build_trained_model(spec.model, facts["model"]["features"], task.outputs, spec.seed).model
     return Run(
         spec=spec,
         plan=kept.plan,
         summary=summary,
         rounds=kept.rounds,
-        task=None if layout is None else layout.task,
-        layout=layout,
+        task=task,
+        layout=None if facts["table"] is None else read_layout(facts["table"]),
         folder=kept.path,
-        trained=_load_model(kept, spec, layout, net),
+        trained=None if net is None else _load_into(net, spec, tensors, path),
     )
 
 
-def _load_model(kept: RunFolder, spec: RunSpec, layout: TableLayout | None, net: nn.Module | None) -> nn.Module | None:
-    """The net, or the model that the spec names, with the trained parameters; None where neither can be made."""
-    if net is None and (layout is None or spec.model.name == GIVEN):
-        return None
-    if net is None and layout is not None:
-        net = build_trained_model(spec.model, feature_count(layout), layout.task.outputs, spec.seed).model
-    assert net is not None
+def _load_into(net: nn.Module, spec: RunSpec, tensors: Mapping[str, Tensor], path: Path) -> nn.Module:
+    """The net with the trained parameters."""
     net = with_adapters(net, spec.model.used_rank, spec.model.used_prefix)
-    path = kept.path / MODEL
     try:
-        missing, strange = net.load_state_dict(load_file(path), strict=False)
+        missing, strange = net.load_state_dict(tensors, strict=False)
     except Exception as error:  # torch and safetensors say what does not fit
         raise ModelError(f"The parameters in '{path}' do not fit the model: {_check.reason(error)}.") from error
     absent = [name for name, parameter in net.named_parameters() if parameter.requires_grad and name in missing]

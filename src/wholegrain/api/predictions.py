@@ -1,5 +1,6 @@
 """What a model predicts for new rows: a table in, a table of the same library out."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ def predict(model: nn.Module, task: Task, layout: TableLayout | None, rows: Any)
     """
     if isinstance(rows, Dataset):
         return pl.DataFrame(_columns(task, compute_outputs(model, rows.data.inputs)))
+    if layout is not None and isinstance(rows, Mapping):
+        raise DataError("The model predicts for the rows of a table; make one, as in pandas.DataFrame(rows).")
     if not is_table(rows):
         return pl.DataFrame(_columns(task, compute_outputs(model, as_inputs(rows))))
     if layout is None:

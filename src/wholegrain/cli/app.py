@@ -37,7 +37,7 @@ def _version(asked: bool) -> None:
 def root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show it.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Subject-level differential privacy for cross-silo federated learning."""

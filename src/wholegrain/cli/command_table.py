@@ -5,8 +5,9 @@ every summary against the docstring that it repeats.
 """
 
 import importlib
+import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
 import typer
@@ -136,9 +137,21 @@ class CommandTable(TyperGroup):
 def make_command(found: object) -> click.Command:
     """The command of a `typer.Typer`, or of a function with typer's annotations."""
     if isinstance(found, typer.Typer):
-        return typer.main.get_group(found)
+        return _with_help(typer.main.get_group(found))
     if not callable(found):
         raise TypeError(f"a function or a typer.Typer is needed, not {type(found).__name__}")
     alone = typer.Typer(add_completion=False)
     alone.command()(found)
-    return typer.main.get_command(alone)
+    return _with_help(typer.main.get_command(alone))
+
+
+def _with_help(command: click.Command) -> click.Command:
+    """With the help of arguments, which typer 0.20 loses to click 8.5: its arguments have a help of their own."""
+    for inner in getattr(command, "commands", {}).values():
+        _with_help(inner)
+    hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True) if command.callback else {}
+    for argument in command.params:
+        if isinstance(argument, click.Argument) and not getattr(argument, "help", None):
+            declared = getattr(hints.get(argument.name or ""), "__metadata__", ())
+            argument.help = next((each.help for each in declared if hasattr(each, "help")), None)
+    return command

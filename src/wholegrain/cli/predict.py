@@ -9,6 +9,7 @@ import typer
 
 from wholegrain import _check
 from wholegrain.cli import display
+from wholegrain.data.table_files import TextFormat
 from wholegrain.errors import RunError
 from wholegrain.runs.model_file import Predictor
 
@@ -18,11 +19,13 @@ def predict(
     table: Annotated[Path, typer.Argument(help="A table with the features that the model was trained on.")],
     out: Annotated[Path, typer.Option(help="Where to write the predictions: .csv or .parquet.")],
     own: Annotated[str | None, typer.Option("--model", help="Your own model's module:factory.")] = None,
+    encoding: Annotated[str, typer.Option(help="How a CSV stores characters: utf-8, latin-1, cp1252 …")] = "utf-8",
+    decimal: Annotated[str | None, typer.Option(help="A comma, where a CSV writes 3,5 for three and a half.")] = None,
 ) -> None:
     """Predict the rows of a table with a trained model."""
     _check.one_of("table format", out.suffix.lower(), [".csv", ".parquet"])
     predictor = Predictor.open(model, own)
-    found = predictor.predict(table)
+    found = predictor.predict(table, TextFormat(encoding, decimal))
     _write(found, out)
     display.out.print(f"{found.height} rows: {', '.join(found.columns)}", markup=False, soft_wrap=True)
     display.out.print(f"Written: {out}", markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.flags import TRUTH_VALUES, share_length
 from wholegrain.data.schema import Category, Date, Number, TableLayout, Target
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.data.tasks import MultiLabel, Regression, Targets
@@ -26,8 +27,6 @@ from wholegrain.errors import DataError
 NOBODY = ("nan", "null", "none", "na", "n/a", "<na>")
 # Where rows were left out, the numbers that the others have in the file stand in a column of this name.
 ROW = "\0row"
-TRUTH_VALUES = (("0", "false", "False", "FALSE"), ("1", "true", "True", "TRUE"))
-"""How tables, libraries and spreadsheets write no and yes: a column that is declared by one pair may hold another."""
 LARGEST_SPAN = 10**6
 """Larger spans count as this: more silos than there can be."""
 
@@ -49,14 +48,12 @@ def encode_features(frame: pl.DataFrame, layout: TableLayout) -> NDArray[Any]:
     if layout.text is not None:
         encode_rows = encode_ends if layout.target.next_token else encode_texts
         return encode_rows(layout.text, _texts(frame, layout, layout.text))
-    return np.concatenate(
-        [
-            encode_feature(feature, _read_column(frame, name, layout))
-            for name, feature in layout.features.items()
-            if not isinstance(feature, Text)
-        ],
-        axis=1,
-    )
+    encoded = {
+        name: encode_feature(feature, _read_column(frame, name, layout))
+        for name, feature in layout.features.items()
+        if not isinstance(feature, Text)
+    }
+    return np.concatenate(list(share_length(encoded, layout).values()), axis=1)
 
 
 def feature_count(layout: TableLayout) -> int:

@@ -46,6 +46,8 @@ class TextFormat:
             raise SpecError(
                 f"Unknown encoding '{self.encoding[:40]}'; latin-1, cp1252 and utf-8 are common ones."
             ) from error
+        if self.decimal not in (None, ".", ","):
+            raise SpecError(f"The decimal sign of a CSV is a point or a comma, not '{self.decimal}'.")
 
 
 def read(path: Path, names: Collection[str], text: TextFormat = TextFormat()) -> pl.DataFrame:  # noqa: B008 (frozen)
@@ -210,7 +212,7 @@ def _unreadable(path: Path, text: TextFormat, error: Exception) -> DataError:
     if isinstance(error, UnicodeDecodeError) or "utf-8" in str(error):
         return DataError(
             f"The file '{path}' cannot be read as a table: it is not {text.encoding.upper()}; save it as UTF-8, or say"
-            ' how it is stored, e.g. encoding = "latin-1" under [data.table] (`data init` takes --encoding).'
+            ' how it is stored, e.g. encoding = "latin-1" under [data.table] (`data init` and `predict` take --encoding).'
         )
     why = "a row has more values than there are columns" if "more fields" in str(error) else _check.reason(error)
     return DataError(f"The file '{path}' cannot be read as a table: {why}.")

@@ -57,6 +57,8 @@ def require_mean(loss: Loss, name: str, task: Task = _CLASSES) -> Loss:
     Guarantee: none is needed. Gradients are clipped whatever the loss; a sum would only make a learning rate mean
     something else for every batch.
     """
+    if isinstance(loss, type):
+        raise SpecError(f"The loss '{name}' is a class; give an instance, {name.rpartition(':')[2]}().")
     draws = torch.Generator().manual_seed(0)
     outputs, targets = torch.randn(_ITEMS, task.outputs, generator=draws), torch.from_numpy(task.made_up(_ITEMS))
     try:

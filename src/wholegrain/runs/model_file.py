@@ -20,10 +20,11 @@ import wholegrain
 from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain.data.declarations import read_features, read_value, write_feature, write_target
+from wholegrain.data.flags import MANY, many_flags
 from wholegrain.data.frames import to_polars
 from wholegrain.data.schema import Feature, TableLayout, Target
 from wholegrain.data.table import encode_features
-from wholegrain.data.table_files import read
+from wholegrain.data.table_files import TextFormat, read
 from wholegrain.data.tasks import Task, read_task
 from wholegrain.data.text_feature import Text, write_text
 from wholegrain.data.tokenization import carry_content
@@ -71,7 +72,7 @@ def layout_facts(layout: TableLayout) -> dict[str, Any]:
         "features": {name: _feature_facts(feature) for name, feature in layout.features.items()},
         "missing_values": list(layout.missing_values),
         "recode": {name: dict(recoded) for name, recoded in layout.recode.items()},
-    }
+    } | ({"flags": MANY} if many_flags(layout) else {})
 
 
 def _feature_facts(feature: Feature) -> dict[str, Any]:
@@ -83,13 +84,19 @@ def _feature_facts(feature: Feature) -> dict[str, Any]:
 
 def read_layout(facts: Mapping[str, Any]) -> TableLayout:
     """The columns that `layout_facts` wrote."""
-    return TableLayout(
+    layout = TableLayout(
         subject=facts["subject"],
         target=read_value(Target, "the model's target", facts["target"]),
         features=read_features(facts["features"]),
         missing_values=tuple(facts["missing_values"]),
         recode=facts["recode"],
     )
+    if facts.get("flags") != (MANY if many_flags(layout) else None):
+        raise RunError(
+            f"The model has more than {MANY} columns of 0 and 1, which another version encoded in another way; train it"
+            " again, or predict with the version that trained it."
+        )
+    return layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +115,7 @@ class Predictor:
         A model that is the caller's own code is given as a module, or as the `module:factory` that it was trained with:
         a name that stands in a file is never imported.
         """
-        tensors, facts = _read(path / MODEL if path.is_dir() else path)
+        tensors, facts = read_model(path / MODEL if path.is_dir() else path)
         try:
             layout = None if facts["table"] is None else read_layout(facts["table"])
             net, task = _build(facts, model), read_task(facts["task"])
@@ -121,13 +128,16 @@ class Predictor:
         net.load_state_dict(tensors, strict=False)
         return Predictor(net.eval(), task, layout, facts)
 
-    def predict(self, table: Any) -> pl.DataFrame:
-        """Predictions for the rows of a table (pandas, polars, pyarrow) or of a file: columns in the rows' order."""
+    def predict(self, table: Any, text: TextFormat = TextFormat()) -> pl.DataFrame:  # noqa: B008 (frozen)
+        """Predictions for the rows of a table (pandas, polars, pyarrow) or of a file: columns in the rows' order.
+
+        `text` says how a CSV is stored.
+        """
         if self.layout is None:
             raise DataError("The model was not trained on a table, so that no columns are declared; use its module.")
         columns = tuple(self.layout.features)
         if isinstance(table, str | Path):
-            table = read(Path(table), self.layout.names)
+            table = read(Path(table), self.layout.names, text)
         frame = to_polars(table, columns)
         if frame.is_empty():
             raise DataError("The table has no rows to predict.")
@@ -155,7 +165,8 @@ def _build(facts: Mapping[str, Any], model: nn.Module | str | None) -> nn.Module
     return with_adapters(net, facts["rank"], facts.get("prefix"))
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Parameters by name, and what the file says of its model."""
     try:
         with safe_open(path, framework="pt") as content:
             facts = json.loads((content.metadata() or {}).get(KEY, "null"))

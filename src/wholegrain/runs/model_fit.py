@@ -24,6 +24,7 @@ def require_fit(
     Gradients are those of what follows `frozen`, where it is given. A model that changes its buffers on the way would
     carry facts about private rows out of the silo without noise.
     """
+    _require_single_precision(model)
     vector = flatten(model)
     inputs = values(torch.from_numpy(dataset.data.inputs[:0]).new_zeros(2, *dataset.data.inputs.shape[1:]))
     targets, groups = torch.from_numpy(dataset.task.made_up(2)), torch.arange(2)
@@ -77,3 +78,12 @@ def require_tokens(model: nn.Module, dataset: Dataset) -> None:
             f"The model cannot take all tokens of the data, which are from {least.min()} to {most.max()}:"
             f" {_check.reason(error)}; give it a larger vocabulary, or mend the data."
         ) from error
+
+
+def _require_single_precision(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.get_default_dtype():
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"The model's parameter '{name}' is {kind}; models are trained in float32: give net.float()."
+            )

@@ -317,7 +317,7 @@ def require_free(path: Path) -> None:
     except OSError as error:
         raise RunError(f"The folder '{path}' cannot be used: {error.strerror}.") from error
     if taken:
-        raise RunError(f"'{path}' already exists and is not empty; choose another --out.")
+        raise RunError(f"'{path}' already exists and is not empty; choose another folder.")
 
 
 def _whole_rounds(lines: list[str]) -> tuple[RoundRecord, ...]:
