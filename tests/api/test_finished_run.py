@@ -118,6 +118,15 @@ def test_a_net_of_ones_own_is_loaded_into_the_same_net(tmp_path: Path) -> None:
         wg.load(tmp_path / "a", nn.Linear(4, 2))
 
 
+def test_a_run_on_tensors_is_loaded_with_the_model_of_the_catalogue(tmp_path: Path) -> None:
+    inputs, targets = torch.randn(60, 3), torch.arange(60) % 2
+    tensors = wg.from_torch((inputs, targets), subjects=[k // 2 for k in range(60)], silos=["a"] * 60)
+    run = wg.train(tensors, **EASY | {"rounds": 2}, out=tmp_path / "a")
+    again = wg.load(tmp_path / "a")
+    assert again.layout is None
+    assert again.predict(inputs).equals(run.predict(inputs))
+
+
 def test_a_run_of_the_command_line_is_loaded(tmp_path: Path, wholegrain: Command) -> None:
     visits(60).write_csv(tmp_path / "visits.csv")
     (tmp_path / "s.toml").write_text(

@@ -46,6 +46,11 @@ def test_a_number_is_predicted_within_its_bounds(wholegrain: Command, tmp_path: 
         assert found.columns == ["prediction"]
         assert found.height == 2
         assert found["prediction"].is_between(0, 30).all()
+    (tmp_path / "old.csv").write_bytes("age\tsex\tOrt\n30,0\tf\tKöln\n30,5\tm\tUlm\n".encode("latin-1"))
+    told = ("predict", tmp_path / "run", tmp_path / "old.csv", "--out", tmp_path / "old.parquet")
+    assert "--encoding" in wholegrain(*told).err
+    assert wholegrain(*told, "--encoding", "latin-1", "--decimal", ",").code == 0
+    assert wholegrain(*told, "--encoding", "latin-1", "--decimal", "x").code == 2
 
 
 def test_mistakes_get_one_sentence(wholegrain: Command, tmp_path: Path) -> None:

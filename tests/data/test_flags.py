@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from wholegrain.data.feature_scale import scale_of_table
-from wholegrain.data.flags import MANY
+from wholegrain.data.flags import MANY, SHARED
 from wholegrain.data.schema import Category, Feature, Number, TableLayout, Target
 from wholegrain.data.table import encode_features
 from wholegrain.errors import RunError
@@ -39,7 +39,7 @@ def test_of_many_flags_zero_stays_zero_and_one_has_the_length_of_a_number(kind: 
     found = encode_features(table(rows), layout(KINDS[kind], 40))
     assert found[:, 0].tolist() == [0, 0, 0]
     lengths = np.linalg.norm(found, axis=1)
-    assert lengths.tolist() == pytest.approx([0, 1, np.sqrt(MANY)])
+    assert lengths.tolist() == pytest.approx([0, 1, np.sqrt(SHARED)])
     assert np.square(lengths).max() <= scale_of_table(layout(KINDS[kind], 40)).longest
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wholegrain.data.flags import MANY, many_flags
+from wholegrain.data.flags import SHARED, many_flags
 from wholegrain.data.schema import Category, TableLayout
 
 UNIFORM = 1 / 3
@@ -35,11 +35,11 @@ def scale_of_table(layout: TableLayout) -> FeatureScale:
     if layout.text is not None:  # no linear model reads tokens; what a table of them gives is of this size
         return scale_of_numbers(layout.text.length)
     flags = frozenset(many_flags(layout))
-    longest, squares = float(MANY if flags else 0), list[float]()
+    longest, squares = float(SHARED if flags else 0), list[float]()
     for name, feature in layout.features.items():
         if name in flags:
             values = 2 if isinstance(feature, Category) else 1
-            squares += [MANY / len(flags) / values] * values
+            squares += [UNIFORM * SHARED / len(flags) / values] * values
         elif isinstance(feature, Category):
             count = len(feature.categories)
             length = 1 - 1 / count if feature.centred else 1.0

@@ -2,7 +2,7 @@
 
 Scaled to [−1, 1], a thousand columns that are mostly 0 are mostly one long constant: it fills every clipped gradient,
 and the curvature that such bounds allow asks for tiny steps. So where a table declares more than `MANY` of them, 0
-stays 0, and together the flags of a row are at most as long as `MANY` numbers. What becomes of a row depends on that
+stays 0, and together the flags of a row are at most as long as `SHARED` numbers. What becomes of a row depends on that
 row alone.
 """
 
@@ -17,7 +17,9 @@ from wholegrain.data.schema import Category, Feature, Number, TableLayout
 TRUTH_VALUES = (("0", "false", "False", "FALSE"), ("1", "true", "True", "TRUE"))
 """How tables, libraries and spreadsheets write no and yes: a column that is declared by one pair may hold another."""
 MANY = 16
-"""The flags that may be as long as numbers are."""
+"""Up to so many flags are scaled as other numbers are."""
+SHARED = 8
+"""The square of the length that more of them share: that of 16 flags of which half are set."""
 
 
 def is_flag(feature: Feature) -> bool:
@@ -48,14 +50,14 @@ def share_length(encoded: Mapping[str, NDArray[np.float32]], layout: TableLayout
     squares = np.zeros(len(sparse[flags[0]]))
     for value in (value for block in sparse.values() for value in block.T):
         squares += np.square(value, dtype=np.float64)  # one after the other: how a row is rounded depends on no other
-    factor = np.sqrt(MANY / np.maximum(squares, MANY)).astype(np.float32)[:, None]
+    factor = np.sqrt(SHARED / np.maximum(squares, SHARED)).astype(np.float32)[:, None]
     return dict(encoded) | {name: block * factor for name, block in sparse.items()}
 
 
 def _from_zero(feature: Feature, block: NDArray[np.float32]) -> NDArray[np.float32]:
     """[row, value] with zeros where the flag is not set, and the length 1 where it is."""
     if not isinstance(feature, Category):
-        return (block + 1) / 2
+        return ((block + 1) / 2).astype(np.float32)
     unset = [index for index, label in enumerate(feature.categories) if label in TRUTH_VALUES[0]]
     nothing = np.eye(2, dtype=np.float32)[unset] - np.float32(0.5 if feature.centred else 0.0)
-    return (block - nothing) / np.float32(math.sqrt(2))
+    return ((block - nothing) / np.float32(math.sqrt(2))).astype(np.float32)

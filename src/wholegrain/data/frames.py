@@ -90,6 +90,9 @@ def _from_pandas(frame: Any, columns: tuple[str, ...]) -> pl.DataFrame:
     if not hasattr(frame, "columns"):
         raise DataError(f"A table is expected, and this is a pandas {type(frame).__name__}; take a DataFrame.")
     names = [str(name) for name in frame.columns]
+    for name in frame.index.names:
+        if name in columns and name not in names:
+            raise DataError(f"'{name}' is the table's index and no column; make it one with df.reset_index().")
     _require_columns(columns, names)
     return pl.DataFrame([_pandas_column(frame.iloc[:, names.index(name)], name) for name in columns])
 

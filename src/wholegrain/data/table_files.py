@@ -212,7 +212,7 @@ def _unreadable(path: Path, text: TextFormat, error: Exception) -> DataError:
     if isinstance(error, UnicodeDecodeError) or "utf-8" in str(error):
         return DataError(
             f"The file '{path}' cannot be read as a table: it is not {text.encoding.upper()}; save it as UTF-8, or say"
-            ' how it is stored, e.g. encoding = "latin-1" under [data.table] (`data init` and `predict` take --encoding).'
+            ' how it is stored, e.g. encoding = "latin-1" under [data.table], or --encoding (`data init`, `predict`).'
         )
     why = "a row has more values than there are columns" if "more fields" in str(error) else _check.reason(error)
     return DataError(f"The file '{path}' cannot be read as a table: {why}.")

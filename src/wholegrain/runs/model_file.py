@@ -20,7 +20,7 @@ import wholegrain
 from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain.data.declarations import read_features, read_value, write_feature, write_target
-from wholegrain.data.flags import MANY, many_flags
+from wholegrain.data.flags import MANY, SHARED, many_flags
 from wholegrain.data.frames import to_polars
 from wholegrain.data.schema import Feature, TableLayout, Target
 from wholegrain.data.table import encode_features
@@ -72,7 +72,7 @@ def layout_facts(layout: TableLayout) -> dict[str, Any]:
         "features": {name: _feature_facts(feature) for name, feature in layout.features.items()},
         "missing_values": list(layout.missing_values),
         "recode": {name: dict(recoded) for name, recoded in layout.recode.items()},
-    } | ({"flags": MANY} if many_flags(layout) else {})
+    } | ({"flags": SHARED} if many_flags(layout) else {})
 
 
 def _feature_facts(feature: Feature) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def read_layout(facts: Mapping[str, Any]) -> TableLayout:
         missing_values=tuple(facts["missing_values"]),
         recode=facts["recode"],
     )
-    if facts.get("flags") != (MANY if many_flags(layout) else None):
+    if facts.get("flags") != (SHARED if many_flags(layout) else None):
         raise RunError(
             f"The model has more than {MANY} columns of 0 and 1, which another version encoded in another way; train it"
             " again, or predict with the version that trained it."
