@@ -32,7 +32,9 @@ from wholegrain.runs.planning import policy_settings
 from wholegrain.runs.spec import RunSpec
 
 MOMENTUM = 0.9
-FEWEST_ROUNDS, MOST_ROUNDS = 20, 60
+FEWEST_ROUNDS, MOST_ROUNDS = 20, 150
+OTHER_ROUNDS = 40
+"""Rounds of a model that is not linear, of which no best time is known."""
 UNPRIVATE_ROUNDS, UNPRIVATE_MOMENTUM = 200, 0.95
 OTHER_RATE = 0.1
 """The learning rate of a model that is not linear, of which no curvature is known."""
@@ -189,7 +191,7 @@ def _fill_pace(found: _Draft, facts: PublicFacts, steepness: Steepness | None) -
     gain = 1 / (1 - found.spec.server.momentum) if found.spec.server.step == "momentum" else 1.0
     gain *= found.spec.server.learning_rate
     if steepness is None:
-        found.set("rounds.count", (FEWEST_ROUNDS + MOST_ROUNDS) // 2, "long enough for a small learning rate")
+        found.set("rounds.count", OTHER_ROUNDS, "long enough for a small learning rate")
         rate = OTHER_RATE * 10 / gain
         found.set("rounds.learning_rate", _digits(rate), "a cautious rate for a model of unknown curvature")
         return None
