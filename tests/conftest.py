@@ -13,7 +13,7 @@ from command import Command, Outcome
 from effort import amount, coarse_grids
 
 torch.set_num_threads(1)
-settings.register_profile("house", deadline=None, derandomize=True, max_examples=amount(100, quick=40))
+settings.register_profile("house", deadline=None, derandomize=True, max_examples=amount(100, quick=30))
 settings.load_profile("house")
 
 

@@ -42,5 +42,5 @@ def _few_bounds(losses: Sequence[float], times: int, tail: float = 0) -> tuple[i
 
 
 def examples(full: int, **others: Any) -> settings:
-    """So many examples of hypothesis, a quarter of them in `make test`. Its tests are all `thorough` (conftest.py)."""
-    return settings(max_examples=amount(full, quick=max(2, full // 4)), **others)
+    """So many examples of hypothesis, a fifth of them in `make test`. Its tests are all `thorough` (conftest.py)."""
+    return settings(max_examples=amount(full, quick=max(2, full // 5)), **others)

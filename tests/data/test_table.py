@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from wholegrain.data import schema
 from wholegrain.data.declarations import read_feature, write_feature
 from wholegrain.data.schema import Date, Number, TableLayout, Target
@@ -202,7 +203,7 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(rows=ROWS, data=st.data())
 def test_a_rows_code_depends_on_no_other_row(rows: list[dict], data: st.DataObject) -> None:
     """Encoding some of the rows gives what some of the encoded rows are: no statistic of rows is in them."""
@@ -356,7 +357,7 @@ def test_silos_that_nobody_is_in_are_refused() -> None:
         TableLayout(subject="patient", silos=("x",), target=LAYOUT.target, features=LAYOUT.features)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(rows=ROWS, leaver=st.sampled_from(["a", "b", "c", "007", "7"]))
 def test_who_leaves_changes_nothing_for_the_rows_of_others(rows: list[dict], leaver: str) -> None:
     """Rows are taken by their own silo: with a subject gone, everybody else's rows are the same."""

@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from effort import examples
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 
@@ -46,7 +47,7 @@ def test_pools_as_the_formulas_say(per: ClipPer, pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     exponents=st.lists(st.integers(-30, 30), min_size=1, max_size=8),
     clip=st.sampled_from([(ClipPer.ITEM, Pool.MEAN), (ClipPer.SUBJECT, Pool.MEAN), (ClipPer.BATCH, Pool.MEAN)]),
