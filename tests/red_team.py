@@ -29,8 +29,8 @@ from torch import Tensor
 
 from deployment import PARAMETERS, message, task
 from wholegrain.deploy.certificates import silo_key
-from wholegrain.deploy.client import answer
 from wholegrain.deploy.fleet_link import FleetLine, longest
+from wholegrain.deploy.silo_answers import answer
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.engines.signatures import sign_answer

@@ -13,7 +13,7 @@ from deployment import as_toml, charter_tree, table
 from grids import FakeGrid
 from wholegrain.deploy.certificates import private_text, public_line, silo_key
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import answer, open_silo
+from wholegrain.deploy.silo_answers import answer, open_silo
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec

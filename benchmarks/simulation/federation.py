@@ -18,8 +18,8 @@ from simulation.oracle import LedgerView, Oracle, SiloWatch, Violation, most_inf
 from simulation.sums import SumOracle, lies
 from simulation.witness import SHARE_OF_GAUSSIANS, Witness, task_of
 from simulation.world import Crash, Machine, Process, World
-from wholegrain.deploy.client import answer
 from wholegrain.deploy.server import serve
+from wholegrain.deploy.silo_answers import answer
 from wholegrain.errors import BudgetError, LedgerError
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.runs.accounts import release_ledger

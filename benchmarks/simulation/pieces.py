@@ -26,7 +26,7 @@ from torch import Tensor
 
 from simulation.network import RUN, SERVER_NODE
 from simulation.world import World
-from wholegrain.deploy import client, score_service, server, silo_service, sum_service
+from wholegrain.deploy import score_service, server, silo_answers, silo_service, sum_service
 from wholegrain.deploy.certificates import public_line
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.silo_service import SiloService
@@ -283,7 +283,7 @@ def virtual(world: World, witness: Any) -> Iterator[None]:
 
     changes = [
         (flower, "time", clock), (flower, "PAUSE", 0.5), (rounds, "time", clock), (ledger, "datetime", calendar),
-        (client, "datetime", calendar), (ledger, "secrets", drawn), (guard, "secrets", drawn),
+        (silo_answers, "datetime", calendar), (ledger, "secrets", drawn), (guard, "secrets", drawn),
         (run_folder, "secrets", drawn), (silo_service, "Trainer", trainer),
         (sum_service, "Trainer", trainer), (SumOpening, "open", open_seen),
         (sum_service, "load_public_key", lru_cache(_find_key)), (score_service, "ScoreMaker", scorer),

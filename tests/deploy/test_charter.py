@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 
 from deployment import as_toml, charter_tree, write_charter, write_table
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import open_silo
+from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.deploy.silo_service import operator_status, public_facts
 from wholegrain.errors import DataError, SpecError
 

@@ -32,11 +32,11 @@ from wholegrain.deploy import fleet_link, fleet_protocol
 from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import load_private_key, silo_key
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import open_silo
 from wholegrain.deploy.fleet_app import MOST_BYTES, PATHS, fleet_app
 from wholegrain.deploy.fleet_server import Admission, ServerDoor, open_door
 from wholegrain.deploy.membership import add_silo, revoke_silo
 from wholegrain.deploy.scaffold import FederationDraft, write_federation
+from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.engines.flower import Flower
 from wholegrain.federation.messages import RoundTask, SiloUpdate
 

@@ -22,8 +22,8 @@ from deployment import ask, task, vector, write_charter
 from grids import FakeGrid, within_a_server_app
 from wholegrain.deploy.certificates import private_text, public_line, silo_key
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import answer, open_silo, watch_silo
 from wholegrain.deploy.peer_heads import PeerHeads
+from wholegrain.deploy.silo_answers import answer, open_silo, watch_silo
 from wholegrain.deploy.silo_monitor import SiloMonitor, serve_figures
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines.flower import Flower

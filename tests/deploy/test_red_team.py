@@ -25,7 +25,7 @@ from red_team import Loot, MaliciousServer, chosen_parameters, line_to
 from wholegrain.audit.confidence_bounds import Counts, rates, two_world_epsilon
 from wholegrain.deploy.certificates import private_text, silo_key
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import open_silo
+from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.deploy.silo_service import SiloService, operator_status
 from wholegrain.engines import wire
 from wholegrain.engines.signatures import is_signed

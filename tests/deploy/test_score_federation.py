@@ -22,12 +22,12 @@ from torch import Tensor
 from deployment import as_toml, charter_tree, table
 from loopback import NAMES, Federation, fill_roster, free_port, training, write_tables
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import open_silo
 from wholegrain.deploy.fleet_grid import FleetGrid
 from wholegrain.deploy.fleet_server import open_door
 from wholegrain.deploy.scaffold import FederationDraft, write_federation
 from wholegrain.deploy.server import serve
 from wholegrain.deploy.server_folder import open_folder
+from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.deploy.silo_service import SiloService, spent_by_silo
 from wholegrain.engines import wire
 from wholegrain.errors import RunError

@@ -15,9 +15,9 @@ from flwr.app import Message, RecordDict
 from deployment import message, task, vector, write_charter
 from grids import FakeGrid, Node, within_a_server_app
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import answer, open_silo
 from wholegrain.deploy.score_service import release_score
 from wholegrain.deploy.server import prepare_server, serve
+from wholegrain.deploy.silo_answers import answer, open_silo
 from wholegrain.deploy.silo_service import SiloService, spent_by_silo
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError, RunError

@@ -20,8 +20,8 @@ from grids import FakeGrid, Node, within_a_server_app
 from loopback import write_tables
 from wholegrain.deploy import server
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import answer, open_silo
 from wholegrain.deploy.server import prepare_server, serve
+from wholegrain.deploy.silo_answers import answer, open_silo
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.errors import RunError, SpecError

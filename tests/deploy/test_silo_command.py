@@ -14,7 +14,7 @@ def test_a_silo_says_where_it_stands(wholegrain: Command, tmp_path: Path) -> Non
     pytest.importorskip("flwr")
     from deployment import task, vector, write_charter
     from wholegrain.deploy.charter import load_charter
-    from wholegrain.deploy.client import open_silo
+    from wholegrain.deploy.silo_answers import open_silo
 
     path = write_charter(tmp_path)
     told = wholegrain("silo", "--charter", path, "--check", "--json")
@@ -66,7 +66,7 @@ def test_what_could_never_work_is_found_by_a_check(
     pytest.importorskip("flwr")
     from deployment import task, vector, write_charter
     from wholegrain.deploy.charter import load_charter
-    from wholegrain.deploy.client import open_silo
+    from wholegrain.deploy.silo_answers import open_silo
 
     with open_silo(load_charter(write_charter(tmp_path))) as host:
         host.answer(task(), vector())
@@ -165,7 +165,7 @@ def test_a_server_sees_the_price_of_its_spec(wholegrain: Command, tmp_path: Path
 def test_without_flower_there_is_a_sentence_that_says_so(
     wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wholegrain.deploy.client", None)  # as if Flower could not be imported there
+    monkeypatch.setitem(sys.modules, "wholegrain.deploy.silo_answers", None)  # as if Flower could not be imported there
     told = wholegrain("silo", "--charter", tmp_path / "silo.toml")
     assert told.code == 2
     assert told.err == "error: A silo needs Flower: pip install 'wholegrain[flower]'.\n"

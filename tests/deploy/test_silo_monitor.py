@@ -17,7 +17,7 @@ from wholegrain.deploy import activity_log
 from wholegrain.deploy.activity_log import ActivityLog, verify_log
 from wholegrain.deploy.certificates import public_line, silo_key
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import answer, open_silo, watch_silo
+from wholegrain.deploy.silo_answers import answer, open_silo, watch_silo
 from wholegrain.deploy.silo_monitor import SiloMonitor, serve_figures
 from wholegrain.errors import LedgerError, RunError
 

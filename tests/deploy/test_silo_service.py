@@ -26,8 +26,8 @@ from backbones import public_model, write_backbone
 from deployment import PARAMETERS, charter_tree, task, vector, write_charter
 from wholegrain.data.dataset import Dataset
 from wholegrain.deploy.charter import Charter, load_charter
-from wholegrain.deploy.client import open_silo
 from wholegrain.deploy.model_agreement import agree
+from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.deploy.silo_service import SiloService, operator_status
 from wholegrain.engines.wire import SiloTask, StartTask
 from wholegrain.errors import LedgerError, ModelError, RefusalError

@@ -17,8 +17,8 @@ from grids import Clock, within_a_server_app
 from summing import SILOS, charter, server_spec, services, simulated, write_tables
 from wholegrain.deploy import span_link
 from wholegrain.deploy.charter import Charter, load_charter
-from wholegrain.deploy.client import open_silo
 from wholegrain.deploy.server import serve
+from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.errors import DataError, RunError, SpecError
 
 LOCAL: dict[str, Any] = {"trust": None, "policy": {"rate": 1.0, "by_span": True}}

@@ -16,8 +16,8 @@ from scipy import stats
 from deployment import message
 from grids import Clock, within_a_server_app
 from summing import SILOS, Services, server_spec, services, simulated
-from wholegrain.deploy.client import answer
 from wholegrain.deploy.server import make_task, prepare_server, serve
+from wholegrain.deploy.silo_answers import answer
 from wholegrain.engines import sum_wire, wire
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.flower_sums import FlowerSums

@@ -23,8 +23,8 @@ def silo(
     """Answer a federation's server, as far as the charter and the ledger allow."""
     try:
         from wholegrain.deploy.charter import load_charter, require_files
-        from wholegrain.deploy.client import open_silo
         from wholegrain.deploy.fleet_link import run_silo
+        from wholegrain.deploy.silo_answers import open_silo
         from wholegrain.deploy.silo_service import operator_status
     except ModuleNotFoundError as error:
         raise SpecError("A silo needs Flower: pip install 'wholegrain[flower]'.") from error

@@ -40,7 +40,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from wholegrain.deploy.certificates import load_private_key
 from wholegrain.deploy.charter import Charter, LinkSpec, require_files
-from wholegrain.deploy.client import answer, open_silo, watch_silo
+from wholegrain.deploy.silo_answers import answer, open_silo, watch_silo
 from wholegrain.deploy.silo_monitor import serve_figures
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.errors import RunError, SpecError

@@ -22,8 +22,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from deployment import ask, message, task, text_message, vector, write_charter
 from wholegrain.deploy.certificates import private_text, silo_key
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.client import answer, open_silo
 from wholegrain.deploy.public_reasons import FAILED, SENTENCES, public_reason
+from wholegrain.deploy.silo_answers import answer, open_silo
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.engines.signatures import is_signed
