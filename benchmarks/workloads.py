@@ -50,15 +50,14 @@ class Case:
     batch: int
     features: int
     classes: int
-    tokens: bool = False
+    words: int = 0
+    """Items are sequences of so many words; 0 where they are values."""
 
     def workload(self) -> Workload:
         """The model and the batch, from the seed alone."""
         draws = torch.Generator().manual_seed(SEED)
         shape = (self.batch, self.features)
-        inputs = (
-            torch.randint(self.classes, shape, generator=draws) if self.tokens else torch.rand(shape, generator=draws)
-        )
+        inputs = torch.randint(self.words, shape, generator=draws) if self.words else torch.rand(shape, generator=draws)
         targets = torch.randint(self.classes, (self.batch,), generator=draws)
         model = build(self.model, self.features, self.classes, SEED)
         return Workload(model, inputs, targets, groups_of(self.batch))
@@ -88,7 +87,12 @@ def groups_of(batch: int) -> Tensor:
 CASES: Mapping[str, Case] = {
     "cnn128": Case("LEAF CNN, B = 128", "leaf_cnn", 128, 784, 62),
     "cnn512": Case("LEAF CNN, B = 512", "leaf_cnn", 512, 784, 62),
-    "lstm100": Case("LSTM 2 × 256, T = 80, B = 100", "stacked_lstm", 100, 80, 80, tokens=True),
+    "lstm100": Case("LSTM 2 × 256, T = 80, B = 100", "stacked_lstm", 100, 80, 80, words=80),
     "mlp256": Case("MLP 16-64-2, B = 256", "mlp", 256, 16, 2),
-    "transformer64": Case("Transformer 2 × 64, T = 32, B = 64", "workloads:small_transformer", 64, 32, 80, tokens=True),
+    "transformer64": Case("Transformer 2 × 64, T = 32, B = 64", "workloads:small_transformer", 64, 32, 80, words=80),
+    "bert256": Case("BERT 4 × 256, T = 128, B = 32", "language_models:bert", 32, 128, 2, words=4000),
+    "gpt2256": Case("GPT-2 4 × 256, T = 128, B = 32", "language_models:gpt2", 32, 128, 2, words=4000),
+    "lora256": Case(
+        "BERT 4 × 256 with LoRA, T = 128, B = 32", "language_models:bert_with_lora", 32, 128, 2, words=4000
+    ),
 }

@@ -123,6 +123,11 @@ def _batch(items: NDArray[np.int64], index: SubjectIndex) -> Batch:
     # By size of the group, then subject, then item: the same set of items always sums in the same order, and groups of
     # one size lie side by side, which is how gradients of subjects are fastest.
     items = np.sort(items)
-    _, numbers, counts = np.unique(index.subjects[items], return_inverse=True, return_counts=True)
-    order = np.argsort(counts[numbers] * len(counts) + numbers, kind="stable")
+    subjects = index.subjects[items]
+    if (subjects[1:] < subjects[:-1]).any():
+        by_subject = np.argsort(subjects, kind="stable")
+        items, subjects = items[by_subject], subjects[by_subject]
+    ends = np.append(np.flatnonzero(subjects[1:] != subjects[:-1]) + 1, len(items)) if len(items) else items
+    counts = np.diff(ends, prepend=0)
+    order = np.argsort(np.repeat(counts, counts), kind="stable")
     return Batch(items[order], np.repeat(np.arange(len(counts)), np.sort(counts)))

@@ -23,6 +23,7 @@ from wholegrain.gradients.candidates import (
     use_rules,
     use_vmap,
 )
+from wholegrain.gradients.dense_chain import DenseChain
 from wholegrain.gradients.parameters import Layout, call, flatten
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.sum_groups import SumGroups
@@ -50,6 +51,8 @@ class Backend:
     terms: Terms
     steady: Callable[[int, bool], bool]
     """Whether units of so many items (subjects, or single items) come out the same wherever they stand in a pass."""
+    dense: DenseChain | None = None
+    """The same program in one function, where it is a small dense model."""
     groupings: dict[tuple[float, float, int, bool], tuple[SumGroups, bool]] = field(default_factory=dict)
     """By what is public of a batch; and whether its units must be in the order of their numbers."""
     pass_sizes: dict[int, int | None] = field(default_factory=dict)
@@ -94,7 +97,8 @@ def _adopt(trial: BackendTrial, make: MakeCandidate, candidate: Candidate, sizes
         reason = f" ({trial.refusal})" if trial.refusal else ""
         warnings.warn(notice + reason, SlowGradients, stacklevel=6)
     steady = trial.watch_subjects(candidate, sizes)
-    return Backend(candidate.program, candidate.attach, bytes_per_item, sizes, trial.count_terms(copy), steady)
+    terms, dense = trial.count_terms(copy), trial.find_dense(candidate)
+    return Backend(candidate.program, candidate.attach, bytes_per_item, sizes, terms, steady, dense)
 
 
 def mixes_items(model: nn.Module, inputs: Tensor) -> bool:

@@ -122,7 +122,8 @@ class Rows:
         chosen = weights if whole else align(weights[part.units])
         for slot, rows in self._held:
             flat = rows if rows.dim() == 2 else rows.reshape(rows.shape[0], -1)
-            flat = flat if whole else align(flat[part.units])
+            # Contiguous, so that strides do not depend on whether a copy was needed.
+            flat = flat if whole else align(flat[part.units].contiguous())
             if self._fold is None:
                 sums.add_rows(slot, flat, chosen)
             else:

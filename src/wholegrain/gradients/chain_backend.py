@@ -12,8 +12,9 @@ from wholegrain.gradients.backends import Slots, outward_gradient
 from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.layers import LAYERS
-from wholegrain.gradients.layers.activations import ByAutograd, Copy, MaxPool, Relu, Reshape, Sigmoid, Tanh
+from wholegrain.gradients.layers.activations import ByAutograd, Copy, InPlace, MaxPool, Relu, Reshape, Sigmoid, Tanh
 from wholegrain.gradients.layers.base import Layer, RuleError, Space
+from wholegrain.gradients.pooled_rows import pool_small_layers
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.workspace import Workspace
 
@@ -60,7 +61,7 @@ class Chain:
             shares.extend(new)
             if workspace.watched is not None:
                 workspace.watch(g)
-        return shares
+        return pool_small_layers(shares, units, workspace)
 
 
 def _in_sequence(model: nn.Module) -> list[nn.Module] | None:
@@ -104,7 +105,7 @@ def _link(module: nn.Module, slots: Slots) -> Layer:
     return plain.get(type(module), lambda: ByAutograd(module))()
 
 
-IN_PLACE = (Relu, Tanh, Sigmoid, MaxPool)
+IN_PLACE = (InPlace, MaxPool)
 PLAIN = (*IN_PLACE, Reshape, ByAutograd, Copy)
 
 

@@ -34,10 +34,10 @@ class UnitRange:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of a batch, in runs."""
+    """The units of a batch."""
 
-    runs: tuple[UnitRun, ...]
     count: int
+    items: int
     sizes: Tensor | None  # [unit]; None where every unit is one item
 
     @staticmethod
@@ -48,7 +48,7 @@ class Units:
         >>> Units.of_items(3).runs
         (UnitRun(items=slice(0, 3, None), units=slice(0, 3, None), count=3, size=1),)
         """
-        return Units((UnitRun(slice(0, count), slice(0, count), count, 1),), count, None)
+        return Units(count, count, None)
 
     @staticmethod
     def of_sizes(sizes: NDArray[np.int64]) -> "Units":
@@ -57,17 +57,24 @@ class Units:
         >>> [(run.count, run.size) for run in Units.of_sizes(np.array([1, 1, 4])).runs]
         [(2, 1), (1, 4)]
         """
+        return Units(len(sizes), int(sizes.sum()), torch.from_numpy(sizes))
+
+    @cached_property
+    def runs(self) -> tuple[UnitRun, ...]:
+        """Neighbouring units of one size; made when asked for, because small models never ask."""
+        if self.sizes is None:
+            return (UnitRun(slice(0, self.count), slice(0, self.count), self.count, 1),)
         runs, item, unit = [], 0, 0
-        for size, same in groupby(sizes.tolist()):
+        for size, same in groupby(self.sizes.tolist()):
             count = len(list(same))
             runs.append(UnitRun(slice(item, item + size * count), slice(unit, unit + count), count, size))
             item, unit = item + size * count, unit + count
-        return Units(tuple(runs), unit, torch.from_numpy(sizes))
+        return tuple(runs)
 
     @cached_property
     def whole(self) -> UnitRange:
         """All units."""
-        return UnitRange(slice(0, self.runs[-1].items.stop), slice(0, self.count))
+        return UnitRange(slice(0, self.items), slice(0, self.count))
 
     @cached_property
     def of_item(self) -> Tensor:

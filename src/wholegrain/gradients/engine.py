@@ -8,7 +8,6 @@ for the purpose.
 What floating point may do to the result is bounded for all finite parameters, inputs and targets: docs/arithmetic.md.
 """
 
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,9 +30,18 @@ from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.parameter_sums import AddBuffers, LazyZeros, SingleSums, SplitTotal, WideSums
 from wholegrain.gradients.parameters import Layout, Views
 from wholegrain.gradients.piece_gradients import PieceGradients, compute_weights, may_fit, pad_weights
-from wholegrain.gradients.pieces import Piece, arrange_batch, divide, each_unit, pad_to_places, take_part, take_some
+from wholegrain.gradients.pieces import (
+    Piece,
+    arrange_batch,
+    divide,
+    each_unit,
+    fill_up,
+    pad_to_places,
+    take_part,
+    take_some,
+)
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.rounding import SUM
+from wholegrain.gradients.rounding import SUM, all_finite
 from wholegrain.gradients.sum_groups import SumGroups, narrow_adds, plan_groups
 from wholegrain.gradients.trial import MOST_TRIED
 from wholegrain.gradients.workspace import Lease
@@ -106,7 +114,7 @@ class BookKeeping:
         vector = vector.detach()
         if not inputs.shape[0]:
             return ClippedTotal(torch.zeros_like(vector), 0)
-        if not _finite(vector):  # a public fact, and the same answer whoever is in the batch
+        if not all_finite(vector):  # a public fact, and the same answer whoever is in the batch
             return ClippedTotal(torch.zeros_like(vector), clip.count(groups))
         program = self._prepare(vector, inputs, targets)
         grouping, numbers = self._find_groups(vector, groups, clip, buckets)
@@ -115,11 +123,12 @@ class BookKeeping:
         total, zeroed = None, 0
         with program.mode():
             batch = arrange_batch(inputs, targets, groups, clip, vector.dtype, numbers)
-            if single is None or not self._at_once(vector, batch, clip, single, grouping):
+            if single is not None:
+                total = self._at_once(vector, batch, clip, single, grouping)
+            if total is None:
                 total, zeroed = self._in_groups(vector, batch, clip, grouping)
-        if total is None:
-            assert single is not None
-            total = single.vector.clone() if single is self._small else single.vector
+        if self._small is not None and total is self._small.vector:
+            total = total.clone()
         if clip.per is ClipPer.BATCH:
             mean = total[None].to(vector.dtype) / len(inputs)
             return pool_gradients(mean, torch.zeros(1, dtype=torch.int64), clip)
@@ -165,25 +174,31 @@ class BookKeeping:
             self._small = Views.of(self._layout, torch.empty_like(vector))
         return self._small
 
-    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, total: Views, grouping: SumGroups) -> bool:
-        """Add a whole batch up in the vector's own precision, if that is enough and possible."""
+    def _at_once(self, vector: Tensor, batch: Piece, clip: Clip, total: Views, grouping: SumGroups) -> Tensor | None:
+        """The sum of a whole batch in the vector's own precision, if that is enough and possible."""
         items = batch.inputs.shape[0]
         if items > self._most_items or batch.numbers is not None or items > grouping.most(1):
-            return False
-        if not may_fit(batch, clip, vector.dtype):
-            return False
+            return None
+        assert self._chosen is not None
+        dense = self._chosen.dense
+        if dense is not None and not dense.covers(batch, clip):
+            dense = None
+        if dense is None and not may_fit(batch, clip, vector.dtype):
+            return None
         size = self._find_size(vector, items)
         if size is None:
-            return False
+            return None
+        if dense is not None:
+            return dense.sum_up(vector, batch, clip, size, total, self._wide)
         computed = self._compute(vector, batch, clip, size)
         if computed.bad is not None or (computed.apart and not computed.fits(SUM * clip.norm, clip, grouping)):
-            return False
+            return None
         zeros = LazyZeros(total)
         sums = SingleSums(zeros)
         for share in computed.shares:
             share.add(computed.units, computed.units.whole, computed.weights, sums)
         zeros.settle()
-        return clip.per is not ClipPer.NONE or _finite(total.vector)
+        return total.vector if clip.per is not ClipPer.NONE or all_finite(total.vector) else None
 
     def _in_groups(self, vector: Tensor, batch: Piece, clip: Clip, grouping: SumGroups) -> tuple[Tensor, int]:
         """The sum, group by group, and how many contributions were not finite."""
@@ -193,7 +208,7 @@ class BookKeeping:
         assert self._chosen is not None
         self._chosen.attach(vector)  # sizes of subjects may have been tried at other parameters
         zeroed = sum([self._add(vector, piece, clip, total, grouping) for piece in pieces])
-        if clip.per is ClipPer.NONE and not _finite(total.settle()):
+        if clip.per is ClipPer.NONE and not all_finite(total.settle()):
             total.wide.clear()
             measured = replace(clip, per=ClipPer.ITEM, norm=MOST_NORM)
             zeroed = sum([self._add(vector, piece, measured, total, grouping) for piece in pieces])
@@ -233,7 +248,7 @@ class BookKeeping:
             ones = vector.new_ones(piece.units.count)
             return PieceGradients(piece, uses.shares, units, None, pad_weights(ones, units))
         found = gradient_lengths(uses, units)
-        bad = None if _finite(found.squared) else ~torch.isfinite(found.squared[: piece.units.count])
+        bad = None if all_finite(found.squared) else ~torch.isfinite(found.squared[: piece.units.count])
         weights = pad_weights(compute_weights(found.squared, piece, clip), units)
         return PieceGradients(piece, uses.shares, units, found, weights, bad, max(map(len, uses.groups)))
 
@@ -258,11 +273,7 @@ class BookKeeping:
     def _run(self, piece: Piece, units: Units) -> Uses:
         """Play a piece, filled up to the units that there are to be: with its own first item, which costs nothing."""
         assert self._chosen is not None
-        inputs, targets = piece.inputs, piece.targets
-        more = units.whole.items.stop - inputs.shape[0]
-        if more:
-            inputs = torch.cat([inputs, inputs[:1].expand(more, *inputs.shape[1:])])
-            targets = torch.cat([targets, targets[:1].expand(more, *targets.shape[1:])])
+        inputs, targets = fill_up(piece, units.whole.items.stop)
         try:
             return merge_uses(self._chosen.program.run(self._loss, inputs, targets, units))
         except RuleError as error:
@@ -340,8 +351,3 @@ class BookKeeping:
                 start, items = stop, 0
         if start < batch.units.count:
             yield from divide(take_part(batch, start, batch.units.count), self._most_items)
-
-
-def _finite(values: Tensor) -> bool:
-    # Much faster than a test of each value, and finite unless a value is not, or they are very large.
-    return math.isfinite(torch.dot(values, values).item()) or bool(torch.isfinite(values).all())

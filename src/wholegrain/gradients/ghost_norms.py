@@ -42,6 +42,16 @@ class Outer:
         return (*(slot for slot, _ in self.factors), *self.biases)
 
     @property
+    def is_dense(self) -> bool:
+        """Whether it is one weight and one bias, applied once to each item."""
+        return self.outward.dim() == 2 and len(self.factors) == 1 and len(self.biases) == 1
+
+    @property
+    def width(self) -> int:
+        """Parameters that it has."""
+        return sum(self._sizes()) + len(self.biases) * self.outward.shape[-1]
+
+    @property
     def _items(self) -> int:
         return self.outward.shape[1 if self.positions_first else 0]
 
@@ -53,6 +63,9 @@ class Outer:
         """By the cheapest way for each run of units. Which one it is depends on shapes and on the unit's own size."""
         if self._pools(units):
             self._rows = Rows(list(self._pool_items(units)))
+            return self._rows.lengths(units)
+        if self._forms(self._positions):  # then also of units of more items than one
+            self._rows = Rows(list(self._form_units(units)))
             return self._rows.lengths(units)
         return join_runs([self._lengths_of(run) for run in units.runs])
 
@@ -138,6 +151,21 @@ class Outer:
                 sums.add_product(slot, weighted, inward)
         for slot in self.biases:
             sums.add_rows(slot, outward, per_row)
+
+    def _form_units(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
+        """Every unit's gradient, by a product for each size of units; all are squared and summed at once."""
+        outward = [self._of(self.outward, run) for run in units.runs]
+        for slot, rows in self.factors:
+            formed = rows.new_empty(units.count, outward[0].shape[2], rows.shape[-1])
+            for run, g in zip(units.runs, outward, strict=True):
+                torch.bmm(g.transpose(1, 2), self._of(rows, run), out=formed[run.units])
+            yield slot, formed.view(units.count, -1)
+        if self.biases:
+            bias = self.outward.new_empty(units.count, outward[0].shape[2])
+            for run, g in zip(units.runs, outward, strict=True):
+                torch.sum(g, 1, out=bias[run.units])
+            for slot in self.biases:
+                yield slot, bias
 
     def _pool_items(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
         if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product

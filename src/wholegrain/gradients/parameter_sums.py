@@ -13,8 +13,8 @@ from torch import Tensor
 from wholegrain.gradients.parameters import Slot, Views
 from wholegrain.gradients.workspace import VECTOR_BYTES
 
-PRODUCT = 1 << 18
-"""Values of a product that are made at a time: 1 MB of float32."""
+PRODUCT = 1 << 20
+"""Values of a product that are made at a time, 4 MB of float32: with fewer, factors are packed too often."""
 BLOCK = 1 << 16
 """Values that are added up at a time, so that they stay in the cache."""
 

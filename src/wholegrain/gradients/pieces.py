@@ -64,6 +64,18 @@ def arrange_batch(
     return Piece(inputs, targets, Units.of_items(inputs.shape[0]), after=after, numbers=numbers)
 
 
+def fill_up(piece: Piece, size: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of so many items: what is missing is the first item again, which costs nothing."""
+    inputs, targets = piece.inputs, piece.targets
+    more = size - inputs.shape[0]
+    if not more:
+        return inputs, targets
+    return (
+        torch.cat([inputs, inputs[:1].expand(more, *inputs.shape[1:])]),
+        torch.cat([targets, targets[:1].expand(more, *targets.shape[1:])]),
+    )
+
+
 def take_part(batch: Piece, start: int, stop: int) -> Piece:
     """Neighbouring units from `start` to `stop`."""
     units, sizes = slice(start, stop), batch.units.sizes

@@ -13,6 +13,7 @@ All bounds are those of Higham (Accuracy and Stability of Numerical Algorithms, 
 most γ_n = n·u/(1 − n·u) times the sum of their sizes, whatever the order of summation.
 """
 
+import math
 from functools import lru_cache
 
 import torch
@@ -48,6 +49,12 @@ def rounding_bound(terms: int, kind: torch.dtype) -> float:
     """
     off = terms * unit_roundoff(kind)
     return off / (1 - off) if off < 0.5 else float("inf")
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether every value of a vector is finite."""
+    # Much faster than a test of each value, and finite unless a value is not, or they are very large.
+    return math.isfinite(torch.dot(values, values).item()) or bool(torch.isfinite(values).all())
 
 
 def squared_norms(rows: Tensor, more: float = 0.0) -> Tensor:

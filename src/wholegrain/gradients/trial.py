@@ -12,6 +12,7 @@ from wholegrain.gradients.backends import Program
 from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, SteadySizes
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
 from wholegrain.gradients.clip_units import Units
+from wholegrain.gradients.dense_chain import DenseChain
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.operation_watch import MemoryWatch, RestWatch
@@ -27,6 +28,8 @@ COMPANY = ((6, 0), (1, 1), (3, 2), (2, 3), (6, 5), (1, 6), (5, 8), (4, 13), (11,
 """Of fewer, so many are tried behind so many others."""
 MOST_ROWS = 6 * MOST_TRIED
 """Companies with more items than this are left out: large models would be tried for minutes."""
+MOST_DENSE = 1 << 14
+"""Parameters of a dense model that is worth a function of its own."""
 AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
 """Two ways of summing differ by rounding; a wrong rule differs by more than this part of the whole."""
 NOTHING = 1e-6
@@ -102,6 +105,10 @@ class BackendTrial:
         with RestWatch(FIRST) as functions:
             rows(FIRST)
         return SteadySizes.of(rows, PERIOD, functions.multiple)
+
+    def find_dense(self, made: Candidate) -> DenseChain | None:
+        """The program in one function, where it is a small dense model."""
+        return DenseChain.of(made.program, self._loss, self._layout) if self._layout.size <= MOST_DENSE else None
 
     def make(self, make: MakeCandidate) -> Candidate:
         """A program for the trial's model."""

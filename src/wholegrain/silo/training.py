@@ -91,6 +91,8 @@ class LocalSteps:
         self._silo, self._policy = silo, policy
         self._draws = noise.coins(round, silo.facts.name)
         self._key: Callable[[int], int] = lambda step: noise.step_key(round, silo.facts.name, step)
+        # Asked once: to ask a protocol takes as long as a small layer.
+        self._coins = self._sum if isinstance(self._sum, HasItemCoins) and self._sum.draws_coins else None
         self._step = 0
         self._noise = noise.stream(round, silo.facts.name)
         self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
@@ -114,8 +116,8 @@ class LocalSteps:
 
     def _clipped_sum(self, batch: Batch, vector: Tensor) -> Tensor:
         silo, policy = self._silo, self._policy
-        if isinstance(self._sum, HasItemCoins) and self._sum.draws_coins:
-            self._sum.renew_coins(self._key(self._step))
+        if self._coins is not None:
+            self._coins.renew_coins(self._key(self._step))
         self._step += 1
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
         inputs, targets = values(silo.inputs[items]), silo.targets[items]

@@ -8,48 +8,68 @@ from torch import Tensor, nn
 from wholegrain.gradients.layers.base import Gradients, Needed, Outward, RuleError, Space
 
 aten = torch.ops.aten
+THRESHOLD_BACKWARD = aten.threshold_backward.grad_input
+TANH_BACKWARD = aten.tanh_backward.grad_input
+SIGMOID_BACKWARD = aten.sigmoid_backward.grad_input
 
 
-class Relu:
-    """max(x, 0), in place: a layer before it must not need its own output."""
+class InPlace:
+    """A function of single values that overwrites its input: a layer before it must not need its own output."""
+
+    def compute(self, x: Tensor) -> Tensor:
+        """Overwrites x."""
+        raise NotImplementedError
+
+    def reverse(self, g: Tensor, y: Tensor) -> Tensor:
+        """From the gradient of the output y that of the input, which overwrites g."""
+        raise NotImplementedError
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
-        """Overwrites its input."""
-        y = inputs[0].relu_()
+        """The output is all that is kept."""
+        y = self.compute(inputs[0])
         return y, y
 
     def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
-        """Overwrites its gradient."""
+        """No parameters, no shares."""
         (g,) = outward
-        return (aten.threshold_backward.grad_input(g, saved, 0, grad_input=g),), ()
+        assert g is not None
+        return (self.reverse(g, saved),), ()
 
 
-class Tanh:
-    """tanh, in place."""
+class Relu(InPlace):
+    """max(x, 0)."""
 
-    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
-        """Overwrites its input."""
-        y = inputs[0].tanh_()
-        return y, y
+    def compute(self, x: Tensor) -> Tensor:
+        """By the library."""
+        return x.relu_()
 
-    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
-        """Overwrites its gradient."""
-        (g,) = outward
-        return (aten.tanh_backward.grad_input(g, saved, grad_input=g),), ()
+    def reverse(self, g: Tensor, y: Tensor) -> Tensor:
+        """Nothing where the output is 0."""
+        return THRESHOLD_BACKWARD(g, y, 0, grad_input=g)  # type: ignore[no-any-return]
 
 
-class Sigmoid:
-    """The logistic function, in place."""
+class Tanh(InPlace):
+    """tanh."""
 
-    def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
-        """Overwrites its input."""
-        y = inputs[0].sigmoid_()
-        return y, y
+    def compute(self, x: Tensor) -> Tensor:
+        """By the library."""
+        return x.tanh_()
 
-    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
-        """Overwrites its gradient."""
-        (g,) = outward
-        return (aten.sigmoid_backward.grad_input(g, saved, grad_input=g),), ()
+    def reverse(self, g: Tensor, y: Tensor) -> Tensor:
+        """g·(1 − y²)."""
+        return TANH_BACKWARD(g, y, grad_input=g)  # type: ignore[no-any-return]
+
+
+class Sigmoid(InPlace):
+    """The logistic function."""
+
+    def compute(self, x: Tensor) -> Tensor:
+        """By the library."""
+        return x.sigmoid_()
+
+    def reverse(self, g: Tensor, y: Tensor) -> Tensor:
+        """g·y·(1 − y)."""
+        return SIGMOID_BACKWARD(g, y, grad_input=g)  # type: ignore[no-any-return]
 
 
 class Reshape:

@@ -37,6 +37,12 @@ class LinearLayer:
 
         return LinearLayer(values, owned.slot("weight"), owned.slot("bias"))
 
+    def trained(self) -> tuple[Slot, Slot] | None:
+        """Weight and bias, where both are trained, whole and in the library's order."""
+        if self._weight is None or self._bias is None or self._flipped or self._weight.rows or self._bias.rows:
+            return None
+        return self._weight, self._bias
+
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """One product."""
         (x,) = inputs
