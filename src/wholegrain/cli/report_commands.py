@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from wholegrain._files import write_whole
+from wholegrain._loopback import LOOPBACK
 from wholegrain.cli import display
 from wholegrain.errors import RunError
 from wholegrain.report.dpia import dpia_annex
 from wholegrain.report.figure_export import export
-from wholegrain.report.live_page import LOOPBACK, server
+from wholegrain.report.live_page import server
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import may_begin_here, read_runs
 from wholegrain.runs.run_folder import RunFolder

@@ -127,7 +127,7 @@ class Doorkeeper:
 
 def _key(headers: Mapping[bytes, bytes]) -> bytes:
     """The public key that a request presents, empty where there is none."""
-    return _decoded(headers, FLEET_HTTP_PUBLIC_KEY_HEADER)
+    return _decode_header(headers, FLEET_HTTP_PUBLIC_KEY_HEADER)
 
 
 def _is_signed(headers: Mapping[bytes, bytes]) -> bool:
@@ -140,13 +140,13 @@ def _is_signed(headers: Mapping[bytes, bytes]) -> bool:
         age = (now() - datetime.fromisoformat(said.decode("ascii"))).total_seconds()
         if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
             return False
-        signature = _decoded(headers, FLEET_HTTP_SIGNATURE_HEADER)
+        signature = _decode_header(headers, FLEET_HTTP_SIGNATURE_HEADER)
         return verify_signature(bytes_to_public_key(_key(headers)), said, signature)
     except (ValueError, TypeError):
         return False
 
 
-def _decoded(headers: Mapping[bytes, bytes], name: str) -> bytes:
+def _decode_header(headers: Mapping[bytes, bytes], name: str) -> bytes:
     """A header of a request that is in base64."""
     try:
         return base64.b64decode(headers.get(name.lower().encode(), b""), validate=True)

@@ -4,22 +4,21 @@ Everything here stays on the silo's machine: the log is a private file, and the 
 """
 
 import logging
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from wholegrain._loopback import LOOPBACK, LoopbackServer
 from wholegrain.deploy.activity_log import ActivityLog
 from wholegrain.errors import RunError
 
 log = logging.getLogger("wholegrain.silo")
 
-LOOPBACK = "127.0.0.1"
 ALARMS = (0.95, 0.8)
 """Shares of a budget at which its operator is told."""
 
@@ -116,20 +115,11 @@ class _HealthHandler(BaseHTTPRequestHandler):
         """Say nothing: monitors ask often."""
 
 
-class _Server(ThreadingHTTPServer):
-    """A server that says nothing of a monitor that hangs up."""
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print a traceback, unless it only says that somebody has left."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-
 @contextmanager
 def serve_figures(monitor: SiloMonitor, port: int) -> Iterator[int]:
     """Serve the figures on loopback meanwhile; the port, of which 0 takes any that is free."""
     try:
-        server = _Server((LOOPBACK, port), partial(_HealthHandler, monitor))
+        server = LoopbackServer((LOOPBACK, port), partial(_HealthHandler, monitor))
     except OSError as error:
         raise RunError(
             f"The silo's figures cannot be served on {LOOPBACK}:{port} ({error.strerror}): choose another port."

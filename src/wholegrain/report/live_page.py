@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wholegrain import _check
+from wholegrain._loopback import LOOPBACK, LoopbackServer
 from wholegrain.errors import WholegrainError
 from wholegrain.report.page import content, page
 from wholegrain.report.run_reader import RunRecord, may_begin_here, name_folders, read_run
@@ -21,7 +21,6 @@ from wholegrain.runs.run_folder import IDENTITY, ROUNDS, SUMMARY, RunFolder
 
 log = logging.getLogger("wholegrain.report")
 
-LOOPBACK = "127.0.0.1"
 WATCHED = (ROUNDS, SUMMARY, IDENTITY)
 
 
@@ -126,15 +125,6 @@ def _page(live: LiveRuns) -> str:
     return page(live.read(), live=now, waiting=live.waiting)
 
 
-class _Server(ThreadingHTTPServer):
-    """A server that says nothing of a browser that hangs up."""
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print a traceback, unless it only says that somebody has left."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
 def server(folders: list[Path], port: int) -> ThreadingHTTPServer:
     """The server, bound to loopback; port 0 takes any that is free."""
-    return _Server((LOOPBACK, port), partial(_PageHandler, LiveRuns(folders)))
+    return LoopbackServer((LOOPBACK, port), partial(_PageHandler, LiveRuns(folders)))
