@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.operation_watch import MOVES, ROUNDED, ROWS, RestWatch
+from wholegrain.gradients.operation_watch import MOVES, ROUNDED, ROWS, RemainderWatch
 
 aten = torch.ops.aten
 LONGEST = 70  # beyond two of the widest vectors of 32 values
@@ -88,6 +88,6 @@ def test_whole_multiples_are_asked_for_where_an_operation_may_leave_a_rest(
     compute: Callable[[Tensor], Tensor], multiple: int
 ) -> None:
     rows = torch.rand(64, 1)
-    with RestWatch(64) as watch:
+    with RemainderWatch(64) as watch:
         compute(rows)
     assert watch.multiple == multiple

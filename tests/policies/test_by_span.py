@@ -148,8 +148,8 @@ def test_what_is_not_proved_is_refused() -> None:
     horizon = Horizon(silos=("a", "b"), rounds=2, steps=1)
     for name, asked, why in (
         ("subject_dp", PolicySettings(rate=0.5, by_span=True), "weights by span"),
-        ("higradavg_dp", PolicySettings(rate=1.0, by_span=True), "does not heed it"),
-        ("fedavg", PolicySettings(rate=1.0, by_span=True), "does not heed it"),
+        ("higradavg_dp", PolicySettings(rate=1.0, by_span=True), "higradavg_dp does not"),
+        ("fedavg", PolicySettings(rate=1.0, by_span=True), "fedavg does not"),
     ):
         with pytest.raises(SpecError, match=why):
             make_plan(name, asked, federation, horizon, goal)

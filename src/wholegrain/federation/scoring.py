@@ -1,4 +1,4 @@
-"""Private scores of a round: paid for, then asked for, then read. The only place where they come about."""
+"""Private scores of a round: paid for, then asked for, then read. All private scores are made here."""
 
 import logging
 from collections.abc import Iterable, Mapping

@@ -77,7 +77,7 @@ def select_backend(
 
 
 def _find_steadiest(trial: BackendTrial, make: MakeCandidate, model: nn.Module, layout: Layout) -> Backend:
-    """A program that is right, in the first way in which its rows do not depend on their company."""
+    """A correct backend, in the first way of running it in which its rows do not depend on each other."""
     # Of what vmap makes inside nothing is seen, so that it is trusted in fixed places alone.
     for way in (make, use_aligned_rules) if make is use_rules else ():
         made = way(model, layout)

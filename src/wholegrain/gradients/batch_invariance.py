@@ -1,15 +1,16 @@
-"""Whether what a pass computes of an item depends on the other items in it, to the last bit.
+"""Batch invariance: an item's result must not depend on the other items of its pass, not even in the last bit.
 
-A clip bounds a subject's own contribution. It says nothing of what its presence does to others: a product that adds up
-in another order because the batch is longer by one row rounds every row differently, and parameters can be chosen that
-turn a last bit into another gradient. So a program is run in one of two ways.
+A clip bounds a subject's own contribution. It does not bound what the subject's presence does to others: a product over
+one row more may add in another order and round every row differently, and parameters can be chosen that turn a last bit
+into another gradient. So a backend is run in one of two ways.
 
-Steady programs give the same row for the same item in every size and at every place. The order in which a kernel adds
-up depends on sizes and places, never on values, and two orders give two results on random numbers. Each size is
-therefore tried once, on made-up items that repeat: equal items must give equal rows, and those of another size.
+A *steady* backend gives the same row for the same item in every batch size and at every position. The order in which a
+kernel adds depends on sizes and positions, never on values, and two orders give different results on random numbers.
+Each size is therefore tested once, on made-up items that repeat: equal items must give equal rows, the same as in the
+other sizes.
 
-Other programs are run in passes of one size, in which every unit has a place of its own: a number of the unit, not
-where it stands in the batch, decides on it. Places that are left over are filled up.
+Any other backend runs in passes of one size. A unit's position in its pass follows from its own number, not from where
+it stands in the batch; empty positions are padded.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from wholegrain.data.subjects import rank_within
 LEAST_ROWS = 16
 """Libraries have other kernels for very few rows; shorter batches are filled up."""
 WIDE = 32
-"""A multiple of this many values leaves no rest that a vectorised function would compute one by one, in another way."""
+"""A vectorised function has no remainder, which it would compute value by value, at multiples of this many values."""
 FIRST = 2 * WIDE
 """Rows of the pass that all others are compared with."""
 ODD = (16, 17, 27, 33, 50, 98)
@@ -90,7 +91,7 @@ class SteadySizes:
 
     @staticmethod
     def of(run: Rows, period: int, multiple: int) -> "SteadySizes | None":
-        """Trusted sizes among multiples of this, else of WIDE; None where rows depend on their company in both."""
+        """Trusted sizes among multiples of this, else of WIDE; None where rows depend on the others in both."""
         for each in sorted({multiple, WIDE}):
             tried = SteadySizes(run, period, each)
             if all(tried.trusts(size) for size in sorted({round_size_up(size, each) for size in ODD})):

@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wholegrain.gradients.batch_invariance import WIDE
 
 
-class RestWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees which functions of a pass are computed value by value, and in what number.
+class RemainderWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records of which number of items a batch must be a multiple, so that no elementwise function has a remainder.
 
-    Vectorised code takes many values at a time, and what is left over one by one: by other instructions, which may
-    round otherwise. Where there are whole multiples of WIDE values, nothing is left over.
+    Vectorised code computes many values at a time and the remainder one by one, with other instructions, which may
+    round differently. Multiples of WIDE values have no remainder.
     """
 
     def __init__(self, items: int) -> None:
@@ -35,7 +35,7 @@ class RestWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-# Operations that need no whole multiples, by name and by reason. Any other is assumed to leave a rest, so that a new
+# Operations that need no multiples, by name and by reason. Any other is assumed to have a remainder, so that a new
 # name costs speed and never bits. That torch's kernels keep the second list's promise is tested value by value.
 # fmt: off
 MOVES = frozenset({

@@ -15,7 +15,7 @@ from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.dense_chain import DenseChain
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
 from wholegrain.gradients.layers.base import RuleError
-from wholegrain.gradients.operation_watch import MemoryWatch, RestWatch
+from wholegrain.gradients.operation_watch import MemoryWatch, RemainderWatch
 from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
 from wholegrain.gradients.parameters import Layout, Views
 from wholegrain.gradients.reference import Loss, summed_gradients
@@ -78,7 +78,7 @@ class BackendTrial:
             return False
 
     def find_sizes(self, made: Candidate) -> PassSizes | None:
-        """The sizes in which a program's rows do not depend on their company; None where there are none.
+        """The sizes in which a backend's rows do not depend on each other; None where there are none.
 
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
@@ -102,7 +102,7 @@ class BackendTrial:
             made.workspace.watched = None
             return [_by_item(each, size) for each in found]
 
-        with RestWatch(FIRST) as functions:
+        with RemainderWatch(FIRST) as functions:
             rows(FIRST)
         return SteadySizes.of(rows, PERIOD, functions.multiple)
 

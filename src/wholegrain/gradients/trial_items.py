@@ -8,7 +8,7 @@ from torch import Tensor
 TRIAL = 3
 """Items that a program is compared with the reference on."""
 PERIOD = 31
-"""Different items of a pass that is tried for how its rows depend on their company."""
+"""How many different items a pass has that is tested for rows that depend on each other."""
 
 
 def make_items(given: Tensor) -> Iterator[Tensor]:

@@ -1,7 +1,7 @@
 """Whether a model looks at the values of its inputs to decide how to compute, as in `if mask.all(): mask = None`.
 
-Then an item's company would decide on how it is computed, if only by a last bit, and such a model is not run in
-batches. Values are followed from the inputs through every operation of torch, by the memory that they lie in.
+Then the other items of a batch would decide how an item is computed, if only in the last bit, and such a model is not
+run in batches. Values are followed from the inputs through every operation of torch, by the memory that they lie in.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 Torch draws the coins of a batch from one generator: whoever is in the batch then moves everybody's coins, and removing
 one person would change the gradients of all others. Here an item's coins are a function of the step's key and of the
 item itself, by a counter-based generator [SplitMix64; Steele, Lea and Flood 2014]. They are the same at every place of
-a batch, in any company, and in whatever way a gradient is computed.
+a batch, in any batch, and in whatever way a gradient is computed.
 
 The key is drawn for every step by the run's source of noise. No guarantee rests on it: a contribution is clipped
 whatever the coins were, and coins tell nothing of others. Two items that are equal in every value have equal coins.

@@ -64,7 +64,7 @@ def from_transformers(model: Any, padding: int | None = None) -> nn.Module:
 def _without_shortcuts() -> Iterator[None]:
     """No mask is left out because the items of this batch happen to need none.
 
-    Else an item would be computed in another way in other company. Libraries take no such shortcut where torch says
+    Otherwise an item would be computed differently in another batch. Libraries take no such shortcut where torch says
     that a program is compiled, for which it must be the same for all values.
     """
     before = torch.compiler._is_compiling_flag

@@ -206,7 +206,7 @@ def make_row(policy: str, settings: PolicySettings, silo: SiloFacts) -> Policy:
     entry = find(policy)
     row = entry.row(settings, silo)
     if settings.by_span and settings.trust is None and not (row.by_span or "by_span" in entry.reads):
-        raise SpecError(f"by_span is for rows that clip a subject as one, as subject_dp; {policy} does not heed it.")
+        raise SpecError(f"by_span is for rows that clip a subject as one, as subject_dp; {policy} does not.")
     if settings.by_span and not silo.knows_spans:
         raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
     return replace(row, trust=settings.trust, by_span=row.by_span or settings.by_span)
