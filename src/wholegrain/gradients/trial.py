@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
 from wholegrain.gradients.backends import Program
-from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, SteadySizes
+from wholegrain.gradients.batch_invariance import FIRST, PassSizes, SteadySizes
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.dense_chain import DenseChain
@@ -20,14 +20,11 @@ from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
 from wholegrain.gradients.parameters import Layout, Views
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
+from wholegrain.gradients.trial_companies import RESIDUES, companies, count_residues
 from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
 
 MOST_TRIED = 32
 """Subjects of more items than this have a place of their own."""
-COMPANY = ((6, 0), (1, 1), (3, 2), (2, 3), (6, 5), (1, 6), (5, 8), (4, 13), (11, 2), (24, 1), (64, 0))
-"""Of fewer, so many are tried behind so many others."""
-MOST_ROWS = 6 * MOST_TRIED
-"""Companies with more items than this are left out: large models would be tried for minutes."""
 MOST_DENSE = 1 << 14
 """Parameters of a dense model that is worth a function of its own."""
 AGREEMENT = {torch.float32: 1e-3, torch.float64: 1e-8}
@@ -53,6 +50,7 @@ class BackendTrial:
 
         kinds = Units.of_items(TRIAL), Units.of_sizes(np.array([1, TRIAL - 1]))
         self._expected = [ReferenceResult.of(units, gradients) for units in kinds]
+        self._residues = RESIDUES
         self.refusal: str | None = None
         """Why a rule did not cover the model, where one said so."""
 
@@ -103,7 +101,7 @@ class BackendTrial:
             return [_by_item(each, size) for each in found]
 
         with RemainderWatch(FIRST) as functions:
-            rows(FIRST)
+            self._residues = count_residues(rows(FIRST))
         return SteadySizes.of(rows, PERIOD, functions.multiple)
 
     def find_dense(self, made: Candidate) -> DenseChain | None:
@@ -135,21 +133,15 @@ class BackendTrial:
         """Whether equal subjects of so many items give equal norms and gradients behind any number of others."""
         inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         first: list[Tensor] = []
-        for subjects, others in COMPANY:
-            if subjects * size > MOST_ROWS:
-                continue
-            before = max(others, LEAST_ROWS - subjects * size)  # no pass has fewer rows
-            place = torch.arange(subjects * size)
-            own = (place // size % TRIAL) * size + place % size
-            number = torch.cat([torch.arange(before), own]) % PERIOD
-            units = Units.of_sizes(np.array([1] * before + [size] * subjects))
+        for turn, company in enumerate(companies(size, self._residues)):
+            units, who = company.units, company.subjects(turn)
+            number = torch.cat([torch.arange(company.items_before), company.items(who)]) % PERIOD
             made.attach(self._vector)
             with made.program.mode():
                 uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                rows = [each[before:].clone() for each in measure_units(uses, units)]
-            first = first or [each[:TRIAL].clone() for each in rows]
-            same = torch.arange(subjects) % TRIAL
-            if not all(torch.equal(each, one[same]) for each, one in zip(rows, first, strict=True)):
+                rows = [each[company.before :].clone() for each in measure_units(uses, units)]
+            first = first or rows
+            if not all(torch.equal(each, one[who]) for each, one in zip(rows, first, strict=True)):
                 return False
         return True
 

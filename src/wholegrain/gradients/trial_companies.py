@@ -1,0 +1,84 @@
+"""In which company subjects of several items are tried: every way in which their rows may lie in memory.
+
+Libraries round products of several rows by where these begin in a vector of 16 values. Rows of items begin by how many
+items come before, rows of subjects by how many subjects do, and the two are independent of each other.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wholegrain.gradients.batch_invariance import LEAST_ROWS
+from wholegrain.gradients.clip_units import Units
+
+RESIDUES = 16
+"""Values of the widest vector, at each of which a row may begin."""
+DIFFERENT = 16
+"""Subjects that differ: a wrong last bit is seen in some of them."""
+COUNTS = ((1, 1), (3, 2), (24, 1), (64, 0))
+"""So many subjects behind so many others: libraries have other ways for few and for many products."""
+FEW_ROWS, MOST_ROWS = 96, 192
+"""Items of subjects that are tried at once, at every place and in larger numbers: large models would take minutes."""
+
+
+@dataclass(frozen=True)
+class Company:
+    """Subjects of one size, behind some of one item and some of two."""
+
+    count: int
+    size: int
+    singles: int
+    doubles: int = 0
+
+    @property
+    def before(self) -> int:
+        """Subjects before them."""
+        return self.singles + self.doubles
+
+    @property
+    def items_before(self) -> int:
+        """Items before theirs."""
+        return self.singles + 2 * self.doubles
+
+    @property
+    def units(self) -> Units:
+        """All of them."""
+        return Units.of_sizes(np.array([1] * self.singles + [2] * self.doubles + [self.size] * self.count))
+
+    def subjects(self, turn: int) -> Tensor:
+        """Which of the different subjects they are; in every turn each stands at another place."""
+        return (torch.arange(self.count) + 5 * turn) % DIFFERENT
+
+    def items(self, subjects: Tensor) -> Tensor:
+        """Numbers of the items of these subjects, one subject after the other."""
+        return (subjects[:, None] * 3 * self.size + torch.arange(self.size)).view(-1)
+
+
+def companies(size: int, residues: int) -> Iterator[Company]:
+    """All that subjects of so many items are tried in, where rows may begin at so many places of a vector.
+
+    The first has all different subjects. With t subjects before, b of them with two items, a subject's rows begin by t,
+    and those of its items by t + b: every pair is tried for subjects of up to 6 items, of more every difference and a
+    part of the pairs.
+
+    >>> sum(each.count for each in companies(4, residues=1)), sum(each.count for each in companies(4, residues=16))
+    (44, 300)
+    """
+    yield Company(DIFFERENT, size, 0)
+    at_once = max(1, min(residues, FEW_ROWS // size))
+    for doubles in range(residues) if residues > 1 else ():
+        subjects = RESIDUES + 6 * doubles % residues  # even, so that differences stay different
+        yield Company(at_once, size, subjects - doubles, doubles)
+    for count, others in COUNTS:
+        if count * size <= MOST_ROWS:
+            yield Company(count, size, max(others, LEAST_ROWS - count * size))  # no pass has fewer rows
+
+
+def count_residues(rows: Sequence[Tensor]) -> int:
+    """At how many places of a vector rows like these may begin: at one, where all are whole vectors long."""
+    widths = [each[0].numel() for each in rows if each.dim() > 1 and len(each)]
+    return RESIDUES // gcd(RESIDUES, *widths)
