@@ -16,7 +16,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
@@ -32,7 +35,8 @@ from wholegrain.deploy import fleet_link, fleet_protocol
 from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import load_private_key, silo_key
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.fleet_app import MOST_BYTES, PATHS, fleet_app
+from wholegrain.deploy.fleet_app import MOST_BYTES, PATHS, Doorkeeper
+from wholegrain.deploy.fleet_calls import CALLS, answer_call
 from wholegrain.deploy.fleet_server import Admission, ServerDoor, open_door
 from wholegrain.deploy.membership import add_silo, revoke_silo
 from wholegrain.deploy.scaffold import FederationDraft, write_federation
@@ -68,8 +72,12 @@ def call(app: Any, path: str, method: str = "POST", body: list[bytes] | None = N
         "app": None,
     }  # fmt: skip
     asyncio.run(app(scope, receive, send))
-    app.left = len(pieces)
-    return int(sent[0]["status"])
+    left[:] = pieces
+    return int(sent[0]["status"]) if sent else 0
+
+
+left: list[dict[str, Any]] = []
+"""What the last call left unread."""
 
 
 def presented(key: bytes = KEY, at: datetime | None = None, **other: str) -> dict[str, str]:
@@ -93,7 +101,7 @@ def every_path() -> list[str]:
 
 def test_only_the_fleet_api_answers_on_the_open_port(state: LinkStateFactory) -> None:
     """Even a key of the roster opens nothing else: not Flower's control API, nor its runtime API."""
-    app = fleet_app(state, lambda key: True, lambda key: True)
+    app = Doorkeeper(state.state(), lambda key: True, lambda key: True)
     paths = every_path()
     assert {"/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/push-messages"} <= set(paths)
     for path in paths:
@@ -105,12 +113,12 @@ def test_only_the_fleet_api_answers_on_the_open_port(state: LinkStateFactory) ->
 def test_a_stranger_is_turned_away_before_the_body_is_read(
     state: LinkStateFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = fleet_app(state, lambda key: key == KEY, lambda key: True)
+    app = Doorkeeper(state.state(), lambda key: key == KEY, lambda key: True)
     stranger = public_key_to_bytes(silo_key().public_key())
     for headers in ({}, presented(stranger), presented(b""), {"x": "y"}):
         for path in PATHS:
             assert call(app, path, body=[b"x" * 1000], content_length="1000", **headers) == 403
-            assert app.left == 2
+            assert len(left) == 2
     assert "turned away: 203.0.113.9" in caplog.text
 
 
@@ -137,16 +145,16 @@ def test_a_roster_key_without_a_signature_of_now_opens_nothing(
     state: LinkStateFactory, headers: dict[str, str]
 ) -> None:
     """Public keys are known to others: the door is shut before the body is read."""
-    app = fleet_app(state, lambda key: key == KEY, lambda key: True)
+    app = Doorkeeper(state.state(), lambda key: key == KEY, lambda key: True)
     shown = {**presented(), **headers} if headers else {name: presented()[name] for name in list(presented())[:1]}
     for path in PATHS:
         assert call(app, path, body=[b"x" * 1000], content_length="1000", **shown) == 401
-        assert app.left == 2
+        assert len(left) == 2
 
 
 def test_a_request_with_two_keys_is_turned_away(state: LinkStateFactory) -> None:
     """Whoever knows a public key of the roster could show it to the doorkeeper, and another key to what is behind."""
-    app = fleet_app(state, lambda key: key == KEY, lambda key: True)
+    app = Doorkeeper(state.state(), lambda key: key == KEY, lambda key: True)
     other = presented(public_key_to_bytes(silo_key().public_key()))
     twice = {name.replace("_", "-"): value for name, value in other.items() if "key" in name}
     assert call(app, "/v1/fleet/activate-node", content_length="0", **twice, **presented()) == 400
@@ -156,9 +164,50 @@ def test_a_request_with_two_keys_is_turned_away(state: LinkStateFactory) -> None
     ("length", "status"), [(str(MOST_BYTES + 1), 413), (str(400 * 2**20), 413), ("-1", 413), ("many", 411), ("", 411)]
 )
 def test_a_message_that_is_too_long_is_not_read(state: LinkStateFactory, length: str, status: int) -> None:
-    app = fleet_app(state, lambda key: key == KEY, lambda key: True)
+    app = Doorkeeper(state.state(), lambda key: key == KEY, lambda key: True)
     assert call(app, "/v1/fleet/push-object", body=[b"x"], content_length=length, **presented()) == status
-    assert app.left == 2
+    assert len(left) == 2
+
+
+def test_a_silo_acts_for_its_own_node_alone(state: LinkStateFactory) -> None:
+    """Whoever holds one key of the roster can neither activate, deactivate nor read for another's node."""
+    link, other = state.state(), public_key_to_bytes(silo_key().public_key())
+    own, others = (link.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0) for key in (KEY, other))
+    activate = {
+        key: ActivateNodeRequest(public_key=key, heartbeat_interval=30).SerializeToString() for key in (KEY, other)
+    }
+    assert answer_call("activate-node", KEY, activate[other], link) == (401, b"")
+    assert answer_call("activate-node", KEY, activate[KEY], link)[0] == 200
+    assert answer_call("activate-node", KEY, activate[KEY], link)[0] >= 400, "it is active already"
+    for call, (form, _) in CALLS.items():
+        if call == "activate-node":
+            continue
+        asked = DeactivateNodeRequest(node_id=others) if call == "deactivate-node" else form(node=Node(node_id=others))
+        assert answer_call(call, KEY, asked.SerializeToString(), link) == (401, b""), call
+        assert answer_call(call, KEY, b"", link) == (401, b""), call
+        assert answer_call(call, KEY, b"\xff" * 9, link) == (400, b""), call
+    assert answer_call("deactivate-node", KEY, DeactivateNodeRequest(node_id=own).SerializeToString(), link)[0] == 200
+
+
+def test_a_call_that_fails_does_not_end_the_server(
+    state: LinkStateFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = state.state()
+    node = link.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, KEY, 0)
+    monkeypatch.setattr(link, "acknowledge_node_heartbeat", None)
+    beat = SendNodeHeartbeatRequest(node=Node(node_id=node), heartbeat_interval=30).SerializeToString()
+    assert answer_call("send-node-heartbeat", KEY, beat, link) == (500, b"")
+    assert "a call of 'send-node-heartbeat' failed" in caplog.text
+
+
+def test_a_body_that_is_longer_than_announced_is_cut_off(
+    state: LinkStateFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "MOST_BYTES", 1000)
+    app = Doorkeeper(state.state(), lambda key: True, lambda key: True)
+    body = [b"x" * 600] * 5
+    assert call(app, "/v1/fleet/push-object", body=body, content_length="600", **presented()) == 0
+    assert len(left) == 4
 
 
 def test_a_look_for_messages_is_held_until_there_is_one(
@@ -166,11 +215,11 @@ def test_a_look_for_messages_is_held_until_there_is_one(
 ) -> None:
     monkeypatch.setattr(doors, "PAUSE", 0.001)
     looks = iter([False, False, True])
-    app = fleet_app(state, lambda key: True, lambda key: next(looks))
+    app = Doorkeeper(state.state(), lambda key: True, lambda key: next(looks))
     call(app, doors.PULL, content_length="0", **presented())
     assert list(looks) == []
     monkeypatch.setattr(doors, "HOLD", 0.01)
-    never = fleet_app(state, lambda key: True, lambda key: False)
+    never = Doorkeeper(state.state(), lambda key: True, lambda key: False)
     call(never, doors.PULL, content_length="0", **presented())
 
 

@@ -10,21 +10,18 @@ import base64
 import binascii
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fastapi import FastAPI
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
-from flwr.supercore.error import http_error_translator
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from flwr.superlink.routers.fleet.router import router
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+
+from wholegrain.deploy.fleet_calls import CALLS, answer_call
 
 log = logging.getLogger("wholegrain.server")
 
@@ -32,17 +29,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-CALLS = (
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "pull-object",
-    "push-object",
-    "confirm-message-received",
-)
-PATHS = frozenset(f"/v1/fleet/{call}" for call in CALLS)
+PREFIX = "/v1/fleet/"
+PATHS = frozenset(PREFIX + call for call in CALLS)
 PULL = "/v1/fleet/pull-messages"
 HOLD = 2.0
 """Seconds for which a silo's look for a message is held where there is none: it then need not look so often."""
@@ -54,52 +42,44 @@ MOST_BYTES = 64 * 2**20
 """Bytes of one request; Flower cuts parameters into pieces of some megabytes."""
 
 
-def fleet_app(
-    states: LinkStateFactory, is_admitted: Callable[[bytes], bool], has_mail: Callable[[bytes], bool]
-) -> "Doorkeeper":
-    """The app of the open port, over a SuperLink's state.
+SHORT = 2**20
+"""Bytes of a request up to which it is answered at once, without a thread of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Doorkeeper:
+    """Lets through what a silo of the roster may ask, and closes the door on everything else.
 
     `is_admitted` knows the keys of the roster, and `has_mail` whether a message waits for one of them.
     """
-    app = FastAPI(
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-            Middleware(ProtobufTranslationMiddleware),
-            Middleware(NodeAuthMiddleware),
-        ],
-    )
-    app.state.linkstate_factory = states
-    app.state.enable_supernode_auth = True
-    app.include_router(router)
-    return Doorkeeper(app, is_admitted, has_mail)
 
-
-class Doorkeeper:
-    """Lets through what a silo of the roster may ask, and closes the door on everything else."""
-
-    def __init__(self, app: FastAPI, is_admitted: Callable[[bytes], bool], has_mail: Callable[[bytes], bool]) -> None:
-        self.app, self.is_admitted, self.has_mail = app, is_admitted, has_mail
+    state: LinkState
+    is_admitted: Callable[[bytes], bool]
+    has_mail: Callable[[bytes], bool]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one connection, as ASGI asks for it."""
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
+        """Answer one request, as ASGI asks for it."""
         if scope["type"] != "http":
             return
         status = self._refusal(scope)
         if status is None:
-            if scope["path"] == PULL:
-                await self._wait_for_mail(_key(dict(scope["headers"])))
-            await self.app(scope, _limit_body(receive), send)
+            await self._answer(scope, receive, send)
             return
         caller = (scope.get("client") or ("?",))[0]
         log.warning("turned away: %s (status %d)", caller, status)
-        await send({"type": "http.response.start", "status": status, "headers": [(b"connection", b"close")]})
-        await send({"type": "http.response.body", "body": b""})
+        await _respond(send, status, b"", (b"connection", b"close"))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request of a silo to its handler."""
+        key = _key(dict(scope["headers"]))
+        if scope["path"] == PULL:
+            await self._wait_for_mail(key)
+        body = await _read_body(receive)
+        if body is None:
+            return
+        asked = (scope["path"].removeprefix(PREFIX), key, body, self.state)
+        status, content = answer_call(*asked) if len(body) <= SHORT else await asyncio.to_thread(answer_call, *asked)
+        await _respond(send, status, content, (b"content-type", PROTOBUF_MEDIA_TYPE.encode()))
 
     async def _wait_for_mail(self, key: bytes) -> None:
         for _ in range(int(HOLD / PAUSE)):
@@ -133,7 +113,7 @@ def _key(headers: Mapping[bytes, bytes]) -> bytes:
 def _is_signed(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a request carries the present time, signed with its key.
 
-    Flower checks this again, but only after it has read the body; and public keys are known to others.
+    It need not be a secret which keys are in the roster: others know them.
     """
     try:
         said = headers.get(TIMESTAMP_HEADER.lower().encode(), b"")
@@ -154,14 +134,21 @@ def _decode_header(headers: Mapping[bytes, bytes], name: str) -> bytes:
         return b""
 
 
-def _limit_body(receive: Receive) -> Receive:
-    """The body of a request up to its limit; whoever sends more than was announced is cut off."""
-    left = MOST_BYTES
-
-    async def counted() -> MutableMapping[str, Any]:
-        nonlocal left
+async def _read_body(receive: Receive) -> bytes | None:
+    """The body of a request; None where the caller has left, or sends more than it announced."""
+    body, more = bytearray(), True
+    while more:
         message = await receive()
-        left -= len(message.get("body", b""))
-        return message if left >= 0 else {"type": "http.disconnect"}
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MOST_BYTES:
+            return None
+    return bytes(body)
 
-    return counted
+
+async def _respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
+    await send({"type": "http.response.body", "body": body})

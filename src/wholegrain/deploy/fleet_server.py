@@ -23,7 +23,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.federation import NoOpFederationManager
 
 from wholegrain.deploy.certificates import load_public_key
-from wholegrain.deploy.fleet_app import fleet_app
+from wholegrain.deploy.fleet_app import Doorkeeper
 from wholegrain.deploy.fleet_grid import FleetGrid
 from wholegrain.deploy.fleet_protocol import FleetProtocol
 from wholegrain.deploy.server import Keys
@@ -132,7 +132,7 @@ def open_door(door: ServerDoor) -> Iterator[tuple[FleetGrid, Keys]]:
     grid = FleetGrid(state)
     ended = threading.Event()
     config = uvicorn.Config(
-        fleet_app(states, admission.is_admitted, lambda key: ended.is_set() or admission.has_mail(key)),
+        Doorkeeper(state, admission.is_admitted, lambda key: ended.is_set() or admission.has_mail(key)),
         host=door.host,
         port=door.port,
         log_level="warning",
