@@ -31,7 +31,7 @@ test: $(READY) ## Run the quick tests, which cover every privacy property: minut
 	$(BIN)/pytest -m "not slow" -n 2
 
 test-slow: $(READY) ## Run the rest: long statistics, kills, real federations, reproduction, planted faults
-	WHOLEGRAIN_TESTS=thorough $(BIN)/pytest -m "slow or thorough" --dist loadfile
+	WHOLEGRAIN_TESTS=thorough $(BIN)/pytest -m "slow or thorough" --dist loadfile --no-loadscope-reorder
 
 check: $(READY) ## Style, types and layers
 	$(BIN)/ruff check .

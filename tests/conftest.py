@@ -19,10 +19,17 @@ settings.load_profile("house")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests by hypothesis draw fewer examples in `make test`, so `make test-slow` plays them, too."""
+    """Tests by hypothesis draw fewer examples in `make test`, so `make test-slow` plays them, too.
+
+    Files that may take long come first: a worker that begins one at the end would keep all others waiting.
+    """
+    longest: dict[Path, float] = {}
     for item in items:
         if item.get_closest_marker("hypothesis"):
             item.add_marker("thorough")
+        limit = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest.get(item.path, 0), limit.args[0] if limit else 0)
+    items.sort(key=lambda item: -longest[item.path])
 
 
 @pytest.fixture(autouse=True, scope="session")

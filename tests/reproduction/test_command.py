@@ -18,7 +18,7 @@ from wholegrain_reproduction.scales import Part, Scale
 SMOKE = ("--scale", "smoke", "--data", "glyphs", "--data", "babble")
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.slow
 def test_everything_runs_at_the_smallest_scale(wholegrain: Command, tmp_path: Path) -> None:
     """With prices as they are: on a coarse grid no noise meets ε = 0.5 for a group of sixteen."""
