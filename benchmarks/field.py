@@ -6,7 +6,7 @@ Then: python benchmarks/field.py --draw
 Every method trains the same linear model on the same people, with momentum and a falling learning rate. One rule for
 all: clip norm and length of a step are those of CLIPS and LENGTHS with the best mean score over two draws of noise on a
 fifth of the training people, left out of training meanwhile; nobody pays for that choice. Scores are of test people,
-means over three draws of noise. Runs are emulated (rivals.py); our noise is that of the library's plan. Results are kept line by
+means over three draws of noise. Runs are emulated (rivals.py); our noise is that of the plan. Results are kept line by
 line in benchmarks/field.jsonl: what is there is not run again.
 """
 
