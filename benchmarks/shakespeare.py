@@ -45,7 +45,7 @@ SETTINGS: Mapping[str, Tree] = {
     "head, no privacy": {
         "policy": {"name": "fedavg", "rate": 1.0, "by_span": False},
         "privacy": {"epsilon": None},
-        "rounds": {"count": 150, "learning_rate": 300.0},
+        "rounds": {"count": 80, "learning_rate": 300.0},
         "server": {"step": "momentum", "momentum": 0.9, "schedule": "linear"},
     },
 }
