@@ -41,11 +41,11 @@ RESULTS = record.ROOT / "benchmarks" / "shakespeare.jsonl"
 RECIPE = record.ROOT / "recipes" / "plays_best.toml"
 SETTINGS: Mapping[str, Tree] = {
     "ε = 4": {},
-    "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 10}},
+    "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 8, "learning_rate": 80.0}},
     "head, no privacy": {
         "policy": {"name": "fedavg", "rate": 1.0, "by_span": False},
         "privacy": {"epsilon": None},
-        "rounds": {"count": 80, "learning_rate": 300.0},
+        "rounds": {"count": 80, "learning_rate": 15.0},
         "server": {"step": "momentum", "momentum": 0.9, "schedule": "linear"},
     },
 }
