@@ -27,6 +27,7 @@ from scipy.stats import rankdata
 import draw
 import record
 import trust_cases
+from default_tables import TABLES
 from rivals import METHODS, OURS, Bounds, Floats, Records, multiplier, proved, total
 from trust_settings import _noise_of, _with_constant
 from utility import Tree, merged
@@ -47,8 +48,8 @@ CLIPS = (0.1, 0.5)
 ROUNDS, FREE_ROUNDS, MOMENTUM = 20, 100, 0.9
 DRAWS = 2
 NAMES = ("fedavg", *METHODS)
-SCORES = {"nlswork": "accuracy", "diabetes130": "auc", "rwm5yr": "auc", "star": "auc", "males": "auc"}
-MOST = {"nlswork": 15, "diabetes130": 40, "rwm5yr": 5, "star": 4, "males": 8}
+SCORES = {"nlswork": "accuracy", "diabetes130": "auc", "rwm5yr": "auc", "star": "auc", "nafld2": "auc"}
+MOST = {"nlswork": 15, "diabetes130": 40, "rwm5yr": 5, "star": 4, "nafld2": 40}
 """Records that one person can have in all: what the surveys' designs say, of diabetes130 a bound as for K."""
 
 
@@ -56,12 +57,12 @@ def problems(table: Path) -> dict[str, Tree]:
     """What all methods share, by data set."""
     own = {
         name: {
-            "data": {"source": f"field_tables:{name}"},
-            "silos": {"surplus": "refuse"},
+            "data": {"source": f"default_tables:{name}"},
+            "silos": dict(TABLES[name].silos),
             "policy": {"rate": 1.0, "clip_norm": 0.5},
             "evaluation": {"test": trust_cases.TEST},
         }
-        for name in ("rwm5yr", "star", "males")
+        for name in ("rwm5yr", "star", "nafld2")
     }
     return {**own, **trust_cases.problems(table)}
 
