@@ -39,7 +39,7 @@ from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 
 RESULTS = record.ROOT / "benchmarks" / "field.jsonl"
-PAGE = record.ROOT / "docs" / "benchmark.md"
+PAGE = record.ROOT / "benchmarks" / "FIELD.md"
 IMAGES = record.ROOT / "docs" / "images"
 EPSILONS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 LENGTHS = (0.3, 1.0, 3.0, 10.0)
