@@ -238,7 +238,7 @@ def show(asked: argparse.Namespace) -> None:
     """Print tables and what is behind; draw the pictures; renew the tables of the page."""
     rows = trust_cases.read(RESULTS)
     known = [name for name in asked.only if any(r["data"] == name for r in rows)]
-    tables = "\n\n".join(f"![{name}](images/benchmark_{name}.svg)\n\n{table(rows, name)}" for name in known)
+    tables = "\n\n".join(f"![{name}](../docs/images/benchmark_{name}.svg)\n\n{table(rows, name)}" for name in known)
     for name in known:
         picture(rows, name)
     print(tables, *(line for name in known for line in behind(rows, name)), sep="\n")
