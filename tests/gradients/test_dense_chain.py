@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from wholegrain.gradients.backends import Chain
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.dense_chain import DenseChain
@@ -106,3 +107,14 @@ def test_other_models_have_none() -> None:
     regression(torch.zeros(17), inputs, targets[:, None].float(), groups, CLIPS["item"])
     assert regression._chosen is not None
     assert regression._chosen.dense is None
+
+
+def test_a_layer_that_is_used_twice_keeps_its_rule() -> None:
+    """Its two gradients are summed before they are squared; squared apart, they would not agree with the reference."""
+    shared = nn.Linear(16, 16)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.ReLU(), nn.Linear(16, 2))
+    engine = BookKeeping(model, cross_entropy)
+    engine(flatten(model), *batch_of(20), CLIPS["subject"])
+    assert engine._chosen is not None
+    assert isinstance(engine._chosen.program, Chain)
+    assert engine._chosen.dense is None

@@ -26,6 +26,9 @@ def pool_small_layers(shares: list[Share], units: Units, workspace: Workspace) -
     layers = [share for share in reversed(shares) if isinstance(share, Outer) and share.is_dense]
     if len(layers) < len(shares) or sum(layer.width for layer in layers) > SMALL:
         return shares
+    slots = [slot for layer in layers for slot in layer.slots]
+    if len(set(slots)) < len(slots):  # used twice: to be summed before it is squared
+        return shares
     rows = pool_products([(layer.outward, layer.factors[0][1]) for layer in layers], units, workspace)
     held: list[tuple[Slot, Tensor]] = []
     start = 0
