@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from wholegrain.gradients.backends import Chain
+from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.dense_chain import DenseChain
