@@ -6,12 +6,15 @@ Doctests in docstrings are shown as code: Markdown would take their `>>>` for qu
 
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.structure.files import File, Files
+
+NO_HOST = "These pages are of the clone that they were built from, which has no public host to link to."
 
 
 class DoctestBlocks(Preprocessor):
@@ -43,8 +46,9 @@ class DoctestExtension(Extension):
 
 
 def on_config(config: Any) -> Any:
-    """Add the extension to every page, and so to every docstring."""
+    """Add the extension to every page, and so to every docstring; say which version the pages are of."""
     config.markdown_extensions.append(DoctestExtension())
+    config.copyright = f"wholegrain {version('wholegrain')}. Apache-2.0. {NO_HOST}"
     return config
 
 
@@ -68,3 +72,10 @@ def notebook_page(path: Path) -> str:
 
 def _text(output: dict[str, Any]) -> str:
     return "".join(output["text"] if "text" in output else output["data"]["text/plain"])
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Give the search dialog the name that the theme forgets."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )

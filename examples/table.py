@@ -32,11 +32,15 @@ data
 
 # %%
 settings = {"policy": wg.subject_dp(rate=1.0), "epsilon": 4, "rounds": 15, "averaging": "subjects"}
-wg.plan(data, learning_rate=1.0, **settings)
+plan = wg.plan(data, learning_rate=1.0, **settings)
+print(plan)
+for guarantee in plan.guarantees:
+    print(guarantee)
 
 # %%
 run = wg.train(data, learning_rate=1.0, **settings)
-run
+print(run.guarantee)
+print(f"accuracy on patients never seen: {run.accuracy:.1%}")
 
 # %% [markdown]
 # Predictions are post-processing: they cost no privacy of those who were trained on.
