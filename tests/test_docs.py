@@ -74,8 +74,13 @@ NOT_RUN = {
 }
 
 
+BENCHMARK = re.compile(r"(python benchmarks/.*\n)+")
+"""Takes hours; tests/benchmarks runs parts of them."""
+
+
 def blocks(page: str) -> list[str]:
-    return [body for _, body in FENCE.findall((ROOT / page).read_text("utf-8"))]
+    found = [body for _, body in FENCE.findall((ROOT / page).read_text("utf-8"))]
+    return [body for body in found if not BENCHMARK.fullmatch(body)]
 
 
 @pytest.mark.parametrize("page", PAGES)
