@@ -6,8 +6,10 @@ A process builds one contestant, then answers lines of JSON: {"do": "steps", "ti
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ import torch
 
 from contestants import CONTESTANTS, Steps
 from record import CLOCKS
-from workloads import CASES
+from wholegrain.gradients.parameters import Layout
+from workloads import CASES, Workload
 
 Answer = dict[str, Any]
 
@@ -33,6 +36,13 @@ class Process:
         # Opacus and vmap warn of slow paths on every start; what they cost is what is measured.
         environment = {**os.environ, "PYTHONWARNINGS": "ignore", **CONTESTANTS[contestant].environment}
         command = [sys.executable, __file__, case, contestant]
+        self._folder: str | None = None
+        script = CONTESTANTS[contestant].script
+        if script is not None:
+            self._folder = tempfile.mkdtemp()
+            write_workload(CASES[case].workload(), f"{self._folder}/given.npz")
+            command = [os.environ["JAX_PYTHON"], str(Path(__file__).with_name(script)), case, contestant]
+            command.append(f"{self._folder}/given.npz")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload]
 
@@ -55,6 +65,17 @@ class Process:
         self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+
+
+def write_workload(workload: Workload, path: str) -> None:
+    """Parameters and batch, for a contestant without torch."""
+    names = Layout.of(workload.model).names
+    parameters = {f"parameter {name}": p.detach().numpy() for name, p in workload.model.named_parameters()}
+    batch = {"inputs": workload.inputs, "targets": workload.targets, "groups": workload.groups}
+    arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+    np.savez(path, names=np.array(names), **arrays, **parameters)
 
 
 def answer(steps: Steps, do: str, arguments: Mapping[str, Any]) -> Answer:

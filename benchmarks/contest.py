@@ -5,6 +5,7 @@ step is divided by that of plain SGD in the same round; the median of these rati
 """
 
 import math
+import os
 import random
 import tempfile
 from collections.abc import Callable
@@ -139,10 +140,15 @@ def compare(contest: Contest) -> None:
 
 
 def too_large(case: str, name: str, workload: Workload) -> str | None:
-    """Why a contestant cannot take part: too slow, or its per-item gradients do not fit; None if it can."""
+    """Why a contestant cannot take part: not there, too slow, or its per-item gradients do not fit; None if it can."""
+    contestant = CONTESTANTS[name]
+    if contestant.script is not None and "JAX_PYTHON" not in os.environ:
+        return "JAX_PYTHON names no interpreter that has it (jax_peer.py)"
+    if contestant.cases is not None and case not in contestant.cases:
+        return "this model is not written out for it"
     if (case, name) in TOO_SLOW:
         return "it takes more than a minute for a step"
-    if not CONTESTANTS[name].holds_item_gradients:
+    if not contestant.holds_item_gradients:
         return None
     # Once as they are made, once more as they are scaled and summed.
     needed = 2 * 4 * workload.batch * workload.parameters
