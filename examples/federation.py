@@ -44,7 +44,8 @@ visits.group_by("clinic").agg(pl.len().alias("visits"), pl.col("patient").n_uniq
 # numbers, because exact ones would tell something about the people.
 
 # %%
-port = socket.create_server(("127.0.0.1", 0)).getsockname()[1]  # a free one
+with socket.create_server(("127.0.0.1", 0)) as free:
+    port = free.getsockname()[1]
 for clinic in ("north", "south", "west"):
     charter = folder / "fed" / clinic / "silo.toml"
     text = charter.read_text().replace("8443", str(port))
