@@ -59,6 +59,11 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Let links to notebooks, which a clone can follow, lead to their pages; downloads stay as they are."""
+    return re.sub(r"\.ipynb\)(?!\{)", ".md)", markdown)
+
+
 def notebook_page(path: Path) -> str:
     """A notebook as Markdown: its words, its code, and under the code what it printed."""
     first, *others = json.loads(path.read_text(encoding="utf-8"))["cells"]

@@ -110,13 +110,12 @@ def anchors(page: Path) -> set[str]:
 def test_no_link_is_dead(page: str) -> None:
     """Links to files of the clone and to headings; `make docs` refuses those that lead out of the site."""
     here = ROOT / page
-    notebooks = {path.with_suffix(".md") for path in (ROOT / "docs" / "tutorials").glob("*.ipynb")}
     for target in re.findall(r"\]\(([^)\s]+)\)", here.read_text("utf-8")):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
         file = (here.parent / name).resolve() if name else here
-        assert file.exists() or file in notebooks, f"{page}: {target}"
+        assert file.exists(), f"{page}: {target}"
         assert not anchor or file.suffix != ".md" or anchor in anchors(file), f"{page}: {target}"
 
 

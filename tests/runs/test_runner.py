@@ -7,6 +7,7 @@ from torch import nn
 
 import wholegrain as wg
 from policy_rows import private_policies
+from wholegrain.data.subject_coins import Coins
 from wholegrain.errors import BudgetError, ModelError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
@@ -237,11 +238,19 @@ def test_another_loss_is_trained_on_and_scored() -> None:
     assert usual.scores["test"].loss != margin.scores["test"].loss
 
 
-@pytest.mark.parametrize(("delta", "told"), [(0.5, True), (0.01, True), (1e-5, False)])
+@pytest.mark.parametrize(("delta", "told"), [(0.5, True), (0.01, True), (0.004, True), (1e-5, False)])
 def test_a_delta_that_allows_to_publish_somebody_whole_is_told(delta, told, caplog, coarse_prices):
     asked = RunSpec.of({"policy": {"rate": 1.0}, "privacy": {"epsilon": 4.0, "delta": delta}})
     prepare(asked, dataset=wg.clinics(patients=300, clinics=3))
     assert ("not below one in" in caplog.text) is told
+
+
+@pytest.mark.parametrize(("noise", "bound", "told"), [("seeded", 1, True), ("seeded", 15, False), ("secure", 1, False)])
+def test_a_simulation_tells_how_much_k_drops_and_a_release_does_not(noise, bound, told, caplog, coarse_prices):
+    sizes = {"*": {"items": 500, "subjects": 100}}
+    asked = RunSpec.of({"privacy": {"noise": noise}, "silos": {"items_per_subject": bound, "sizes": sizes}})
+    split_dataset(wg.clinics(patients=300, clinics=3), asked, Coins.seeded(0))
+    assert ("drops" in caplog.text) is told
 
 
 class Words(nn.Module):

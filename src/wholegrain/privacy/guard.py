@@ -158,7 +158,7 @@ def _require_room(opened: BudgetOpened, runs: list[RunAccount], run: str) -> Non
     if opened.runs == "one" and others:
         raise BudgetError(
             f"The budget {opened.account} is that of the run '{others[0]}' alone; open another one by name"
-            " (ledger.budget), with ledger.epsilon if several runs are to share it."
+            " (ledger.budget), for which subjects pay as well, with ledger.epsilon if several runs are to share it."
         )
 
 

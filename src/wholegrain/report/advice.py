@@ -48,10 +48,15 @@ def advice(run: RunRecord) -> Iterator[tuple[str, str]]:
     if run.simulation:
         yield (
             "This is to be published",
-            'Not this run. Set privacy.noise = "secure", declare silos.sizes, and run again: that is a release.',
+            'Not this run. Set privacy.noise = "secure", silos.sizes and ledger.data, and run again.',
         )
     elif run.promise.standing is not Standing.PROVED:
         yield "This is to be published", "Do not: choose a policy that is PROVED for the unit, and run again."
+    elif run.ledger.whole:
+        yield (
+            "This is to be published",
+            "The model may be. Take scores that are marked not private out of what you publish with it.",
+        )
     if not run.ledger.whole:
         yield (
             "The ledger is broken or gone",

@@ -41,6 +41,9 @@ from wholegrain.silo.training import Silo
 
 log = logging.getLogger("wholegrain.runs")
 
+MUCH_DROPPED = 0.05
+"""The share of items beyond K from which on a simulation says so."""
+
 
 @dataclass(frozen=True, eq=False)
 class DataParts:
@@ -106,6 +109,8 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     by_name = partition.split(dataset.data, labels, kept, also=tuple(sizes.named))
     _require_span(by_name, spec.silos.span)
     silos = {name: _silo(name, data, dataset, spec, sizes, coins) for name, data in by_name.items()}
+    if spec.privacy.noise == "seeded":
+        _warn_of_dropped(by_name, silos, items_bound(dataset, spec))
     if spec.policy.by_span or dataset.spans is not None:
         silos = _with_spans(silos, dataset)
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
@@ -231,6 +236,21 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
     if size is None:
         facts = replace(facts, items=data.items, subjects=data.subject_count)
     return Silo(replace(facts, drops_surplus=drops), data)
+
+
+def _warn_of_dropped(before: Mapping[str, SubjectData], silos: Mapping[str, Silo], bound: int | None) -> None:
+    """Tell how much K drops, where that is much. Private: the counts, so that a release says nothing of it."""
+    total = sum(data.items for data in before.values())
+    dropped = total - sum(silo.data.items for silo in silos.values())
+    if dropped > MUCH_DROPPED * total:
+        log.warning(
+            "K = %s (silos.items_per_subject) drops %d of %d items (%.1f%%); a larger K keeps more of them, and costs"
+            " subject_dp nothing.",
+            bound,
+            dropped,
+            total,
+            100 * dropped / total,
+        )
 
 
 def _require_declared_classes(dataset: Dataset) -> None:

@@ -80,12 +80,11 @@ def plan_for(
 
 def _warn_of_large_delta(plan: Plan) -> None:
     """Tell of a δ that allows to publish somebody whole: drawing one of n people at random is (0, 1/n)-private."""
-    sizes = [silo.subjects for _, silo in plan.rows]
-    people = max(*sizes, sum(sizes) // plan.span) if len(sizes) > 1 else sizes[0]
+    people = sum(silo.subjects for _, silo in plan.rows)  # at most; whoever is in several silos counts in each
     if plan.delta >= 1 / people and plan.guarantee(plan.unit).standing is Standing.PROVED:
         log.warning(
-            "δ = %g is not below one in %d, the number of subjects: it would allow to publish all records of one of"
-            " them. Set privacy.delta to 1e-5, or to a hundredth of 1/subjects where there are more.",
+            "δ = %g is not below one in %d, the subjects of all silos together: it would allow to publish all records"
+            " of one of them. Set privacy.delta to 1e-5, or to a hundredth of 1/subjects where there are more.",
             plan.delta,
             people,
         )

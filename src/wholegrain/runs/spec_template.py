@@ -235,8 +235,9 @@ SILOS = (
     "# items_per_subject = 10  # K: the most rows of one subject in one silo; every policy but subject_dp needs it",
     "# span = 2                # M: the most silos that hold one subject; all of them if left out",
     "",
-    '# A release (privacy.noise = "secure") needs public sizes, declared by the owner of the data instead of counted:',
-    "# about what a silo trains on, in round numbers. `wholegrain data describe` proposes some.",
+    '# A release (privacy.noise = "secure") needs a name for its data ([ledger] data = "visits") and public sizes,',
+    "# declared by the owner of the data instead of counted: about what a silo trains on, in round numbers.",
+    "# `wholegrain data describe` proposes some.",
     "# [silos.sizes]",
 )
 EACH = "  # a line for each silo"
