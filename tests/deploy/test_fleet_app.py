@@ -37,6 +37,7 @@ from wholegrain.deploy.certificates import load_private_key, silo_key
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.fleet_app import MOST_BYTES, PATHS, Doorkeeper
 from wholegrain.deploy.fleet_calls import CALLS, answer_call
+from wholegrain.deploy.fleet_grid import FleetGrid
 from wholegrain.deploy.fleet_server import Admission, ServerDoor, open_door
 from wholegrain.deploy.membership import add_silo, revoke_silo
 from wholegrain.deploy.scaffold import FederationDraft, write_federation
@@ -284,6 +285,25 @@ def test_the_roster_is_read_again_when_its_file_changes(tmp_path: Path, state: L
     assert admission.is_admitted(public_key_to_bytes(south.public_key()))
     assert set(keys) == {"south"}
     assert link.get_node_id_by_public_key(north) is None
+
+
+def test_no_reply_arrives_between_the_look_for_its_parts_and_its_taking(
+    state: LinkStateFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be taken without its parts and deleted, and its silo would count as failed."""
+    link = state.state()
+    assert isinstance(link, InMemoryLinkState)
+    grid, could_arrive = FleetGrid(link), []
+
+    def look(id: str) -> bool:
+        other = threading.Thread(target=lambda: could_arrive.append(link.lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return False
+
+    monkeypatch.setattr(grid, "_is_whole", look)
+    assert list(grid.pull_messages(["a", "b"])) == []
+    assert could_arrive == [False, False]
 
 
 # Strangers who can open connections, and nothing more.

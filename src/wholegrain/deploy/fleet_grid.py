@@ -89,9 +89,11 @@ class FleetGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies to these messages that have arrived whole."""
-        ready = {id for id in message_ids if self._is_whole(id)}
-        replies = self.state.get_message_res(message_ids=ready, run_id=self.run_id) if ready else []
-        self.state.delete_messages({reply.metadata.reply_to_message_id for reply in replies})
+        # A reply that began to arrive between the look and the taking would be taken, and deleted, without its parts.
+        with self.state.lock:
+            ready = {id for id in message_ids if self._is_whole(id)}
+            replies = self.state.get_message_res(message_ids=ready, run_id=self.run_id) if ready else []
+            self.state.delete_messages({reply.metadata.reply_to_message_id for reply in replies})
         return [message for message in map(self._unpack, replies) if message is not None]
 
     def _is_whole(self, message_id: str) -> bool:
