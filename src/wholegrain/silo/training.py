@@ -120,7 +120,7 @@ class LocalSteps:
             self._coins.renew_coins(self._key(self._step))
         self._step += 1
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
-        inputs, targets = values(silo.inputs[items]), silo.targets[items]
+        inputs, targets = values(silo.inputs.index_select(0, items)), silo.targets.index_select(0, items)
         buckets = Buckets(silo.numbers, batch.items, *self._public)
         if not policy.by_span:
             return self._sum(vector, inputs, targets, groups, policy.clip, buckets).total
