@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
@@ -91,8 +92,8 @@ class LocalSteps:
         self._silo, self._policy = silo, policy
         self._draws = noise.coins(round, silo.facts.name)
         self._key: Callable[[int], int] = lambda step: noise.step_key(round, silo.facts.name, step)
-        # Asked once: to ask a protocol takes as long as a small layer.
-        self._coins = self._sum if isinstance(self._sum, HasItemCoins) and self._sum.draws_coins else None
+        # Not by `isinstance`: to ask a protocol takes as long as a small silo's step.
+        self._coins = cast(HasItemCoins, self._sum) if getattr(self._sum, "draws_coins", False) else None
         self._step = 0
         self._noise = noise.stream(round, silo.facts.name)
         self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
