@@ -57,6 +57,10 @@ class Coins:
         text = "\x1f".join([purpose, *map(str, names)])
         return Coins(blake2b(text.encode(), key=self.key, digest_size=KEY, person=b"coins of").digest())
 
+    def name(self, *of: int | str) -> str:
+        """What tells these coins, tossed for this, from others; it says nothing about how they fall."""
+        return self.of(Purpose.SPLIT, "name", *of).key.hex()[:16]
+
     def words(self, subjects: ArrayLike, ranks: ArrayLike = 0) -> Words:
         """[..., 2] words of 64 random bits for each pair of a subject and a rank."""
         given = np.broadcast_arrays(np.asarray(subjects, np.int64), np.asarray(ranks, np.int64))
