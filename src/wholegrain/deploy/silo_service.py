@@ -114,8 +114,10 @@ class SiloService:
         agreed = agree(charter, dataset, silo, HeldOut(held_out, spans.get(charter.silo)))
         for each in agreed:
             require_tokens(each.learner.model, dataset)
-        facts: dict[str, str] = {"link": link, "division": coins.name("held out", repr(charter.held_out))}
-        return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise, **facts)
+        division = coins.name("held out", repr(charter.held_out))
+        return SiloService(
+            charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise, link=link, division=division
+        )
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
         """The update that the task asks for, or a refusal.
