@@ -211,9 +211,10 @@ def play_rounds(
         chosen = averaged.server.choose_parameters(state.vector, state.memory)
         played = replace(played, noise=_noise(prepared, averaged, played, size))
         played = _score_privately(prepared, played, chosen, guard, score_engine)
-        done.append(replace(played, scores=prepared.score(chosen, each_round)))
+        played = replace(played, scores=prepared.score(chosen, each_round))
+        done.append(played if prepared.spec.privacy.noise == "seeded" else played.without_time())
         record(done[-1], state)
-        observe(done[-1])
+        observe(played)
     return PlayedRounds(tuple(done), averaged.server.choose_parameters(state.vector, state.memory))
 
 
