@@ -13,6 +13,7 @@ from torch import Tensor
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
+from wholegrain.gradients import devices
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.reference import ClippedSum, HasItemCoins
 from wholegrain.models.model_inputs import values
@@ -65,22 +66,25 @@ class Trainer:
 
         Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
         """
-        vector = vector.clone()
+        vector = vector.to(devices.place_of(self.clipped_sum), copy=True)
         local = LocalSteps(self.clipped_sum, self.noise, silo, policy, round)
         for _ in range(steps):
             vector.sub_(local.gradient(vector), alpha=self.learning_rate)
-        return vector
+        return devices.to_host(vector)
 
     def add_to_sum(self, silo: Silo, policy: Policy, vector: Tensor, round: int) -> Tensor:
         """One step's part of a secure sum, in whole steps of the public grid [parameter].
 
         Private: the result; masked, it may leave the silo.
         """
-        return LocalSteps(self.clipped_sum, self.noise, silo, policy, round).part_of_sum(vector)
+        vector = vector.to(devices.place_of(self.clipped_sum))
+        return devices.to_host(LocalSteps(self.clipped_sum, self.noise, silo, policy, round).part_of_sum(vector))
 
 
 class LocalSteps:
     """The steps of one silo in one round: each draws a batch, pools its clipped gradients and adds noise.
+
+    Parameters are given where the gradients expect them (`devices.place_of`), and what is released is there, too.
 
     Guarantee: `gradient` is one release of the policy's step, wherever the parameters come from, as long as they tell
     no more of the silo's data than earlier releases did.
