@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -105,10 +105,18 @@ class Compute:
         with ExitStack() as stack:
             stack.callback(lambda: torch.use_deterministic_algorithms(before[0], warn_only=before[1]))
             torch.use_deterministic_algorithms(True)
-            if self.device.type == "cuda":
-                stack.enter_context(_plain_cuda())
+            for part, values in self._flags:
+                stack.enter_context(_flags(part, **values))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # other backward passes add up with atomics
             yield
+
+    @property
+    def _flags(self) -> list[tuple[Any, dict[str, bool]]]:
+        """What is to be set in which of torch's libraries."""
+        if self.device.type == "cuda":
+            return CUDA_FLAGS
+        # oneDNN in half precision ends the process on virtual machines that only claim to have AMX.
+        return [(torch.backends.mkldnn, {"enabled": False})] if self.device == HOST and self != USUAL else []
 
     @contextmanager
     def narrow(self) -> Iterator[None]:
@@ -124,20 +132,31 @@ class Compute:
 USUAL = Compute()
 
 
+CUDA_FLAGS: list[tuple[Any, dict[str, bool]]] = [
+    (
+        torch.backends.cuda.matmul,
+        {
+            "allow_tf32": False,
+            "allow_fp16_reduced_precision_reduction": False,
+            "allow_bf16_reduced_precision_reduction": False,
+        },
+    ),
+    (torch.backends.cudnn, {"allow_tf32": False, "benchmark": False, "deterministic": True}),
+]
+"""Without TF32, without sums in half precision, and without algorithms that are chosen by a race."""
+
+
 @contextmanager
-def _plain_cuda() -> Iterator[None]:
-    """Without TF32, without algorithms that are chosen by a race, and without sums in half precision."""
-    products = torch.backends.cuda.matmul
-    names = "allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"
-    before = [getattr(products, name) for name in names]
+def _flags(part: Any, **values: bool) -> Iterator[None]:
+    """Attributes of a part of torch, until they are as before again."""
+    before = {name: getattr(part, name) for name in values}
     try:
-        for name in names:
-            setattr(products, name, False)
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            yield
+        for name, value in values.items():
+            setattr(part, name, value)
+        yield
     finally:
-        for name, value in zip(names, before, strict=True):
-            setattr(products, name, value)
+        for name, value in before.items():
+            setattr(part, name, value)
 
 
 def _require_there(device: str) -> None:
