@@ -64,9 +64,10 @@ def plain_step(model: nn.Module, compute: Compute, inputs: Tensor, targets: Tens
     placed, x, y = model.to(compute.device), inputs.to(compute.device), targets.to(compute.device)
 
     def step() -> None:
-        with compute.settings(), compute.narrow():
-            loss = cross_entropy(placed(x), y)
-        torch.autograd.grad(loss, [p for p in placed.parameters() if p.requires_grad])
+        with compute.settings():
+            with compute.narrow():
+                loss = cross_entropy(placed(x), y)
+            torch.autograd.grad(loss, [p for p in placed.parameters() if p.requires_grad])
 
     return step
 
@@ -81,7 +82,7 @@ def main() -> None:
     clip = Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0)
     print("| model | where | plain SGD, ms | private, ms | ratio |\n| --- | --- | ---: | ---: | ---: |")
     for name, (make, shape) in MODELS.items():
-        inputs = torch.rand(SUBJECTS * ITEMS, *shape, generator=draws)
+        inputs = torch.randn(SUBJECTS * ITEMS, *shape, generator=draws)
         targets = torch.randint(CLASSES, (SUBJECTS * ITEMS,), generator=draws)
         groups = torch.arange(SUBJECTS * ITEMS) // ITEMS
         for compute in there():

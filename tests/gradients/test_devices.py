@@ -112,6 +112,15 @@ def test_cuda_computes_single_precision_as_such_and_chooses_no_algorithm_by_a_ra
         assert not convolutions.deterministic
 
 
+def test_half_precision_on_the_cpu_does_without_onednn() -> None:
+    """Its kernels end the process on machines that only claim to have AMX."""
+    assert torch.backends.mkldnn.enabled
+    with Compute(HOST, torch.bfloat16).settings():
+        assert not torch.backends.mkldnn.enabled
+    with USUAL.settings():
+        assert torch.backends.mkldnn.enabled
+
+
 def test_half_precision_reaches_products_and_nothing_is_kept_of_them() -> None:
     layer, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
     with Compute(HOST, torch.bfloat16).narrow():

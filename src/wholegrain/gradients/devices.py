@@ -7,6 +7,7 @@ error (pytorch issues 97574 and 195404). docs/arithmetic.md says what is proved 
 """
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -108,6 +109,9 @@ class Compute:
             for part, values in self._flags:
                 stack.enter_context(_flags(part, **values))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # other backward passes add up with atomics
+            stack.enter_context(warnings.catch_warnings())
+            # cuDNN copies them, which takes memory and changes nothing.
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")
             yield
 
     @property
