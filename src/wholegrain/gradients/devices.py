@@ -8,10 +8,10 @@ error (pytorch issues 97574 and 195404). docs/arithmetic.md says what is proved 
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -164,7 +164,7 @@ def _flags(part: Any, **values: bool) -> Iterator[None]:
 
 
 def _require_there(device: str) -> None:
-    there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    there: dict[str, Callable[[], bool]] = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
     if device in there and not there[device]():
         raise SpecError(
             f"compute.device = '{device}', and torch {torch.__version__} finds no such device on this machine: install"
@@ -178,16 +178,8 @@ def _has_bfloat16(device: str) -> bool:
     return device != "mps" or bool(torch.backends.mps.is_macos_or_newer(14, 0))
 
 
-@runtime_checkable
-class HasPlace(Protocol):
-    """Gradients of which the caller has to know where they are summed."""
-
-    @property
-    def place(self) -> torch.device:
-        """Where parameters are expected, and where sums are."""
-        ...
-
-
 def place_of(gradients: object) -> torch.device:
-    """Where a gradient engine expects parameters, and leaves sums."""
-    return gradients.place if isinstance(gradients, HasPlace) else HOST
+    """Where a gradient engine expects parameters, and leaves sums: `place`, if it has one."""
+    # Not by `isinstance`: to ask a protocol takes as long as a small silo's step.
+    place: torch.device = getattr(gradients, "place", HOST)
+    return place
