@@ -21,7 +21,7 @@ from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, make_row
 from wholegrain.silo.noise import SeededNoise
-from wholegrain.silo.secure_noise import SecureNoise
+from wholegrain.silo.secure_noise import SecureNoise, grid
 from wholegrain.silo.training import Silo, Trainer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -68,15 +68,16 @@ def test_no_finite_number_breaks_the_clip(kind: str, precision: str) -> None:
 def test_noise_is_the_same_on_every_device(device: str) -> None:
     """Seeded: the same numbers. Secure: whole steps of the same grid."""
     compute = on(device)
-    here, there = (
-        torch.zeros(70_000, dtype=torch.float64),
-        torch.zeros(70_000, dtype=torch.float64, device=compute.place),
+    here, there, secret = (
+        torch.zeros(70_000, dtype=torch.float64, device=at) for at in ("cpu", compute.place, compute.place)
     )
     for total in (here, there):
         SeededNoise(1).stream(0, "north").add_to(total, 1.0, 0.5)
     assert torch.equal(here, there.cpu())
-    SecureNoise().stream(0, "north").add_to(there, 1.0, 0.5)
-    assert float(there.std()) == pytest.approx(0.5, rel=0.05)
+    SecureNoise().stream(0, "north").add_to(secret, 1.0, 0.5)
+    assert float(secret.std()) == pytest.approx(0.5, rel=0.05)
+    steps = secret.cpu() / grid(0.5, 70_000)
+    assert torch.equal(steps, steps.round())
 
 
 @every_device
@@ -103,7 +104,7 @@ def test_a_loop_of_ones_own_with_its_net_on_the_device(device: str) -> None:
     compute = on(device)
     net = torch.nn.Linear(10, 2).to(compute.device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    north = wg.clinics(patients=60, clinics=1).silo("clinic-0")
+    north = wg.clinics(patients=60, clinics=3).silo("clinic-0")
     for _ in wg.private_steps(net, north, policy=wg.subject_dp(rate=0.5), epsilon=4, steps=2, device=device):  # type: ignore[arg-type]
         assert net.weight.grad is not None
         assert net.weight.grad.device == net.weight.device
