@@ -8,7 +8,6 @@ A few more are done in a faster way that gives the same: indented JSON, and assi
 """
 
 import json
-
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache

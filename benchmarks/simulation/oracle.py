@@ -215,9 +215,7 @@ class Oracle:
         )
         self.world.happened["releases"] += 1
 
-    def on_task(
-        self, ledger: Path, machine: Machine, key: tuple[str, int, str, str], play: int, repeats: bool
-    ) -> None:
+    def on_task(self, ledger: Path, machine: Machine, key: tuple[str, int, str, str], play: int, repeats: bool) -> None:
         """A server is about to ask a silo for a round; `play` tells one playing of a round from another."""
         view = self.servers.setdefault(ledger, LedgerView(ledger, machine))
         view.look()

@@ -1,8 +1,8 @@
 """The pieces that every simulated federation shares: they are made once, and are the program's own.
 
 Only four things are not the program's. Training, and a private score, is a function of parameters and noise that costs
-nothing. Noise is a name. Prices and the like (see `memory`), and whether a model fits the data, are computed once by the
-program and remembered. Keys are of a faster curve; the masks, shares and signatures of secure sums are real.
+nothing. Noise is a name. Prices and the like (see `memory`), and whether a model fits the data, are computed once by
+the program and remembered. Keys are of a faster curve; the masks, shares and signatures of secure sums are real.
 """
 
 import hashlib

@@ -38,7 +38,7 @@ class AgreedModel:
     """With its view, if part of the model is frozen; what that makes of the items is computed once."""
     held_out: HeldOut
 
-    @property
+    @cached_property
     def task(self) -> ModelTask:
         """What a task must say of the model, to the letter."""
         return ModelTask(

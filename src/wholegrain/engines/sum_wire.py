@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -165,9 +166,14 @@ def _encode(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no place in a message")
 
 
+@cache
+def _adapter(form: type[Form]) -> TypeAdapter[Form]:
+    return TypeAdapter(form)
+
+
 def _read(form: type[Form], text: str) -> Form:
     try:
-        return TypeAdapter(form).validate_json(text)
+        return _adapter(form).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "it"
