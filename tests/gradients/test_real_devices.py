@@ -53,7 +53,7 @@ def test_sums_are_those_of_the_reference(device: str, kind: str) -> None:
     given = inputs, torch.randint(3, (9,), generator=draws), torch.arange(9) // 2
     expected = clipped_sum(model, cross_entropy, flatten(model), *given, clip).total.double()
     found = UnitPasses(model, cross_entropy, compute)(flatten(model), *given, clip).total
-    assert found.device.type == compute.place.type
+    assert found.device.type == "cpu"
     assert float((found.cpu() - expected).norm()) <= 1e-3 * float(expected.norm())
 
 

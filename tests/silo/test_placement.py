@@ -210,6 +210,19 @@ def test_noise_that_stayed_on_the_host_would_fail_here(monkeypatch: pytest.Monke
 
 def test_an_empty_batch_stays_on_the_device() -> None:
     model, nobody = build("mlp", 6, 3, seed=0), torch.zeros(0, dtype=torch.int64)
-    clip = Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0)
-    found = UnitPasses(model, cross_entropy, META)(flatten(model), torch.zeros(0, 6), nobody, nobody, clip)
+    clip, vector = Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0), flatten(model).to("meta")
+    found = UnitPasses(model, cross_entropy, META)(vector, torch.zeros(0, 6), nobody, nobody, clip)
     assert found.total.device.type == "meta"
+
+
+def test_a_sum_is_where_its_parameters_were_given() -> None:
+    """For whoever adds up sums of several processes, or compares them."""
+    model, clip = build("mlp", 6, 3, seed=0), Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0)
+    engine, inputs, targets = (
+        UnitPasses(model, cross_entropy, META),
+        torch.zeros(4, 6),
+        torch.zeros(4, dtype=torch.int64),
+    )
+    for device in ("cpu", "meta"):
+        found = engine(flatten(model).to(device), inputs, targets, torch.arange(4) // 2, clip)
+        assert found.total.device.type == device

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wholegrain.data.tasks import Targets
-from wholegrain.gradients import devices
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import BookKeeping
@@ -75,9 +74,7 @@ class ExtendedClippedSum:
         ours = codes >= 0
         if not ours.any():
             real = self._real(vector[: self._size], inputs, targets, groups, clip, buckets)
-            return ClippedTotal(
-                torch.cat([devices.to_host(real.total), torch.zeros_like(vector[self._size :])]), real.zeroed
-            )
+            return ClippedTotal(torch.cat([real.total, torch.zeros_like(vector[self._size :])]), real.zeroed)
         alone = Clip(ClipPer.NONE, Pool.SUM, clip.norm) if clip.per is ClipPer.BATCH else clip
         real = self._real(
             vector[: self._size],
@@ -90,7 +87,7 @@ class ExtendedClippedSum:
         made_up = self._made_up(
             vector[self._size :], codes[ours], _renumber(groups[ours]), alone, _chosen(buckets, ours)
         )
-        pooled = ClippedTotal(torch.cat([devices.to_host(real.total), made_up.total]), real.zeroed + made_up.zeroed)
+        pooled = ClippedTotal(torch.cat([real.total, made_up.total]), real.zeroed + made_up.zeroed)
         if clip.per is not ClipPer.BATCH or not len(targets):
             return pooled
         mean = pooled.total[None].to(vector.dtype) / len(targets)

@@ -179,7 +179,7 @@ def _has_bfloat16(device: str) -> bool:
 
 
 def place_of(gradients: object) -> torch.device:
-    """Where a gradient engine expects parameters, and leaves sums: `place`, if it has one."""
+    """Where a gradient engine has its parameters and sums: `place`, if it has one."""
     # Not by `isinstance`: to ask a protocol takes as long as a small silo's step.
     place: torch.device = getattr(gradients, "place", HOST)
     return place

@@ -76,6 +76,6 @@ class SubjectUpdates:
         alone, as_it_is = torch.zeros(len(inputs), dtype=torch.int64), Clip(ClipPer.NONE, Pool.SUM, 1.0)
         vector = start
         for _ in range(self.local.steps):
-            mean = self.gradients(vector, inputs, targets, alone, as_it_is).total.to(vector.device) / len(inputs)
+            mean = self.gradients(vector, inputs, targets, alone, as_it_is).total / len(inputs)
             vector = vector - mean.to(vector.dtype) * self.local.learning_rate
         return (start.double() - vector.double()).div_(self.local.learning_rate)

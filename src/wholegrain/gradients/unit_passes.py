@@ -92,7 +92,7 @@ class UnitPasses:
 
     @property
     def place(self) -> torch.device:
-        """Where parameters are expected, and where sums are."""
+        """Where parameters are best given; what is given on the host, is summed there in the end."""
         return self.compute.place
 
     @property
@@ -116,24 +116,29 @@ class UnitPasses:
     ) -> ClippedTotal:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
 
-        The batch is given on the host and goes to the device at once. The total is where parameters are, in double
+        The batch is given on the host and goes to the device at once. The total is where `vector` was given, in double
         precision; no group of it has to be kept apart.
         """
-        total = torch.zeros(self._layout.size, dtype=torch.float64, device=self.place)
         if not inputs.shape[0]:
-            return ClippedTotal(total, 0)
+            return ClippedTotal(torch.zeros_like(vector, dtype=torch.float64), 0)
         with self.compute.settings():
             self._require_repeats(inputs, targets)
-            vector = vector.detach().to(self.compute.device)
-            finite = torch.isfinite(vector).all().to(self.place)  # the same for everybody
             cut = Cut.of(groups.numpy(), clip)
             order = torch.from_numpy(cut.order)
             x, y = inputs[order].to(self.compute.device), targets[order].to(self.compute.device)
-            zeroed = torch.zeros((), dtype=torch.int64, device=self.place)
-            for items, share in cut.units():
-                gradient = self._gradient(vector, x[items], y[items], clip)
-                zeroed += ~_add_clipped(total, gradient, clip, share, finite)
+            total, zeroed = self._add_up(vector.detach().to(self.compute.device), x, y, cut, clip)
+        total = total if total.device == vector.device else devices.to_host(total)
         return ClippedTotal(total, int(devices.to_host(zeroed)))
+
+    def _add_up(self, vector: Tensor, inputs: Tensor, targets: Tensor, cut: Cut, clip: Clip) -> tuple[Tensor, Tensor]:
+        """The sum over all units, and how many were not finite."""
+        total = torch.zeros(self._layout.size, dtype=torch.float64, device=self.place)
+        zeroed = torch.zeros((), dtype=torch.int64, device=self.place)
+        finite = torch.isfinite(vector).all().to(self.place)  # the same for everybody
+        for items, share in cut.units():
+            gradient = self._gradient(vector, inputs[items], targets[items], clip)
+            zeroed += ~_add_clipped(total, gradient, clip, share, finite)
+        return total, zeroed
 
     def _gradient(self, vector: Tensor, inputs: Tensor, targets: Tensor, clip: Clip) -> Tensor:
         """The sum or mean of a unit's gradients, in double precision."""
