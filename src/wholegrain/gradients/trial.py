@@ -12,12 +12,13 @@ from wholegrain.gradients.backends import Program
 from wholegrain.gradients.batch_invariance import FIRST, PassSizes, SteadySizes
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
 from wholegrain.gradients.clip_units import UnitRun, Units
+from wholegrain.gradients.company import depends_on_company
 from wholegrain.gradients.dense_chain import DenseChain
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.operation_watch import MemoryWatch, RemainderWatch
 from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
-from wholegrain.gradients.parameters import Layout, Views
+from wholegrain.gradients.parameters import Layout, Views, call
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.trial_companies import RESIDUES, Company, companies, count_residues
@@ -59,6 +60,18 @@ class BackendTrial:
         """Whether anything can be compared: each item has a gradient, and a finite one."""
         lengths = self._expected[0].lengths
         return bool(torch.isfinite(lengths).all() and (lengths > 0).all())
+
+    def mixes_items(self) -> bool:
+        """Whether an item's outputs, or the gradient of its loss by them, depend on other items in any bit."""
+
+        def rows(inputs: Tensor, number: Tensor) -> Tensor:
+            outputs = call(self._model, self._layout, self._vector, inputs)
+            with torch.enable_grad():
+                leaf = outputs.detach().clone().requires_grad_()
+                (gradient,) = torch.autograd.grad(self._loss(leaf, self._targets[number]), leaf)
+            return torch.cat([outputs, gradient], 1)
+
+        return depends_on_company(rows, self.inputs)
 
     def passes(self, make: MakeCandidate) -> bool:
         """Whether norms and sums agree, of items and of subjects."""
