@@ -254,3 +254,33 @@ def test_a_sum_of_many_is_in_double_precision() -> None:
     groups = torch.from_numpy(np.arange(400))
     found = UnitPasses(model, cross_entropy, HALF)(vector, inputs, targets, groups, clip).total
     assert float(found.norm()) == pytest.approx(400, rel=1e-12)
+
+
+class Asking(nn.Module):
+    """Notes how many threads it is run with, and what its products are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen = nn.Linear(6, 3), set[tuple[int, torch.dtype]]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = self.layer(x)
+        self.seen.add((torch.get_num_threads(), outputs.dtype))
+        return outputs
+
+
+@pytest.mark.parametrize("compute", [USUAL, HALF], ids=str)
+def test_what_the_calling_program_has_set_makes_no_difference(compute: Compute) -> None:
+    model, clip, given = Asking(), Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0), batch([2, 1, 5, 3])
+    engine, before = UnitPasses(model, cross_entropy, compute), torch.get_num_threads()
+    engine._copy.seen = seen = set[tuple[int, torch.dtype]]()  # type: ignore[assignment]
+    expected = engine(flatten(model), *given, clip).total
+    torch.set_num_threads(2)
+    try:
+        with torch.autocast("cpu", torch.bfloat16 if compute == USUAL else torch.float16):
+            found = engine(flatten(model), *given, clip).total
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found, expected)
+    assert seen == {(1, compute.precision)}

@@ -108,6 +108,8 @@ class Compute:
             torch.use_deterministic_algorithms(True)
             for part, values in self._flags:
                 stack.enter_context(_flags(part, **values))
+            if torch.amp.is_autocast_available(self.device.type):  # what the calling program has set is not asked for
+                stack.enter_context(torch.autocast(self.device.type, enabled=False))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # other backward passes add up with atomics
             stack.enter_context(warnings.catch_warnings())
             # cuDNN copies them, which takes memory and changes nothing.

@@ -26,6 +26,7 @@ from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.parameters import Layout, compute_at, flatten
+from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
 from wholegrain.gradients.reference import ClippedSum, Loss, batch_gradient
 from wholegrain.gradients.trial_items import TRIAL, make_items, perturb, zero_items
 from wholegrain.models.dropout import DropoutByItem
@@ -105,6 +106,7 @@ class UnitPasses:
         if isinstance(self.model, DropoutByItem):
             self.model.key.renew(key)
 
+    @in_plain_arithmetic
     def __call__(
         self,
         vector: Tensor,
