@@ -173,8 +173,9 @@ def _adapter(form: type[Form]) -> TypeAdapter[Form]:
 
 def _read(form: type[Form], text: str) -> Form:
     try:
-        return _adapter(form).validate_json(text)
+        found: Form = _adapter(form).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "it"
         raise RefusalError("message", f"a message of a secure sum is not of the agreed form: {place}") from error
+    return found
