@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from wholegrain.gradients.backends import Slots, outward_gradient
 from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
-from wholegrain.gradients.layers import LAYERS
+from wholegrain.gradients.layers import IN_SEQUENCE, LAYERS
 from wholegrain.gradients.layers.activations import ByAutograd, Copy, InPlace, MaxPool, Relu, Reshape, Sigmoid, Tanh
 from wholegrain.gradients.layers.base import Layer, RuleError, Space
 from wholegrain.gradients.pooled_rows import pool_small_layers
@@ -89,7 +89,7 @@ def _pool_first(modules: list[nn.Module]) -> list[nn.Module]:
 
 
 def _link(module: nn.Module, slots: Slots) -> Layer:
-    rule = LAYERS.get(type(module))
+    rule = LAYERS.get(type(module)) or IN_SEQUENCE.get(type(module))
     if rule is not None:
         return rule(module, slots.of_module(module))
     if next(module.parameters(), None) is not None:
