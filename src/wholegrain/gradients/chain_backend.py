@@ -51,7 +51,7 @@ class Chain:
         for link, space in zip(self.links, spaces, strict=True):
             x, keeps = link.forward(space, x)
             saved.append(keeps)
-            if workspace.watched is not None:
+            if workspace.watcher is not None:
                 workspace.watch(x)
         shares: list[Share] = []
         g: Tensor | None = outward_gradient(loss, x, targets, inputs.shape[0])
@@ -59,7 +59,7 @@ class Chain:
             # Popped, so that what a layer has kept is free again as soon as it was used.
             (g,), new = self.links[k].backward(spaces[k], saved.pop(), (g,), (k > self.first,))
             shares.extend(new)
-            if workspace.watched is not None:
+            if workspace.watcher is not None:
                 workspace.watch(g)
         return pool_small_layers(shares, units, workspace)
 
