@@ -79,8 +79,24 @@ def test_the_command_writes_the_annex_of_one_run(wholegrain: Command, proved: Pa
     assert told.code == 0
     assert told.out.endswith(f"Annex: {tmp_path / 'annex.html'}\n")
     assert (tmp_path / "annex.html").read_text().startswith("<!doctype html>")
+    told = wholegrain("report", proved, "--out", tmp_path / "a.html", "--dpia", tmp_path / "a.html")
+    assert (told.code, "both name" in told.err) == (2, True)
     told = wholegrain("report", proved, proved, "--dpia", tmp_path / "two.html")
     assert (told.code, told.err) == (2, "error: --dpia is about one run, and 2 are given; name one folder.\n")
+
+
+def test_an_earlier_page_gives_way_and_no_other_file_does(wholegrain: Command, proved: Path, tmp_path: Path) -> None:
+    page, spec = tmp_path / "a.html", tmp_path / "visits.toml"
+    assert wholegrain("report", proved, "--out", page).out == f"Report: {page}\n"
+    assert wholegrain("report", proved, "--out", page).out == f"Report: {page} (in place of an earlier one)\n"
+    spec.write_text("[data]\n")
+    for told in (
+        wholegrain("report", proved, "--out", spec),
+        wholegrain("report", proved, "--out", page, "--dpia", spec),
+    ):
+        sentence = f"error: '{spec}' is there already and is no page of wholegrain; choose another name.\n"
+        assert (told.code, told.err) == (2, sentence)
+        assert spec.read_text() == "[data]\n"
 
 
 def front_matter(card: str) -> dict[str, object]:

@@ -1,17 +1,18 @@
 """The head of a report: what somebody asks first, each with a short answer. Every answer follows from the record."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from wholegrain.federation.private_score import ALL as ALL_SILOS
 from wholegrain.federation.private_score import Estimate
+from wholegrain.federation.round_record import Score
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import number, number_range, plural
-from wholegrain.runs.setting_origins import Origin, name_unpaid
+from wholegrain.runs.setting_origins import name_unpaid
 
 PROTECTED = {
     Unit.SUBJECT: ("One person", "with all records of that person, in every silo"),
@@ -122,6 +123,7 @@ def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
     question, headline = "How good is the model?", headline_score(run)
     private = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
     paid = tuple(f"{name} {estimate_text(name, found)}; private, and paid for." for name, found in private.items())
+    paid += (chosen,) if (chosen := chosen_by_score(run)) else ()
     if headline is None:
         short = next((f"{name} {score_text(name, found.value)}" for name, found in private.items()), "Not scored")
         return Answer("good", question, short, (*paid, *((UNTOLD,) if "accuracy" in private else ())))
@@ -135,15 +137,34 @@ def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
         and peer.data == run.data
         and (found := headline_score(peer))
     ]
-    details.append("On people who were held out; computed without noise, so not private.")
+    others = "people who were held out" if run.spec.evaluation.by == "subject" else "other records of the same people"
+    details.append(f"On {others}; computed without noise, so not private.")
     return Answer("good", question, f"{name} {score_text(name, value)}", (*paid, *details))
 
 
+def chosen_by_score(run: RunRecord) -> str:
+    """That a tuned run's own score flatters it; nothing of other runs."""
+    private = run.spec.evaluation.private
+    if not run.tuned or private is None:
+        return ""
+    other = "; those of the test part are not" if private.part != "test" and headline_part(run) == "test" else ""
+    return f"Chosen among several trials by its {private.part} score: scores of that part are too high on average{other}."
+
+
+def headline_part(run: RunRecord) -> str | None:
+    """The part whose score is the headline: test, or whatever was scored first; None where nothing was."""
+    scores = _scores(run)
+    return "test" if "test" in scores else next(iter(scores), None)
+
+
 def headline_score(run: RunRecord) -> tuple[str, float] | None:
-    """The headline of the test part, or of whatever was scored first; None where nothing was."""
-    scores = run.summary.scores if run.summary else (run.rounds[-1].scores if run.rounds else {})
-    found = scores.get("test") or next(iter(scores.values()), None)
-    return None if found is None else found.headline
+    """The headline metric of that part; None where nothing was scored."""
+    scores, part = _scores(run), headline_part(run)
+    return None if part is None else scores[part].headline
+
+
+def _scores(run: RunRecord) -> Mapping[str, Score]:
+    return run.summary.scores if run.summary else (run.rounds[-1].scores if run.rounds else {})
 
 
 def constant_score(run: RunRecord) -> float | None:
@@ -194,7 +215,7 @@ def _when(run: RunRecord) -> Answer:
 
 def _span(run: RunRecord, begun: datetime, ended: datetime) -> str:
     """How long a release took would tell how many items there are, and of a tuning how many trials it made."""
-    if run.spec.privacy.noise == "secure" or Origin.PAID in run.origins.values():
+    if run.spec.privacy.noise == "secure" or run.tuned:
         return f"Begun at {_minute(begun)}, by its ledger."
     last = f"{ended:%H:%M} UTC" if begun.date() == ended.date() else _minute(ended)
     first = f"{begun:%Y-%m-%d %H:%M}" if begun.date() == ended.date() else _minute(begun)

@@ -25,6 +25,7 @@ WORDS = (
     glance.badges,
     glance.glance,
     glance.budget_alarm,
+    glance.chosen_by_score,
     advice.advice,
     advice.not_covered,
     advice.trust_rows,
