@@ -1,7 +1,7 @@
 """What the site makes of its sources.
 
-Doctests in docstrings are shown as code: Markdown would take their `>>>` for quotations. Notebooks that were played
-(docs/tutorials/*.ipynb) become pages, with what they printed.
+Doctests in docstrings are shown as code: Markdown would take their `>>>` for quotations. Notebooks that were run
+(docs/tutorials/*.ipynb) become pages, with what they printed, and so does the changelog. Every page names its version.
 """
 
 import json
@@ -48,12 +48,15 @@ class DoctestExtension(Extension):
 def on_config(config: Any) -> Any:
     """Add the extension to every page, and so to every docstring; say which version the pages are of."""
     config.markdown_extensions.append(DoctestExtension())
+    config.site_name = f"wholegrain {version('wholegrain')}"
     config.copyright = f"wholegrain {version('wholegrain')}. Apache-2.0. {NO_HOST}"
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add a page for each notebook."""
+    """Add a page for each notebook, and the changelog, whose links begin at the clone's root."""
+    changes = Path(config.docs_dir).parent.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "changelog.md", content=changes.replace("](docs/", "](")))
     for path in sorted(Path(config.docs_dir).glob("tutorials/*.ipynb")):
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=notebook_page(path)))
     return files

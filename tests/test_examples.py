@@ -95,8 +95,7 @@ def test_a_report_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     names = play("read_report.py", monkeypatch)
     assert names["page"].read_text("utf-8").startswith("<!doctype html>")
     assert names["after"][0.01] < names["after"][0.5] < 1
-    (value, constant) = names["scores"]["test"]
-    assert value[1] > constant[1]
+    assert names["value"] > names["run"].constant["test"].headline[1]
     assert "SIMULATION: protects nobody" in names["card"]
 
 
