@@ -56,7 +56,7 @@ def test_a_number_is_predicted_within_its_bounds(wholegrain: Command, tmp_path: 
     assert kept["id"].to_list() == ["007", "7,5"]  # as it was written
     assert kept["age"].to_list() == ["30.5", "40"]
     (tmp_path / "twice.csv").write_text("prediction,age,sex\n1,30,f\n")
-    for table, column, words in (("ids", "Id", "'id'"), ("twice", "prediction", "rename it")):
+    for table, column, words in (("ids", "patient", "no column 'patient'"), ("twice", "prediction", "rename it")):
         refused = wholegrain(
             *("predict", tmp_path / "run", tmp_path / f"{table}.csv"),
             *("--out", tmp_path / "none.csv", "--keep", column),

@@ -68,6 +68,18 @@ def test_what_nobody_has_said_is_left_to_be_filled_in(release: RunRecord) -> Non
     assert dpia_annex(about(release)).count("to be filled in") == 6
 
 
+def test_the_annex_names_the_columns_that_are_used(release: RunRecord) -> None:
+    assert "all of the source 'clinics'" in unescape(dpia_annex(release))
+    features = {f"x{number}": {"low": 0, "high": 1} for number in range(30)}
+    target = {"column": "ill", "classes": ["no", "yes"]}
+    table = {"path": "visits.csv", "subject": "patient", "target": target, "features": features}
+    read = RunSpec.of({"data": {"table": table}}).data
+    told = unescape(dpia_annex(replace(release, spec=release.spec.model_copy(update={"data": read}))))
+    assert "x0, x1, " in told
+    assert "x23 and 6 more (the report's spec lists all); predicted: 'ill'" in told
+    assert "patient" not in told.split("Columns used")[1].split("Method")[0]
+
+
 def test_nobody_can_sign_for_a_simulation(proved: Path, release: RunRecord) -> None:
     for run in (read_run(proved, "proved"), replace(release, summary=None)):
         assert "DRAFT, not to be signed" in dpia_annex(run)

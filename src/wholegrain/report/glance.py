@@ -148,7 +148,8 @@ def chosen_by_score(run: RunRecord) -> str:
     if not run.tuned or private is None:
         return ""
     other = "; those of the test part are not" if private.part != "test" and headline_part(run) == "test" else ""
-    return f"Chosen among several trials by its {private.part} score: scores of that part are too high on average{other}."
+    chosen = f"Chosen among several trials by its {private.part} score"
+    return f"{chosen}: scores of that part are too high on average{other}."
 
 
 def headline_part(run: RunRecord) -> str | None:
