@@ -70,7 +70,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def notebook_page(path: Path) -> str:
     """A notebook as Markdown: its words, its code, and under the code what it printed."""
     first, *others = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    parts = ["".join(first["source"]), f"[Notebook with its output]({path.name}){{ download }}"]
+    parts = [
+        "---\nhide: [toc]\n---",
+        "".join(first["source"]),
+        f"[Notebook with its output]({path.name}){{ download }}",
+    ]
     for cell in others:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")

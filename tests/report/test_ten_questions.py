@@ -45,6 +45,8 @@ def test_ten_questions_are_answered_by_the_text_of_the_page(release: RunRecord) 
     places = {
         "who": "Who is protected? One person with all records of that person, in every silo.",
         "what": "Release or simulation? A release Its noise comes from the operating system",
+        "what for": "From which data, and what for? 'clinics', 3 silos",
+        "purpose": "Purpose: To learn.",
         "how much": f"By how much? ε = {release.promise.epsilon:.4g} at δ = 1e-05 Somebody guesses",
         "how good": f"How good is the model? accuracy {score:.1%} A constant answer:",
         "since when": f"When, and by whom? {release.times[0].day} {release.times[0]:%B %Y} Begun at",

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from wholegrain.privacy.definitions import Standing
 from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.advice import not_covered
-from wholegrain.report.glance import badges, glance
+from wholegrain.report.glance import badges, glance, predicted
 from wholegrain.report.page import asset, template
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import WHO, number, number_range, plural, trust_words
@@ -64,8 +64,7 @@ def _columns(run: RunRecord) -> str:
         return "as each silo's charter declares" if run.spec.federation else named
     names = list(table.features)
     more = f" and {len(names) - MOST_COLUMNS} more (the report's spec lists all)" if len(names) > MOST_COLUMNS else ""
-    target = "the next token" if table.target.next_token else " and ".join(f"'{name}'" for name in table.target.names)
-    return f"{', '.join(names[:MOST_COLUMNS])}{more}; predicted: {target}"
+    return f"{', '.join(names[:MOST_COLUMNS])}{more}; predicted: {predicted(table)}"
 
 
 def necessity(run: RunRecord) -> Iterator[tuple[str, str]]:

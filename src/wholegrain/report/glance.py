@@ -13,6 +13,7 @@ from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import number, number_range, plural
 from wholegrain.runs.setting_origins import name_unpaid
+from wholegrain.runs.spec_sections import TableSpec
 
 PROTECTED = {
     Unit.SUBJECT: ("One person", "with all records of that person, in every silo"),
@@ -89,16 +90,19 @@ def _against(run: RunRecord) -> Answer:
     trust, question = run.promise.trust, "Against whom?"
     if run.promise.standing is not Standing.PROVED:
         return Answer("trust", question, "Nobody", ("Whoever sees what the run releases may learn anything.",))
-    would = "In a release: " if run.simulation else ""
     if trust is None:
         seen = "The server and others see each silo's noisy update of every round, and the model (local trust)."
-        short = f"{would}Everybody outside a person's own silos"
+        short = _in_a_release(run, "everybody outside a person's own silos")
         return Answer("trust", question, short, (seen, "Trusted: each silo."))
     sees = f"They see sums over at least {trust.answers} of {trust.silos} silos, and the model (secure sum)."
     colluding = f"Trusted: all silos but {trust.colluding}, to add noise; their masks, to hide a single silo's update."
-    return Answer(
-        "trust", question, f"{would}The server, also with {plural(trust.colluding, 'silo')}", (sees, colluding)
-    )
+    short = _in_a_release(run, f"the server, also with {plural(trust.colluding, 'silo')}")
+    return Answer("trust", question, short, (sees, colluding))
+
+
+def _in_a_release(run: RunRecord, words: str) -> str:
+    """Words that begin a line; of a simulation, what would be so in a release."""
+    return f"In a release: {words}" if run.simulation else words[0].upper() + words[1:]
 
 
 def _how_much(run: RunRecord) -> Answer:
@@ -201,7 +205,20 @@ def _data(run: RunRecord) -> Answer:
     how = "counted in the data (not private)" if run.promise.counted_sizes else "as their owners declare"
     sizes = f"{number_range({silo.subjects for silo in silos})} people and "
     sizes += f"{number_range({silo.items for silo in silos})} records in each, {how}."
-    return Answer("data", "From which data?", f"'{run.data}', {plural(len(silos), 'silo')}", (sizes,))
+    named = f"'{run.data}', {plural(len(silos), 'silo')}"
+    return Answer("data", "From which data, and what for?", named, (sizes, *_what_for(run)))
+
+
+def _what_for(run: RunRecord) -> Iterator[str]:
+    table, purpose = run.spec.data.table, run.spec.about.purpose
+    if table is not None:
+        yield f"Predicts {predicted(table)} from {plural(len(table.features), 'column')}."
+    yield f"Purpose: {purpose.rstrip('.')}." if purpose else "Purpose: none is named ([about] purpose of the spec)."
+
+
+def predicted(table: TableSpec) -> str:
+    """What a table's model predicts, by the names of columns."""
+    return "the next token" if table.target.next_token else " and ".join(f"'{name}'" for name in table.target.names)
 
 
 def _when(run: RunRecord) -> Answer:
