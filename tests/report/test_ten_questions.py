@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from run_records import secure
+from wholegrain.federation.private_score import Estimate
 from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.report.comparison import comparison_rows, total_rows
@@ -201,3 +202,13 @@ def test_records_of_people_who_were_trained_on_are_not_called_people_held_out(re
     by_item = release.spec.evaluation.model_copy(update={"by": "item"})
     run = replace(release, spec=release.spec.model_copy(update={"evaluation": by_item}))
     assert "On other records of the same people" in answers(run)["good"]
+
+
+def test_private_scores_say_that_they_count_on_declared_sizes(release: RunRecord) -> None:
+    assert release.summary is not None
+    private = {"all silos": {"accuracy": Estimate(0.7, 0.03, 0.1)}}
+    declared = tuple(replace(each, counted_sizes=False) for each in release.spent)
+    run = replace(release, summary=replace(release.summary, private=private), spent=declared)
+    assert "They count on declared sizes" in text_of(page([run]))
+    counted = tuple(replace(each, counted_sizes=True) for each in release.spent)
+    assert "They count on declared sizes" not in text_of(page([replace(run, spent=counted)]))

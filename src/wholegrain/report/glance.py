@@ -156,6 +156,13 @@ def chosen_by_score(run: RunRecord) -> str:
     return f"{chosen}: scores of that part are too high on average{other}."
 
 
+def scored_by_sizes(run: RunRecord) -> str:
+    """What declared sizes do to private scores; nothing where people were counted, or are counted with noise."""
+    if run.promise.counted_sizes or (run.promise.trust is not None and run.spec.policy.by_span):
+        return ""
+    return "They count on declared sizes: with sizes that are too large, accuracy comes out nearer to one half."
+
+
 def headline_part(run: RunRecord) -> str | None:
     """The part whose score is the headline: test, or whatever was scored first; None where nothing was."""
     scores = _scores(run)

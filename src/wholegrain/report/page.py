@@ -26,6 +26,7 @@ WORDS = (
     glance.glance,
     glance.budget_alarm,
     glance.chosen_by_score,
+    glance.scored_by_sizes,
     advice.advice,
     advice.not_covered,
     advice.trust_rows,
