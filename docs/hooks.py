@@ -87,7 +87,13 @@ def _text(output: dict[str, Any]) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Give the search dialog the name that the theme forgets."""
-    return output.replace(
+    """Give the search dialog the name that the theme forgets, and let names in code break after underscores."""
+    named = output.replace(
         'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
     )
+    return re.sub(r"(?<!<pre>)<code>([^<]*_[^<]*)</code>", _breakable, named)
+
+
+def _breakable(code: re.Match[str]) -> str:
+    """On a phone, `local_item_dp` in a table breaks as local_item_/dp and not in the middle of a word."""
+    return f"<code>{code[1].replace('_', '_<wbr>')}</code>"

@@ -73,9 +73,9 @@ def necessity(run: RunRecord) -> Iterator[tuple[str, str]]:
     good = answers["good"]
     yield "Use of the model", " ".join(good.details or (f"{good.short}.",))
     seen = "each silo's update" if run.promise.trust is None else "sums over silos"
-    scores = " and scores" if run.plan.scores else ""
+    scores = " and private scores" if run.plan.scores else ""
     noise = "without noise" if run.plan.policy == "fedavg" else "with noise"
-    yield "What is released", f"{seen}{scores} of every round, {noise}; the final model"
+    yield "What is released", f"{seen} of every round{scores}, {noise}; the final model"
     yield "Date", f"{answers['when'].short}. {answers['when'].details[0]}"
 
 
