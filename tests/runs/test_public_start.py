@@ -329,6 +329,15 @@ def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: P
     assert trained(spec(tmp_path))
 
 
+def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "public.txt").write_text("abcd" * 20)
+    (tmp_path / "text.toml").write_text(TEXT_START)
+    with pytest.raises(SpecError, match="1 of 1 subjects"):
+        pretrain(load_pretraining(tmp_path / "text.toml", ("training.held_out=0.999999",)))
+    with pytest.raises(SpecError, match=r"raise training\.held_out"):
+        pretrain(load_pretraining(tmp_path / "text.toml", ("training.held_out=0.000001",)))
+
+
 def test_the_recipe_for_text_is_a_pretraining() -> None:
     asked = load_pretraining(Path(__file__).parents[2] / "recipes" / "text_backbone.toml")
     assert (asked.data.source, asked.model.name) == ("documents", "whitened_lstm")
