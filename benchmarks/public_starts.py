@@ -26,7 +26,7 @@ from torch import nn
 
 import record
 import trust_cases
-from utility import Tree, merged
+from utility import MOMENTUM, Tree, merged
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.parameters import flatten
@@ -46,11 +46,14 @@ SUM: Tree = {"trust": {"model": "secure_sum"}}
 SETTINGS: Mapping[str, Mapping[str, Tree]] = {
     "plays": {
         "ε = 4": {},
-        "ε = 1": {},
+        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"learning_rate": 37.5}},
+        "ε = 4, secure sum": {**SUM, "rounds": {"learning_rate": 300.0}},
+        "ε = 1, secure sum": {**SUM, "privacy": {"epsilon": 1.0}, "rounds": {"learning_rate": 150.0}},
+        "head, no privacy": {**FREE, "rounds": {"count": 60, "learning_rate": 15.0}, "server": MOMENTUM},
     },
     "digits": {
         "ε = 4": {},
-        "ε = 1": {},
+        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 20}},
     },
 }
 """Changes to the recipe; the first is the recipe itself. A section that is empty here is left out."""
