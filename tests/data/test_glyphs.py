@@ -110,8 +110,8 @@ def test_a_hand_writes_within_the_picture(hand: int) -> None:
 
 
 def test_there_are_so_many_hands() -> None:
-    with pytest.raises(SpecError, match="between 1 and 3"):
-        glyphs(writers=1, items=1, classes=10, hands=4)
+    with pytest.raises(SpecError, match="between 1 and 4"):
+        glyphs(writers=1, items=1, classes=10, hands=5)
 
 
 @pytest.mark.parametrize("name", ["writers", "items", "classes", "hands"])

@@ -283,8 +283,8 @@ def test_in_process_silos_compute_their_view_once(specs: Path) -> None:
 
 def test_the_recipes_fit_each_other() -> None:
     folder = Path(__file__).parents[2] / "recipes"
-    public, private = load_pretraining(folder / "digits_backbone.toml"), load(folder / "mnist_writers_best.toml")
-    assert private.model.start == str(folder / "digits.safetensors")
+    public, private = load_pretraining(folder / "handwriting_backbone.toml"), load(folder / "mnist_writers_best.toml")
+    assert private.model.start == str(folder / "handwriting.safetensors")
     assert (public.model.name, public.model.options) == (private.model.name, private.model.options)
     assert public.data.options["classes"] == 10
     assert (private.privacy.epsilon, private.privacy.delta, private.silos.count) == (4.0, 1e-5, 16)

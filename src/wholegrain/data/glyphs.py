@@ -36,7 +36,7 @@ Floats = NDArray[np.float32]
 def glyphs(*, writers: int = 3500, items: int = 145, classes: int = 62, hands: int = 1, seed: int = 0) -> Dataset:
     """`items` characters by each of `writers`, all classes about equally often; `classes` = 10 gives digits alone.
 
-    `hands` says in how many ways digits are also written by hand, from 1 to 3.
+    `hands` says in how many ways digits are also written by hand, from 1 to 4; with more than one, most of them are.
     Inputs are uint8 [writers · items, 784]. Nothing says which silo holds an item: a partitioner decides.
     """
     _check.count("writers", writers)
@@ -142,7 +142,7 @@ def _faces(draws: np.random.Generator, faces: int, classes: int, hands: int) -> 
     chosen = np.where(draws.random(classes) < 0.5, favourite, other)
     written = set().union(*HANDS[:hands])
     by_hand = np.isin(np.arange(classes), [CHARACTERS.index(character) for character in written])
-    mostly = by_hand & (draws.random(classes) < 0.6)
+    mostly = by_hand & (draws.random(classes) < (0.6 if hands == 1 else 0.85))
     hand = draws.integers(hands, size=classes) if hands > 1 else np.zeros(classes, np.int64)
     return np.where(mostly, faces - hands + hand, chosen)
 
