@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from backbones import write_backbone
 from started import PATIENCE, children, model, recorded, running, spent, there, wait_until
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines import silo_ranks
@@ -103,15 +104,16 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> Letters:
 def helped(letters: Letters, count: int, gradients: Callable[[], Any]) -> Iterator[HelperRanks]:
     """So many helpers of rank 0, each with an engine of its own; they end when they are told to."""
 
-    def help_out(rank: int) -> None:
+    def help_out(rank: int, own: ClippedSum) -> None:
         letters.local.rank = rank
         try:
-            serve_parts(0, gradients())
+            serve_parts(0, own)
         except ConnectionAbortedError:
             letters.die()
 
     ranks = tuple(range(1, count + 1))
-    threads = [threading.Thread(target=help_out, args=(rank,)) for rank in ranks]
+    # Engines are made here: models draw their parameters from one generator, which threads would share.
+    threads = [threading.Thread(target=help_out, args=(rank, gradients())) for rank in ranks]
     for thread in threads:
         thread.start()
     try:
@@ -136,6 +138,9 @@ def network() -> nn.Module:
     return build("mlp", 6, 3, seed=1, options={"hidden": (7,)})
 
 
+START = flatten(network())
+
+
 def gradients() -> BookKeeping:
     return BookKeeping(network(), cross_entropy)
 
@@ -151,7 +156,7 @@ def row(name: str, **settings: Any) -> Policy:
 
 def train(clipped_sum: ClippedSum, policy: Policy, noise: NoiseSource) -> Tensor:
     trainer = Trainer(clipped_sum=clipped_sum, noise=noise, learning_rate=0.1)
-    return trainer.train(silo(), policy, flatten(network()), round=3, steps=2)
+    return trainer.train(silo(), policy, START, round=3, steps=2)
 
 
 ROWS = {
@@ -224,7 +229,7 @@ class OnePolicy:
 def answer_with(clipped_sum: ClippedSum, round: int = 0) -> SiloUpdate | SiloFault:
     trainer = Trainer(clipped_sum=clipped_sum, noise=SeededNoise(1), learning_rate=0.1)
     engine = InProcess({"north": silo()}, OnePolicy(), trainer)  # type: ignore[arg-type]
-    return engine.answer("north", RoundTask(round, ("north",), 3, flatten(network())))
+    return engine.answer("north", RoundTask(round, ("north",), 3, START))
 
 
 def test_a_helper_that_fails_is_a_fault_of_the_silo_and_helps_again(letters: Letters) -> None:
@@ -296,6 +301,8 @@ count = 3
 steps = 2
 """
 TWO = ("--set", "silos.count=2")
+PUBLIC = ("model.start=b.safetensors", "model.train=low_rank", "model.rank=2")
+LOW_RANK = tuple(part for change in PUBLIC for part in ("--set", change))
 PER_ITEM = ("--set", "policy.name=local_item_dp")
 LONG = ("--set", "rounds.count=30", "--ranks-per-silo", "2")
 
@@ -304,6 +311,7 @@ LONG = ("--set", "rounds.count=30", "--ranks-per-silo", "2")
 def spec(tmp_path: Path) -> Path:
     path = tmp_path / "one.toml"
     path.write_text(SPEC)
+    write_backbone(tmp_path / "b.safetensors", features=10)
     return path
 
 
@@ -317,8 +325,8 @@ def entries(folder: Path) -> list[dict[str, object]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "options"),
-    [(2, ()), (2, PER_ITEM), (3, TWO), (3, (*TWO, *PER_ITEM))],
-    ids=["one silo", "one silo, per item", "two silos", "two silos, per item"],
+    [(2, ()), (2, PER_ITEM), (2, LOW_RANK), (3, TWO), (3, (*TWO, *PER_ITEM))],
+    ids=["one silo", "one silo, per item", "low rank", "two silos", "two silos, per item"],
 )
 def test_the_model_is_the_same_with_more_processes_than_silos(
     here, spec: Path, tmp_path: Path, processes: int, options: tuple[str, ...]

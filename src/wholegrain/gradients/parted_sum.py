@@ -17,8 +17,10 @@ from torch import Tensor
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer
+from wholegrain.gradients.parameter_sums import BLOCK
 from wholegrain.gradients.reference import ClippedSum, HasItemCoins
 from wholegrain.gradients.subject_updates import LocalUpdate, SubjectUpdates
+from wholegrain.gradients.workspace import Lease
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,7 @@ class PartedSum:
         """`spread` says where parts are computed; `local` are steps that every subject takes by itself."""
         self.gradients, self._count, self._spread, self._local = gradients, count, spread, local
         self._key: int | None = None
+        self._total = Lease()
 
     def over(self, spread: SpreadParts) -> "PartedSum":
         """The same sum, whose parts are computed elsewhere."""
@@ -121,11 +124,8 @@ class PartedSum:
         number = choose_parts(buckets.numbers, self._count)
         rows = [np.flatnonzero(number == part) for part in range(self._count)]
         parts = [_take(whole, some, buckets, self._count) if len(some) else None for some in rows]
-        total, zeroed = torch.zeros_like(vector, dtype=torch.float64), 0
-        for each in self._spread(parts, compute):
-            total.add_(each.total)
-            zeroed += each.zeroed
-        return ClippedTotal(total, zeroed)
+        total = self._total.take(vector.numel(), torch.float64)
+        return _add_up(self._spread(parts, compute), total)
 
 
 def choose_parts(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -142,6 +142,19 @@ def _require_parts(clip: Clip) -> None:
             "A policy that clips the mean of a whole batch (user_ldp) has one sum, which ranks cannot share: leave out"
             " compute.ranks_per_silo."
         )
+
+
+def _add_up(sums: Sequence[ClippedTotal], total: Tensor) -> ClippedTotal:
+    """One after the other, into `total`, whatever is in it."""
+    if sums:
+        total.copy_(sums[0].total)
+    else:
+        total.zero_()
+    for each in sums[1:]:
+        # Some at a time: numbers of two kinds are added several times slower at once.
+        for some, own in zip(torch.split(each.total, BLOCK), torch.split(total, BLOCK), strict=True):
+            own.add_(some.double())
+    return ClippedTotal(total, sum(each.zeroed for each in sums))
 
 
 def _take(whole: SumPart, rows: NDArray[np.int64], buckets: Buckets, count: int) -> SumPart:
