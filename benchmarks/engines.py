@@ -1,7 +1,7 @@
 """What an engine costs: rounds in one process, by torch.distributed and through Flower, beside the bare steps.
 
 Run: python benchmarks/engines.py             the LEAF CNN in 16 silos: what two processes gain
-     python benchmarks/engines.py --ranks     the LEAF CNN in one silo: what a second process for it gains
+     python benchmarks/engines.py --ranks     the LEAF CNN in one silo, 256 items: what a second process gains
      python benchmarks/engines.py --overhead  a model of 8 parameters in 3 silos: what a round costs beyond its steps
 
 Every run is the command that a user types, with one thread per process; the seconds of its rounds are read from its
@@ -40,16 +40,16 @@ from wholegrain.runs.spec import load
 SPEC = """
 [data]
 source = "glyphs"
-options = {{ writers = 64 }}
+options = {{ writers = {writers}, items = {items} }}
 [silos]
 partition = "uniform"
 count = {silos}
-items_per_subject = 20
+items_per_subject = {cap}
 [model]
 name = "leaf_cnn"
 [policy]
-name = "subject_dp"
-batch_size = {subjects}
+name = "{policy}"
+batch_size = {batch}
 [privacy]
 epsilon = 4.0
 [rounds]
@@ -81,7 +81,8 @@ def main() -> None:
         elif options.ranks:
             print(shared_steps(options, folder))
         else:
-            spec.write_text(SPEC.format(silos=options.silos, subjects=options.subjects, rounds=options.rounds))
+            many = {"writers": 64, "items": 145, "cap": 20, "policy": "subject_dp", "batch": options.subjects}
+            spec.write_text(SPEC.format(silos=options.silos, rounds=options.rounds, **many))
             both = lambda out: played(spec, [out, out.with_suffix(".other")])  # noqa: E731
             found = measured({**one_machine(spec), "inprocess, two at once": both}, options.turns, folder)
             print(gains(found))
@@ -101,16 +102,16 @@ def one_machine(spec: Path) -> Ways:
 
 def shared_steps(options: argparse.Namespace, folder: Path) -> str:
     """Seconds and CPU seconds a round of one silo, whose steps one or two processes compute."""
+    one = {"silos": 1, "writers": 256, "items": 4, "cap": 4, "policy": "local_item_dp", "batch": 256}
     specs = {}
     for rounds in (1, options.rounds):
         specs[rounds] = folder / f"{rounds}.toml"
-        specs[rounds].write_text(SPEC.format(silos=1, subjects=options.subjects, rounds=rounds))
+        specs[rounds].write_text(SPEC.format(rounds=rounds, **one))
     parts = ("--ranks-per-silo", "2")
     ways = {
         "inprocess": (),
         "inprocess, sum in 2 parts": parts,
-        "distributed, 1 process": (*parts, "--engine", "distributed"),
-        "distributed, 2 processes": (*parts, "--engine", "distributed", "--processes", "2"),
+        "distributed, 2 processes, sum in 2 parts": (*parts, "--engine", "distributed", "--processes", "2"),
     }
     cpu: dict[str, list[float]] = {way: [] for way in ways}
 
@@ -123,12 +124,8 @@ def shared_steps(options: argparse.Namespace, folder: Path) -> str:
         cpu[way].append((spent[1] - spent[0]) / (options.rounds - 1))
         return seconds
 
-    both = lambda out: played(specs[options.rounds], [out, out.with_suffix(".other")])  # noqa: E731
-    found = measured(
-        {way: partial(play, way) for way in ways} | {"inprocess, two at once": both}, options.turns, folder
-    )
-    used = [f"{statistics.median(cpu[way]):.2f}" if way in cpu else "" for way in found]
-    return gains(found, {"CPU seconds a round": used})
+    found = measured({way: partial(play, way) for way in ways}, options.turns, folder)
+    return gains(found, {"CPU seconds a round": [f"{statistics.median(cpu[way]):.2f}" for way in found]})
 
 
 def _children_cpu() -> float:
