@@ -17,22 +17,27 @@ import draw
 import record
 import trust_cases
 from field import DELTA, EPSILONS, NAMES, RESULTS, SCORES
-from rivals import METHODS, OURS, proved
+from field_models import MODELS
+from rivals import METHODS, ONE_PLACE, OURS, proved
 from utility import Tree
 
 PAGE = record.ROOT / "docs" / "benchmark.md"
 IMAGES = record.ROOT / "docs" / "images"
-LINES: Mapping[str, tuple[str, str, Sequence[int]]] = {
-    "central": ("#000000", "cross", (2, 2)),
-    "ours, sum of all silos": ("#0072b2", "circle", (1, 0)),
+Look = tuple[str, str, Sequence[int]]
+LINES: Mapping[str, Look] = {
+    "ours, full sum": ("#0072b2", "circle", (1, 0)),
     "ours, sum": ("#56b4e9", "square", (1, 0)),
     "ours, local": ("#009e73", "triangle-up", (1, 0)),
+    "central": ("#000000", "cross", (2, 2)),
     "ULDP-AVG-w": ("#d55e00", "diamond", (6, 2)),
     "ULDP-AVG": ("#e69f00", "triangle-down", (6, 2)),
-    "DP-SGD, group": ("#cc79a7", "stroke", (3, 2)),
-    "ULDP-GROUP-2": ("#999999", "triangle-right", (3, 2)),
+    "DP-SGD, group": ("#cc79a7", "triangle-left", (3, 2)),
+    "ULDP-GROUP-8": ("#777777", "triangle-right", (3, 2)),
 }
 """What is drawn, with a colour that the colour-blind can tell from the others (Okabe and Ito), a shape and a dash."""
+DRAWN = "linear"
+NEAR = 3.0
+"""Points below FedAvg that the second panel shows."""
 
 
 def scores(rows: Iterable[Tree], data: str, method: str, epsilon: float) -> list[float]:
@@ -40,11 +45,17 @@ def scores(rows: Iterable[Tree], data: str, method: str, epsilon: float) -> list
     return [r["score"] for r in rows if (r["data"], r["method"]) == (data, method) and r["epsilon"] in (epsilon, None)]
 
 
-def table(rows: list[Tree], data: str, epsilons: Sequence[float]) -> str:
-    """Mean and spread over seeds, as Markdown; the best of those that trust no single place is bold."""
+def _epsilons(rows: Iterable[Tree], data: str) -> list[float]:
+    return sorted({r["epsilon"] for r in rows if r["data"] == data and r["epsilon"]})
+
+
+def table(rows: list[Tree], data: str) -> str:
+    """Mean and spread over seeds, as Markdown; the best method without one trusted place is bold."""
+    epsilons = _epsilons(rows, data)
     head = f"| {data}, {SCORES[data]} in % | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"
     lines = [head, "|---|" + "---:|" * len(epsilons)]
-    best = [max((_mean(rows, data, n, e) for n in METHODS if n != "central"), default=0.0) for e in epsilons]
+    spread = [name for name, method in METHODS.items() if method.trust != ONE_PLACE]
+    best = [max(_mean(rows, data, name, epsilon) for name in spread) for epsilon in epsilons]
     for name in NAMES:
         found = [scores(rows, data, name, e) for e in epsilons]
         if any(found):
@@ -69,68 +80,95 @@ def _cell(found: list[float], best: float) -> str:
     return shown + spread + ("" if len(found) == 3 else f" ({len(found)})")
 
 
-def behind(rows: list[Tree], data: str, epsilons: Sequence[float]) -> list[str]:
-    """Where a rival's mean is above the best of ours, by how much; the upper line is not counted."""
+def behind(rows: list[Tree], data: str) -> list[str]:
+    """Where a rival's mean is above the best of ours, by how much, seed by seed; one trusted place is not counted."""
     lines = []
-    for epsilon in epsilons:
+    for epsilon in _epsilons(rows, data):
         means = {n: statistics.mean(s) for n in METHODS if (s := scores(rows, data, n, epsilon))}
         name, ours = max(((n, means[n]) for n in OURS if n in means), key=lambda pair: pair[1])
-        above = {n: m - ours for n, m in means.items() if n not in (*OURS, "central") and m > ours}
-        lines += [f"{data}, ε = {epsilon:g}: {n} is {gap:.2f} points above '{name}'" for n, gap in above.items()]
+        for rival in (n for n in means if n not in OURS and METHODS[n].trust != ONE_PLACE and means[n] > ours):
+            pairs = zip(scores(rows, data, rival, epsilon), scores(rows, data, name, epsilon), strict=True)
+            gaps = ", ".join(f"{one - other:+.2f}" for one, other in pairs)
+            lines.append(
+                f"{data}, ε = {epsilon:g}: {rival} {means[rival] - ours:+.2f} beside '{name}' (by seed {gaps})"
+            )
     return lines
 
 
 def picture(rows: list[Tree], data: str, path: Path) -> None:
-    """Scores by ε, one line for each method; FedAvg is dashed."""
+    """Scores by ε, one line for each method of LINES: from the constant answer on, and near FedAvg."""
     own: list[dict[str, Any]] = [r for r in rows if r["data"] == data]
-    known = {name: each for name, each in LINES.items() if any(r["method"] == name for r in own)}
-    private = alt.Data(values=[r for r in own if r["method"] in known])
+    free = statistics.mean(r["score"] for r in own if not r["epsilon"])
+    constant = statistics.mean(r["constant"] for r in own)
+    drawn = [{**r, "method": n} for n in LINES for r in own if r["method"] == n]
+    worst = min(_mean(own, data, name, EPSILONS[0]) for name in LINES)
+    whole = _panel(
+        drawn,
+        data,
+        [min(constant, worst) - 1, free + 2],
+        210,
+        {"FedAvg, no privacy": free, "constant answer": constant},
+    )
+    near = _panel(drawn, data, [free - NEAR, free + NEAR / 6], 260, {"FedAvg, no privacy": free})
+    whole, near = whole.properties(title=data), near.properties(title=f"the last {NEAR:g} points")
+    dressed = draw._dressed(alt.vconcat(whole, near)).configure_axis(
+        labelFontSize=14, titleFontSize=14, gridColor="#eeeeee", domainColor="#999999", tickColor="#999999"
+    )
+    dressed.configure_legend(labelFontSize=14).configure_title(fontSize=15, anchor="start").save(path)
+
+
+def _panel(drawn: list[dict[str, Any]], data: str, domain: list[float], height: int, lines: Mapping[str, float]) -> Any:
+    names = list(LINES)
+    legend = alt.Legend(orient="bottom", columns=2, symbolSize=130, symbolStrokeWidth=2.5, labelLimit=260)
+    colours, shapes, dashes = ([look[part] for look in LINES.values()] for part in range(3))
     across = alt.X("epsilon:Q", title="ε of one person, proved (log scale)",
                    scale=alt.Scale(type="log", domain=[0.45, 9]), axis=alt.Axis(values=list(EPSILONS)))  # fmt: skip
-    down = alt.Y("mean(score):Q", title=f"{SCORES[data]}, %", scale=alt.Scale(zero=False))
-    names = list(known)
-    legend = alt.Legend(orient="bottom", columns=2, symbolSize=130, symbolStrokeWidth=2.5, labelLimit=260)
-    colours = alt.Scale(domain=names, range=[each[0] for each in known.values()])
-    shapes = alt.Scale(domain=names, range=[each[1] for each in known.values()])
-    dashes = alt.Scale(domain=names, range=[list(each[2]) for each in known.values()])
-    colour = alt.Color("method:N", title=None, scale=colours, legend=legend)
-    base = alt.Chart(private).encode(x=across, y=down, color=colour)
-    line = base.mark_line(strokeWidth=2.5).encode(strokeDash=alt.StrokeDash("method:N", scale=dashes, legend=None))
-    point = base.mark_point(size=90, filled=False, strokeWidth=2.2).encode(
-        shape=alt.Shape("method:N", title=None, scale=shapes, legend=legend)
-    )
-    free = [r["score"] for r in own if not r["epsilon"]]
-    lines = alt.Data(values=[{"y": statistics.mean(free), "words": "FedAvg, no privacy"}])
-    rule = alt.Chart(lines).mark_rule(strokeDash=[2, 3], color="#555555").encode(y="y:Q")
-    words = alt.Chart(lines).mark_text(align="left", dy=-7, x=4, fontSize=13, color="#555555")
-    words = words.encode(y="y:Q", text="words:N")
-    chart = alt.layer(rule, words, line, point).properties(width=400, height=320, title=data)
-    dressed = draw._dressed(chart).configure_axis(labelFontSize=13, titleFontSize=13, gridColor="#eeeeee")
-    dressed.configure_legend(labelFontSize=13).configure_title(fontSize=15).save(path)
+    down = alt.Y("mean(score):Q", title=f"{SCORES[data]}, %", scale=alt.Scale(domain=domain, nice=False))
+    colour = alt.Color("method:N", title=None, scale=alt.Scale(domain=names, range=colours), legend=legend)
+    dash = alt.StrokeDash("method:N", scale=alt.Scale(domain=names, range=dashes), legend=None)
+    shape = alt.Shape("method:N", title=None, scale=alt.Scale(domain=names, range=shapes), legend=legend)
+    base = alt.Chart(alt.Data(values=drawn)).encode(x=across, y=down, color=colour)
+    line = base.mark_line(strokeWidth=2.5, clip=True).encode(strokeDash=dash)
+    point = base.mark_point(size=90, filled=False, strokeWidth=2.2, clip=True).encode(shape=shape)
+    levels = alt.Data(values=[{"y": level, "words": words} for words, level in lines.items()])
+    rule = alt.Chart(levels).mark_rule(strokeDash=[2, 3], color="#555555").encode(y="y:Q")
+    words = alt.Chart(levels).mark_text(align="left", dy=-8, x=4, fontSize=13, color="#555555")
+    return alt.layer(rule, line, point, words.encode(y="y:Q", text="words:N")).properties(width=380, height=height)
+
+
+def tables(rows: list[Tree], model: str) -> str:
+    """All tables of a model, each with its picture where there is one."""
+    own, shown = [r for r in rows if r["model"] == model], []
+    for data in (name for name in SCORES if any(r["data"] == name for r in own)):
+        if model == DRAWN:
+            shown.append(f'![{data}: {SCORES[data]} by ε](images/benchmark_{data}.svg){{ width="520" }}')
+        shown.append(table(own, data))
+    return "\n\n".join(shown)
+
+
+def renewed(page: str, rows: list[Tree]) -> str:
+    """The page with the tables of these rows."""
+    for model in MODELS:
+        before, mark, rest = page.partition(f"<!-- {model} -->\n")
+        _, end, after = rest.partition(f"\n<!-- end of {model} -->")
+        if mark:
+            page = f"{before}{mark}{tables(rows, model)}{end}{after}"
+    return page
 
 
 def show(asked: argparse.Namespace) -> None:
-    """Print tables and what is behind; draw the pictures; renew the tables of the page."""
-    every = trust_cases.read(asked.results)
-    parts: dict[str, str] = {}
-    for model in ("linear", "mlp"):
-        rows = [r for r in every if r["model"] == model]
-        epsilons = sorted({r["epsilon"] for r in rows if r["epsilon"]})
-        for data in (name for name in SCORES if any(r["data"] == name for r in rows)):
-            shown = ""
-            if model == "linear":
-                picture(rows, data, IMAGES / f"benchmark_{data}.svg")
-                shown = f"![{data}: {SCORES[data]} by ε](images/benchmark_{data}.svg)\n\n"
-            parts[model] = parts.get(model, "") + f"{shown}{table(rows, data, epsilons)}\n\n"
-            print(*(f"{model}, {line}" for line in behind(rows, data, epsilons)), sep="\n")
+    """Print what is behind; draw the pictures; renew the tables of the page."""
+    rows = trust_cases.read(asked.results)
+    for model in MODELS:
+        own = [r for r in rows if r["model"] == model]
+        for data in (name for name in SCORES if any(r["data"] == name for r in own)):
+            print(*(f"{model}, {line}" for line in behind(own, data)), sep="\n")
+            if model == DRAWN:
+                picture(own, data, IMAGES / f"benchmark_{data}.svg")
     for claimed in EPSILONS:
         print(f"NAIVE and DP-FedAvg with half the noise: claimed {claimed:g}, proved {proved(claimed, DELTA, 2):.3g}")
-    text = PAGE.read_text()
-    for model, tables in parts.items():
-        before, _, rest = text.partition(f"<!-- {model} -->\n")
-        _, _, after = rest.partition(f"<!-- end of {model} -->")
-        text = f"{before}<!-- {model} -->\n{tables.rstrip()}\n<!-- end of {model} -->{after}"
-    PAGE.write_text(text)
+    print(f"{len(rows)} rows, {sum(r['seconds'] for r in rows) / 60:.1f} minutes of processor time")
+    PAGE.write_text(renewed(PAGE.read_text(), rows))
 
 
 def main() -> None:

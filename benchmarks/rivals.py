@@ -112,14 +112,25 @@ class Owners:
         if not self.few:
             return self.products @ parts  # type: ignore[no-any-return]
         met = np.empty_like(parts)
-        for owner in range(len(self.count)):
-            own = self.of_record == owner
+        for own in self._slices:
             met[own] = self.inputs[own] @ (self.inputs[own].T @ parts[own])
         return met
 
+    @cached_property
+    def _slices(self) -> list[slice]:
+        """Where each owner's records are; they stand one owner after the other."""
+        ends = np.cumsum(np.bincount(self.of_record))
+        if (np.diff(self.of_record) < 0).any():
+            raise ValueError("Few owners are for records that are in their owners' order.")
+        return [slice(end - count, end) for end, count in zip(ends.tolist(), self.count.tolist(), strict=True)]
+
+    @cached_property
+    def _parts(self) -> Floats:
+        return (1 / self.count[self.of_record, None]).astype(np.float32)
+
     def spread(self, parts: Floats, pool: str) -> Floats:
         """What each record counts in its owner's mean, or sum [record, column]."""
-        return parts if pool == "sum" else parts / self.count[self.of_record, None].astype(np.float32)
+        return parts if pool == "sum" else parts * self._parts
 
 
 Weights = Callable[[Owners, Bounds], Floats]
@@ -173,6 +184,7 @@ class Method:
 
 AGGREGATOR = "secure aggregation of all silos; none drops out, none colludes"
 COLLUSION = "a secure sum; a sixth of the silos may drop out, one may collude"
+ONE_PLACE = "one trusted place"
 CAPPED = "nobody; whoever caps records knows them all"
 
 
@@ -207,8 +219,8 @@ METHODS: Mapping[str, Method] = {
     "ULDP-AVG-w": Method("pair", lambda b: 1, AGGREGATOR, _by_share, steps=LOCAL_STEPS),
     # Not in the paper: the weights of ULDP-AVG-w without its local steps, to tell what each of them is worth.
     "ULDP-SGD-w": Method("pair", lambda b: 1, AGGREGATOR, _by_share),
-    "DP-SGD, group": Method("record", lambda b: b.records, "one trusted place"),
-    "central": Method("person", lambda b: 1, "one trusted place"),
+    "DP-SGD, group": Method("record", lambda b: b.records, ONE_PLACE),
+    "central": Method("person", lambda b: 1, ONE_PLACE),
     "ours, local": _ours("nobody", _by_root),
     "ours, local, pooled": _ours("nobody", _by_root, pool="sum"),
     "ours, sum": _ours(COLLUSION, _by_span),
