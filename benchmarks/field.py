@@ -166,10 +166,9 @@ class Split:
 
 def _private(method: Method, epsilon: float) -> Tree:
     """The sections of a spec by which the library plans one of our methods."""
+    row = {"name": "uldp_avg"} if method.steps > 1 else {"name": "subject_dp", "pool": method.pool}
     return {
-        "policy": {"name": "uldp_avg", "by_span": True, "clip_norm": 1.0}
-        if method.steps > 1
-        else {"name": "subject_dp", "by_span": True, "clip_norm": 1.0, "pool": method.pool},
+        "policy": {**row, "by_span": method.by_span, "clip_norm": 1.0},
         "privacy": {"epsilon": epsilon, "delta": DELTA},
         "rounds": {"count": ROUNDS},
         "trust": dict(method.sections),

@@ -8,7 +8,7 @@ price sampling and groups more coarsely.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -168,6 +168,8 @@ class Method:
     """Whether an owner's gradients are averaged or added up before they are clipped."""
     sections: Mapping[str, Any] = field(default_factory=dict)
     """The spec's section `trust`, of our methods."""
+    by_span: bool = False
+    """Whether silos must know spans, of our methods."""
     inside: bool = False
     """Whether an owner is clipped to its weight times C, as by the library; else what is clipped to C is weighted."""
 
@@ -196,8 +198,12 @@ TRUST: Mapping[str, Mapping[str, Any]] = {
 
 
 def _ours(trust: str, weight: Weights, steps: int = 1, pool: str = "mean") -> Method:
-    each, sections = trust == "nobody", TRUST[trust]
-    return Method("pair", lambda bounds: 1, trust, weight, steps, each=each, pool=pool, sections=sections, inside=True)
+    made = Method("pair", lambda bounds: 1, trust, weight, steps, each=trust == "nobody", pool=pool)
+    return replace(made, sections=TRUST[trust], by_span=True, inside=True)
+
+
+def _without_spans(trust: str) -> Method:
+    return Method("pair", lambda bounds: bounds.span, trust, pool="sum", sections=TRUST[trust], inside=True)
 
 
 def _by_span(owners: Owners, bounds: Bounds) -> Floats:
@@ -228,6 +234,9 @@ METHODS: Mapping[str, Method] = {
     "ours, full sum": _ours(AGGREGATOR, _by_span),
     "ours, full sum, pooled": _ours(AGGREGATOR, _by_span, pool="sum"),
     "ours, full sum, local steps": _ours(AGGREGATOR, _by_span, LOCAL_STEPS),
+    # Where silos know no spans, a person moves a sum in all of M silos, and every record counts.
+    "ours, sum, no spans": _without_spans(COLLUSION),
+    "ours, full sum, no spans": _without_spans(AGGREGATOR),
 }
 OURS = {name: each for name, each in METHODS.items() if name.startswith("ours")}
 

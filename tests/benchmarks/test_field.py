@@ -59,6 +59,8 @@ def test_a_plan_for_all_silos_has_the_noise_of_the_rivals_and_the_default_has_mo
     assert full == pytest.approx(rival, rel=1e-3)
     default, _ = split.noise("ours, sum", 1.0)
     assert default == pytest.approx(rival * (12 / 9) ** 0.5, rel=1e-3)  # ten of twelve answer, one of them colludes
+    blind, _ = split.noise("ours, full sum, no spans", 1.0)
+    assert blind == pytest.approx(rival * 8, rel=1e-3)  # a man can be in eight of the twelve industries
     local, _ = split.noise("ours, local", 1.0)
     assert local == pytest.approx(rival * 12**0.5, rel=1e-3)
 
