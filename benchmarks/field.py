@@ -41,9 +41,9 @@ from wholegrain.runs.spec import RunSpec
 RESULTS = record.ROOT / "benchmarks" / "field.jsonl"
 EPSILONS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 ROUNDS = 40
-LENGTHS = (0.3, 1.0, 3.0, 10.0)
+LENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
 """How far a step goes if everybody is clipped and points the same way."""
-CLIPS = (0.1, 0.5, 2.5)
+CLIPS = (0.2, 2.0)
 MOMENTUM = 0.9
 FREE_ROUNDS = 200
 """Of FedAvg."""

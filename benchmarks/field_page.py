@@ -28,6 +28,7 @@ LINES: Mapping[str, Look] = {
     "ours, full sum": ("#0072b2", "circle", (1, 0)),
     "ours, sum": ("#56b4e9", "square", (1, 0)),
     "ours, local": ("#009e73", "triangle-up", (1, 0)),
+    "ours, full sum, no spans": ("#5e3c99", "stroke", (1, 0)),
     "central": ("#000000", "cross", (2, 2)),
     "ULDP-AVG-w": ("#d55e00", "diamond", (6, 2)),
     "ULDP-AVG": ("#e69f00", "triangle-down", (6, 2)),
@@ -45,6 +46,10 @@ def scores(rows: Iterable[Tree], data: str, method: str, epsilon: float) -> list
     return [r["score"] for r in rows if (r["data"], r["method"]) == (data, method) and r["epsilon"] in (epsilon, None)]
 
 
+def _name(data: str) -> str:
+    return SCORES[data].replace("auc", "AUC")
+
+
 def _epsilons(rows: Iterable[Tree], data: str) -> list[float]:
     return sorted({r["epsilon"] for r in rows if r["data"] == data and r["epsilon"]})
 
@@ -52,7 +57,7 @@ def _epsilons(rows: Iterable[Tree], data: str) -> list[float]:
 def table(rows: list[Tree], data: str) -> str:
     """Mean and spread over seeds, as Markdown; the best method without one trusted place is bold."""
     epsilons = _epsilons(rows, data)
-    head = f"| {data}, {SCORES[data]} in % | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"
+    head = f"| {data}, {_name(data)} in % | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"
     lines = [head, "|---|" + "---:|" * len(epsilons)]
     spread = [name for name, method in METHODS.items() if method.trust != ONE_PLACE]
     best = [max(_mean(rows, data, name, epsilon) for name in spread) for epsilon in epsilons]
@@ -119,21 +124,25 @@ def picture(rows: list[Tree], data: str, path: Path) -> None:
 
 def _panel(drawn: list[dict[str, Any]], data: str, domain: list[float], height: int, lines: Mapping[str, float]) -> Any:
     names = list(LINES)
-    legend = alt.Legend(orient="bottom", columns=2, symbolSize=130, symbolStrokeWidth=2.5, labelLimit=260)
+    legend = alt.Legend(
+        orient="bottom", columns=2, symbolSize=130, symbolStrokeWidth=2.5, symbolDash=[1, 0], labelLimit=260
+    )
     colours, shapes, dashes = ([look[part] for look in LINES.values()] for part in range(3))
     across = alt.X("epsilon:Q", title="ε of one person, proved (log scale)",
                    scale=alt.Scale(type="log", domain=[0.45, 9]), axis=alt.Axis(values=list(EPSILONS)))  # fmt: skip
-    down = alt.Y("mean(score):Q", title=f"{SCORES[data]}, %", scale=alt.Scale(domain=domain, nice=False))
+    # One scale for every layer: the lines of levels would bring a zero of their own.
+    scale = alt.Scale(domain=domain, nice=False, zero=False)
+    down, level = alt.Y("mean(score):Q", title=f"{_name(data)}, %", scale=scale), alt.Y("y:Q", scale=scale)
     colour = alt.Color("method:N", title=None, scale=alt.Scale(domain=names, range=colours), legend=legend)
     dash = alt.StrokeDash("method:N", scale=alt.Scale(domain=names, range=dashes), legend=None)
     shape = alt.Shape("method:N", title=None, scale=alt.Scale(domain=names, range=shapes), legend=legend)
     base = alt.Chart(alt.Data(values=drawn)).encode(x=across, y=down, color=colour)
     line = base.mark_line(strokeWidth=2.5, clip=True).encode(strokeDash=dash)
-    point = base.mark_point(size=90, filled=False, strokeWidth=2.2, clip=True).encode(shape=shape)
-    levels = alt.Data(values=[{"y": level, "words": words} for words, level in lines.items()])
-    rule = alt.Chart(levels).mark_rule(strokeDash=[2, 3], color="#555555").encode(y="y:Q")
+    point = base.mark_point(size=90, filled=False, strokeWidth=2.2, strokeDash=[1, 0], clip=True).encode(shape=shape)
+    levels = alt.Data(values=[{"y": height, "words": words} for words, height in lines.items()])
+    rule = alt.Chart(levels).mark_rule(strokeDash=[2, 3], color="#555555").encode(y=level)
     words = alt.Chart(levels).mark_text(align="left", dy=-8, x=4, fontSize=13, color="#555555")
-    return alt.layer(rule, line, point, words.encode(y="y:Q", text="words:N")).properties(width=380, height=height)
+    return alt.layer(rule, line, point, words.encode(y=level, text="words:N")).properties(width=380, height=height)
 
 
 def tables(rows: list[Tree], model: str) -> str:
@@ -141,7 +150,7 @@ def tables(rows: list[Tree], model: str) -> str:
     own, shown = [r for r in rows if r["model"] == model], []
     for data in (name for name in SCORES if any(r["data"] == name for r in own)):
         if model == DRAWN:
-            shown.append(f'![{data}: {SCORES[data]} by ε](images/benchmark_{data}.svg){{ width="520" }}')
+            shown.append(f'![{data}: {_name(data)} by ε](images/benchmark_{data}.svg){{ width="520" }}')
         shown.append(table(own, data))
     return "\n\n".join(shown)
 

@@ -68,6 +68,6 @@ def test_a_plan_for_all_silos_has_the_noise_of_the_rivals_and_the_default_has_mo
 def test_settings_are_chosen_by_the_people_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     split = field.Split("males", field.problems(Path("nowhere"))["males"], 0, "validation")
     monkeypatch.setattr(split, "train", lambda name, settings, draws: settings)
-    best = field.Setting(clip=0.5, length=3.0, noise=split.noise("ULDP-SGD", 4.0)[0])
+    best = field.Setting(clip=2.0, length=3.0, noise=split.noise("ULDP-SGD", 4.0)[0])
     monkeypatch.setattr(split, "scores", lambda found: [2.0 if each == best else 1.0 for each in found])
     assert field.choose("ULDP-SGD", [1.0, 4.0], split)[1] == best
