@@ -25,9 +25,9 @@ PAGE = record.ROOT / "docs" / "benchmark.md"
 IMAGES = record.ROOT / "docs" / "images"
 Look = tuple[str, str, Sequence[int]]
 LINES: Mapping[str, Look] = {
-    "ours, full sum": ("#0072b2", "circle", (1, 0)),
-    "ours, sum": ("#56b4e9", "square", (1, 0)),
-    "ours, local": ("#009e73", "triangle-up", (1, 0)),
+    "ours, full sum, pooled": ("#0072b2", "circle", (1, 0)),
+    "ours, sum, pooled": ("#56b4e9", "square", (1, 0)),
+    "ours, local, pooled": ("#009e73", "triangle-up", (1, 0)),
     "ours, full sum, no spans": ("#5e3c99", "stroke", (1, 0)),
     "central": ("#000000", "cross", (2, 2)),
     "ULDP-AVG-w": ("#d55e00", "diamond", (6, 2)),
@@ -35,7 +35,8 @@ LINES: Mapping[str, Look] = {
     "DP-SGD, group": ("#cc79a7", "triangle-left", (3, 2)),
     "ULDP-GROUP-8": ("#777777", "triangle-right", (3, 2)),
 }
-"""What is drawn, with a colour that the colour-blind can tell from the others (Okabe and Ito), a shape and a dash."""
+"""What is drawn (ours as the library pools by default): colours that the colour-blind can tell apart (Okabe and Ito),
+shapes and dashes."""
 DRAWN = "linear"
 NEAR = 3.0
 """Points below FedAvg that the second panel shows."""
