@@ -1,11 +1,12 @@
 """Does any finite number break the clip? One subject's move of the sum, over extreme parameters, inputs and clip norms.
 
 Run: python benchmarks/clip_fuzz.py --cases 100000
+Elsewhere: python benchmarks/clip_fuzz.py --cases 10000 --device cuda --precision bfloat16
 
 Every layer rule and every way to compute gradients, per item and per subject. Parameters, inputs and clip norms are
 drawn with exponents from −149 to 127 (those of single precision), layer by layer, so that activations, gradients and
 weights meet at their extremes. A case is a batch and one of its subjects: the sum with the subject and the sum without
-it, both from the fast engine in single precision, compared in double precision. The bound is C·(1 + SLACK).
+it, both from the engine for that device and precision, compared in double precision. The bound is C·(1 + SLACK).
 """
 
 import argparse
@@ -24,11 +25,12 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain.gradients.backend_selection import SlowGradients
 from wholegrain.gradients.clipping import LEAST_NORM, MOST_NORM, Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.devices import DEVICES, PRECISIONS, USUAL, Compute
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.gradients.trial import MOST_TRIED
+from wholegrain.gradients.unit_passes import clipped_sums
 
 CLASSES = 3
 LARGE = 0.1
@@ -101,7 +103,7 @@ class Looked(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[item, position] to [item, class]."""
-        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         x = torch.cat([self.first.expand(len(x), -1, -1), x], 1).mean(1)
         if self.tied:
             return nn.functional.linear(x, self.tokens.weight)[:, :CLASSES]
@@ -190,13 +192,13 @@ class Found:
     move: float
 
 
-def fuzz(kind: str, cases: int, seed: int) -> Iterator[Found]:
+def fuzz(kind: str, cases: int, seed: int, compute: Compute = USUAL) -> Iterator[Found]:
     """So many cases of one kind of model."""
     draws, made = np.random.default_rng(seed), KINDS[kind].make()
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowGradients)
-        engine, layout, start = BookKeeping(made, cross_entropy), Layout.of(made), flatten(made)
+        engine, layout, start = clipped_sums(made, cross_entropy, compute), Layout.of(made), flatten(made)
         done = 0
         while done < cases:
             vector = extreme_parameters(layout, start, draws)
@@ -250,14 +252,17 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of models; all if left out")
+    parser.add_argument("--device", choices=DEVICES, default="cpu")
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     given = parser.parse_args()
+    compute = Compute.of(given.device, given.precision)
     torch.set_num_threads(1)
     worst, clipped = Counter[str](), 0
     started, each = time.perf_counter(), -(-given.cases // len(KINDS))
-    print(f"Seed {given.seed}, {each:,} cases of each of {len(given.kinds)} kinds.", flush=True)
+    print(f"Seed {given.seed}, {each:,} cases of each of {len(given.kinds)} kinds; {compute}.", flush=True)
     for kind in given.kinds:
         begun = told = time.perf_counter()
-        for done, found in enumerate(islice(fuzz(kind, each, given.seed), each)):
+        for done, found in enumerate(islice(fuzz(kind, each, given.seed, compute), each)):
             worst[kind] = max(worst[kind], found.move)
             clipped += found.move > 0.99
             if time.perf_counter() - told > PROGRESS:

@@ -15,11 +15,14 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
+from simulation.memory import changed
 from simulation.world import Crash, Process, World
 
 CALLS = ("write", "fsync", "replace", "rename", "unlink", "mkdir", "ftruncate", "link")
+MOVES = ("replace", "rename", "unlink", "ftruncate", "link")
+"""Those that could put another file in a ledger's place, or shorten it; SQLite alone writes in it."""
+
 DURABLE = "PRAGMA synchronous = EXTRA"
 LOCKS = "BEGIN"
 WRITES = ("INSERT", "COMMIT", "CREATE", "ROLLBACK", "PRAGMA application_id =")
@@ -45,19 +48,13 @@ def mortal(world: World) -> Iterator[None]:
             _tick(world)
             found = super().execute(sql, *values)
             if sql == "COMMIT" and world.current is not None:
-                world.current.machine.changed = True
+                world.current.machine.writes += 1
             _tick(world)
             return found
 
-    with mock.patch.object(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Trapped)):
-        patches = [mock.patch.object(os, name, _trapped(world, name)) for name in CALLS]
-        for patch in patches:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in patches:
-                patch.stop()
+    trapped = ((os, name, _trapped(world, name)) for name in CALLS)
+    with changed([(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Trapped)), *trapped]):
+        yield
 
 
 def _trapped(world: World, name: str) -> Any:
@@ -74,6 +71,7 @@ def _trapped(world: World, name: str) -> Any:
         if name in ("replace", "rename"):
             _note_rename(process, *arguments)
         found = real(*arguments, **named)
+        process.machine.writes += name in MOVES
         if name == "fsync":
             _note_flush(process, arguments[0])
         _tick(world)

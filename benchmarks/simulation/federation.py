@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ class Silo:
     kept: dict[Path, bytes] | None = None
     """The files of its ledger as they were, while an older copy is in their place."""
 
-    @property
+    @cached_property
     def ledger(self) -> Path:
         return self.machine.state / "ledger.sqlite"
 
@@ -101,7 +102,7 @@ class Federation:
         noise = self.noise
         silo = Silo(name, machine, epsilon, noise)
         most = (most_information(epsilon, pieces.DELTA * share) for share in (1, SHARE_OF_GAUSSIANS))
-        self.oracle.silos[name] = SiloWatch(LedgerView(silo.ledger), *most, noise == "secure")
+        self.oracle.silos[name] = SiloWatch(LedgerView(silo.ledger, machine), *most, noise == "secure")
         return silo
 
     # The whole story.
@@ -130,14 +131,11 @@ class Federation:
 
     def _look_again(self) -> None:
         """After every event: at the ledgers that were written in it."""
-        for silo in self.silos.values():
-            if silo.machine.changed:
-                silo.machine.changed = False
-                self.oracle.silos[silo.name].require_within()
-        if self.server.changed:
-            self.server.changed = False
-            for view in self.oracle.servers.values():
-                view.look()
+        for watch in self.oracle.silos.values():
+            if watch.ledger.seen != watch.ledger.machine.writes:
+                watch.require_within()
+        for view in self.oracle.servers.values():
+            view.look()
 
     def _plan_mischief(self) -> None:
         if self.draws.random() < 0.3:

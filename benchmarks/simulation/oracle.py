@@ -17,7 +17,7 @@ from pathlib import Path
 from scipy.special import log_ndtr, ndtr
 
 from simulation.disk import connect
-from simulation.world import World
+from simulation.world import Machine, World
 
 Release = tuple[str, int, str, str]
 """Run, round, digest of the parameters that it started from, and what it is for: training or scores."""
@@ -75,6 +75,7 @@ class LedgerView:
     """A ledger's rows as far as they were seen; rows never change and never go away."""
 
     path: Path
+    machine: Machine
     number: int = 0
     head: str = "0" * 64
     reserved: Counter[Release] = field(default_factory=Counter)
@@ -84,6 +85,8 @@ class LedgerView:
     away: bool = False
     """Whether an older copy is in its place, on purpose."""
     database: sqlite3.Connection | None = None
+    seen: int = -1
+    """The machine's writes when somebody last looked."""
 
     def exchange(self, away: bool) -> None:
         """Another file is in the ledger's place: an older copy (`away`), or the newest one again."""
@@ -94,12 +97,13 @@ class LedgerView:
         """Let go of the file."""
         if self.database is not None:
             self.database.close()
-        self.database = None
+        self.database, self.seen = None, -1
 
     def look(self) -> None:
-        """Read what is new, and find the last entry that was seen as it was."""
-        if self.away:
+        """Read what is new, and find the last entry that was seen as it was; nothing is new where nobody wrote."""
+        if self.away or self.seen == self.machine.writes:
             return
+        self.seen = self.machine.writes
         if not self.path.exists():
             require(self.number == 0, f"{self.path} is gone")
             return
@@ -183,7 +187,7 @@ class Oracle:
         watch = self.silos[silo]
         if watch.ledger.away:
             watch.ledger.close()
-            watch.ledger = LedgerView(watch.ledger.path)
+            watch.ledger = LedgerView(watch.ledger.path, watch.ledger.machine)
             watch.ledger.look()
             require(watch.ledger.number >= watch.needed, f"{silo} works with a ledger that has forgotten a release")
         watch.ledger.look()
@@ -211,9 +215,9 @@ class Oracle:
         )
         self.world.happened["releases"] += 1
 
-    def on_task(self, ledger: Path, key: tuple[str, int, str, str], play: int, repeats: bool) -> None:
+    def on_task(self, ledger: Path, machine: Machine, key: tuple[str, int, str, str], play: int, repeats: bool) -> None:
         """A server is about to ask a silo for a round; `play` tells one playing of a round from another."""
-        view = self.servers.setdefault(ledger, LedgerView(ledger))
+        view = self.servers.setdefault(ledger, LedgerView(ledger, machine))
         view.look()
         self.opened[key].add(play)
         needed = 1 if repeats else len(self.opened[key])
@@ -221,8 +225,9 @@ class Oracle:
         require(paid >= needed, f"the server asks {key[2]} for round {key[1]} time {needed}, and {paid} are paid for")
 
     def look(self) -> None:
-        """No ledger loses or changes anything."""
+        """No ledger loses or changes anything, whoever wrote."""
         for view in self._views():
+            view.seen = -1
             view.look()
 
     def close(self) -> None:

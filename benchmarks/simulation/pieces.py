@@ -1,8 +1,8 @@
 """The pieces that every simulated federation shares: they are made once, and are the program's own.
 
 Only four things are not the program's. Training, and a private score, is a function of parameters and noise that costs
-nothing. Noise is a name. Prices, and whether a model fits the data, are computed once by the program and remembered.
-Keys are of a faster curve; the masks, shares and signatures of secure sums are real.
+nothing. Noise is a name. Prices and the like (see `memory`), and whether a model fits the data, are computed once by
+the program and remembered. Keys are of a faster curve; the masks, shares and signatures of secure sums are real.
 """
 
 import hashlib
@@ -24,9 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
+from simulation.memory import REMEMBERED, changed
 from simulation.network import RUN, SERVER_NODE
 from simulation.world import World
-from wholegrain.deploy import score_service, server, silo_answers, silo_service, sum_service
+from wholegrain.deploy import score_service, silo_answers, silo_service, sum_service
 from wholegrain.deploy.certificates import public_line
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.silo_service import SiloService
@@ -35,10 +36,9 @@ from wholegrain.engines import flower
 from wholegrain.federation import rounds
 from wholegrain.federation.rounds import digest
 from wholegrain.federation.sum_opening import SumOpening
-from wholegrain.privacy import accountants, guard, ledger
+from wholegrain.privacy import guard, ledger
 from wholegrain.privacy.accountants import accountant
 from wholegrain.runs import run_folder
-from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.spec import RunSpec
 
 NAMES = ("east", "north", "south", "west")
@@ -232,13 +232,8 @@ def spec(kind: Kind, silos: int, rounds: int, steps: int, noise: str, room: str,
 _PRIVATE = {"every": 2, "noise_multiplier": SCORE_NOISE}
 
 
-@lru_cache(maxsize=256)
-def _prepared(spec: str) -> PreparedRun:
-    return PREPARE(RunSpec.model_validate_json(spec))
-
-
-PREPARE = server.prepare_server
-PRICE = lru_cache(maxsize=100_000)(accountants.PldAccountant.epsilon)
+def _nothing(*of_anything: object) -> None:
+    """Instead of a signature that this server, which has no roster, would not look at."""
 
 
 class _Clock:
@@ -287,15 +282,9 @@ def virtual(world: World, witness: Any) -> Iterator[None]:
         (run_folder, "secrets", drawn), (silo_service, "Trainer", trainer),
         (sum_service, "Trainer", trainer), (SumOpening, "open", open_seen),
         (sum_service, "load_public_key", lru_cache(_find_key)), (score_service, "ScoreMaker", scorer),
-        (server, "prepare_server", lambda spec: _prepared(spec.model_dump_json())),
-        (accountants.PldAccountant, "epsilon", lambda self, event, delta: PRICE(self, event, delta)),
         (TaskIdentity, "_run_id", RUN), (TaskIdentity, "_node_id", SERVER_NODE), (TaskIdentity, "_task_id", 3),
+        (silo_answers, "sign_answer", _nothing), (silo_answers, "state_head", _nothing),
+        (silo_answers, "put_head", _nothing), *REMEMBERED,
     ]  # fmt: skip
-    patches = [mock.patch.object(*change) for change in changes]
-    for patch in patches:
-        patch.start()
-    try:
+    with changed(changes):
         yield
-    finally:
-        for patch in reversed(patches):
-            patch.stop()

@@ -124,7 +124,7 @@ class Witness:
             return
         assert process is not None
         key = (task.run, task.round, silo, "scores" if kind == "evaluate" else "training")
-        self.oracle.on_task(ledger, key, id(process), self.seeded)
+        self.oracle.on_task(ledger, process.machine, key, id(process), self.seeded)
 
     def on_opened(self, survivors: tuple[str, ...], round: int, total: Any) -> None:
         """A server has opened a sum."""

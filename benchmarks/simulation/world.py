@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ class Machine:
     renamed: dict[str, tuple[str, bytes | None]] = field(default_factory=dict)
     """Files that were put in place and whose folder was not flushed: its name, and what was there before."""
     processes: list["Process"] = field(default_factory=list)
-    changed: bool = False
-    """Whether a ledger on it was written since somebody looked."""
+    writes: int = 0
+    """Operations that may have changed a ledger on it."""
 
-    @property
+    @cached_property
     def state(self) -> Path:
         """Where it keeps what must last."""
         return self.folder / "state"

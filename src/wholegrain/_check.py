@@ -82,7 +82,7 @@ def reason(error: BaseException) -> str:
 
 def printable(text: str) -> str:
     """Somebody else's words, fit for a log: one line, and nothing that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _finite(value: object) -> bool:

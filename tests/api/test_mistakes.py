@@ -53,6 +53,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "another library's keyword": (lambda: train(lr=0.1), "here it is called 'learning_rate'"),
     "a loss that is a class": (lambda: train(loss=nn.CrossEntropyLoss), r"give an instance, CrossEntropyLoss\(\)"),
     "a model in double precision": (lambda: train(net=nn.Linear(4, 2).double()), r"float64.*give net\.float\(\)"),
+    "a device that nobody has": (lambda: train(device="tpu"), "compute.device"),
+    "half precision of a GPU": (lambda: train(precision="float16"), "'float16' is for a GPU"),
     "a rate for train": (lambda: train(rate=0.5), r"subject_dp\(rate=…\)"),
     "no budget": (lambda: train(epsilon=None), "needs epsilon"),
     "a negative budget": (lambda: train(epsilon=-1), "epsilon must be a number above 0, not -1"),

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import wholegrain as wg
+from wholegrain.api import private_loop
 from wholegrain.errors import BudgetError, ModelError, SpecError
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_state import RunAccount
@@ -184,3 +185,24 @@ def test_a_net_stays_in_the_mode_in_which_it_was_tried() -> None:
             torch.cat([parameter.grad.view(-1) for parameter in net.parameters() if parameter.grad is not None])
         )
     assert torch.equal(*found)
+
+
+def test_a_loop_in_half_precision_gives_the_model_of_train_to_the_bit() -> None:
+    net, same = a_net(), a_net()
+    private = loop(net, torch.optim.SGD(net.parameters(), lr=0.5), precision="bfloat16")
+    run = wg.train(NORTH, same, policy=HALF, epsilon=4, rounds=12, learning_rate=0.5, test=0.0, precision="bfloat16")
+    assert torch.equal(parameters(net), parameters(same))
+    assert private.guarantee == run.guarantee
+    other = a_net()
+    loop(other, torch.optim.SGD(other.parameters(), lr=0.5))
+    assert not torch.equal(parameters(net), parameters(other))
+
+
+def test_a_net_on_another_device_than_its_gradients_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is pretended: only that it is another one matters."""
+    net = a_net().to("meta")
+    with pytest.raises(ModelError, match=r"The net is on meta.*give it on the CPU"):
+        wg.train(NORTH, net, policy=HALF, epsilon=4, rounds=2)
+    monkeypatch.setattr(private_loop, "_on_host", lambda net: a_net())
+    with pytest.raises(SpecError, match="The net is on meta, and its gradients are computed on cpu: say device='meta'"):
+        wg.private_steps(net, NORTH, policy=HALF, epsilon=4, steps=2)

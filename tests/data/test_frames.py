@@ -190,3 +190,18 @@ def test_what_a_row_becomes_depends_on_no_other_row(ids: list[Any], sizes: list[
     assert whole.subject_count == 3
     assert whole.subjects[:2].tolist() == rest.subjects.tolist()
     assert whole.inputs[:2].tolist() == rest.inputs.tolist()
+
+
+@pytest.mark.parametrize("kind", ["int64[pyarrow]", "Int64", object])
+def test_long_codes_stay_as_they_are_when_somebody_elses_is_missing(kind: Any) -> None:
+    """Double precision does not hold them: codes of SNOMED CT have up to 18 digits."""
+    one, other = 900_000_000_000_207_009, 900_000_000_000_207_008
+
+    def rows(code: int | None) -> Any:
+        codes = pd.Series([one, other, code], dtype=kind)
+        frame = pd.DataFrame({"id": ["a", "b", "c"], "code": codes, "y": ["no"] * 3})
+        known = {"code": wg.Category([one, other], missing=True)}
+        given = {"subject": "id", "target": wg.Target("y", ["no", "yes"]), "features": known}
+        return wg.from_frame(frame, **given).data.inputs
+
+    assert np.array_equal(rows(None)[:2], rows(one)[:2])

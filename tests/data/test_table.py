@@ -396,6 +396,15 @@ def test_a_space_beside_an_id_makes_no_other_person_of_it(tmp_path: Path) -> Non
     assert codes[5] != codes[0]
 
 
+def test_an_accent_that_is_stored_otherwise_makes_no_other_person(tmp_path: Path) -> None:
+    """Unicode writes é as one character or as two."""
+    path = tmp_path / "visits.csv"
+    rows = "".join(f"{id},x,1,f,no\n" for id in ("Ren\u00e9", "Rene\u0301", "Rene"))
+    path.write_text("patient,clinic,age,sex,ill\n" + rows, encoding="utf-8")
+    codes = encode(read(path, LAYOUT.names), LAYOUT, "visits").data.subjects.tolist()
+    assert codes[0] == codes[1] != codes[2]
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
 def test_a_file_gives_what_the_table_gave(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"visits{suffix}"

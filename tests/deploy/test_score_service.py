@@ -171,3 +171,28 @@ def test_a_silo_without_private_scores_gives_none(tmp_path: Path) -> None:
 def test_raw_scores_never_leave_a_silo_that_allows_private_ones(hosts: dict[str, SiloService]) -> None:
     with pytest.raises(RefusalError, match=r"\[allow.scores\]"):
         hosts["north"].scores(task(), vector())
+
+
+@pytest.mark.parametrize("how", ["another share is held out", "the key of the coins is lost"])
+def test_a_run_in_whose_middle_others_are_held_out_is_two_runs(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody was trained on before and is scored now: the larger of the two sides is too small a price."""
+    limit = {"noise": "secure", "smallest_noise": 0.5, "epsilon": 20.0}
+    allow = {"models": [{"name": "logistic"}], "scores": "private"}
+    asked = task(scores=FORM.model_copy(update={"noise_multiplier": 1.0}), noise_multiplier=1.0)
+    monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
+    with open_silo(load_charter(write_charter(tmp_path, limit=limit, allow=allow, held_out=0.3))) as host:
+        trained = set(host.silo.data.subjects.tolist())
+        host.answer(asked, vector())
+        alone = spent_by_silo(host).epsilon
+    if how == "the key of the coins is lost":
+        for key in (tmp_path / "state" / "keys").glob("*.key"):
+            key.unlink()
+    share = 0.7 if how == "another share is held out" else 0.3
+    with open_silo(load_charter(write_charter(tmp_path, limit=limit, allow=allow, held_out=share))) as host:
+        assert host.held_out is not None
+        assert trained & set(host.held_out.subjects.tolist())
+        release_score(host, asked, vector())
+        assert len(host.ledger.state.runs) == 2
+        assert spent_by_silo(host).epsilon > 1.2 * alone

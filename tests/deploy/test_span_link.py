@@ -173,3 +173,12 @@ def test_the_link_by_its_commands(tmp_path: Path, wholegrain: Command) -> None:
     assert "(not private)" in kept.out
     wrong = wholegrain("link", "keep", str(tmp_path / "link.key"), "--charter", own, "--key", key)
     assert wrong.code == 2
+
+
+@pytest.mark.parametrize("name", ["../above", "{folder}/elsewhere", "a/b", "\x1b[2J", ""])
+def test_a_silo_cannot_choose_where_its_counts_are_written(name: str, tmp_path: Path) -> None:
+    for number, silo in enumerate(["north", name.format(folder=tmp_path)]):
+        (tmp_path / f"{number}.tokens").write_text(json.dumps({"silo": silo, "tokens": ["0" * 64]}))
+    with pytest.raises(SpecError, match="is not what `wholegrain link` writes"):
+        span_link.count_tokens([tmp_path / "0.tokens", tmp_path / "1.tokens"], tmp_path / "counts" / "here")
+    assert not list(tmp_path.rglob("*.counts"))

@@ -1,11 +1,14 @@
 """Subjects of several items are tried at every place in memory at which their rows may begin."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from wholegrain.gradients.batch_invariance import AnySize, PassSizes
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
@@ -17,23 +20,50 @@ CLIP = Clip(ClipPer.SUBJECT, Pool.MEAN, 1e-12)
 SIZE, PEOPLE = 6, 60
 
 
-def places(size: int, residues: int) -> set[tuple[int, int]]:
+@dataclass(frozen=True)
+class SmallPasses:
+    """Passes of up to so many items, by eights."""
+
+    most: int
+
+    def fit(self, items: int) -> int | None:
+        return size if (size := -(-items // 8) * 8) <= self.most else None
+
+
+def places(size: int, residues: int, sizes: PassSizes) -> set[tuple[int, int]]:
     """(items before, subjects before) in vectors of so many values, of all subjects that are tried."""
     return {
         ((each.items_before + k * size) % residues, (each.before + k) % residues)
-        for each in companies(size, residues)
+        for each in companies(size, residues, sizes)
+        if each is not None
         for k in range(each.count)
     }
 
 
+@pytest.mark.parametrize("sizes", [AnySize(), SmallPasses(160)])
 @pytest.mark.parametrize("residues", [1, 2, 8, 16])
-def test_every_pair_of_places_is_tried_for_small_subjects_and_every_difference_for_large_ones(residues: int) -> None:
+def test_every_pair_of_places_is_tried_for_small_subjects_and_every_difference_for_large_ones(
+    residues: int, sizes: PassSizes
+) -> None:
     for size in range(2, 33):
-        found = places(size, residues)
+        found = places(size, residues, sizes)
         if size <= 6:
             assert len(found) == residues**2
         assert {(items - size * subjects) % residues for items, subjects in found} == set(range(residues))
         assert {items for items, _ in found} == {subjects for _, subjects in found} == set(range(residues))
+
+
+@pytest.mark.parametrize("size", [3, 8, 32])
+def test_subjects_are_tried_in_passes_that_training_has(size: int) -> None:
+    """A large CNN's rows differ in passes of 192 items, which are not used, and which say nothing of subjects."""
+    tried = list(companies(size, 8, SmallPasses(160)))
+    assert all(each is not None and (each.units.items + each.filled) % 8 == 0 for each in tried)
+    assert 128 < max(each.units.items + each.filled for each in tried if each) <= 160
+    assert {who for turn, each in enumerate(tried) if each for who in each.subjects(turn).tolist()} == set(range(16))
+
+
+def test_subjects_for_whom_there_is_no_pass_are_not_tried() -> None:
+    assert None in list(companies(24, 1, SmallPasses(16)))
 
 
 def test_rows_of_whole_vectors_begin_at_one_place() -> None:

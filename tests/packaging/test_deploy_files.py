@@ -61,6 +61,14 @@ def test_hadolint_finds_no_fault_in_the_container() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.skipif(shutil.which("check-jsonschema") is None, reason="check-jsonschema is not installed")
+def test_the_compose_file_is_of_the_form_that_its_specification_asks_for() -> None:
+    """`pip install check-jsonschema` brings it, with a copy of the schema."""
+    command = ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_commands_in_the_compose_file_make_a_federation_that_it_can_start(
     wholegrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,9 +25,11 @@ from policy_rows import cap_of, private_policies
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems
 from wholegrain.data.subjects import SubjectData, SubjectIndex
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
+from wholegrain.gradients.devices import USUAL
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.unit_passes import UnitPasses
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import federation_event, obstacles, step_event
 from wholegrain.policies.horizon import Horizon
@@ -394,6 +396,7 @@ class Silent:
 GRADIENTS: dict[str, Callable[..., ClippedSum]] = {
     "book-keeping": BookKeeping,
     "vectorised": partial(partial, vmap_sum.clipped_sum),
+    "unit by unit": partial(UnitPasses, compute=USUAL),
 }
 
 

@@ -45,7 +45,7 @@ def test_ten_questions_are_answered_by_the_text_of_the_page(release: RunRecord) 
         "what": "Release or simulation? A release Its noise comes from the operating system",
         "how much": f"By how much? ε = {release.promise.epsilon:.4g} at δ = 1e-05 Somebody guesses",
         "how good": f"How good is the model? accuracy {score:.1%} A constant answer:",
-        "since when": f"When, and by whom? {release.times[0].day} {release.times[0]:%B %Y} From",
+        "since when": f"When, and by whom? {release.times[0].day} {release.times[0]:%B %Y} Begun at",
         "by whom": "By R. Example.",
         "what is left": "What is spent, and what is left? ε = ",
         "what is not covered": "What is not covered Scores that are marked not private",
@@ -166,10 +166,13 @@ def test_fedavg_on_the_same_data_is_told_beside_the_score(release: RunRecord) ->
     assert any(line.startswith("FedAvg, without privacy (plain): ") for line in good.details)
 
 
-def test_how_long_a_tuning_took_is_not_told(release: RunRecord) -> None:
+def test_how_long_a_release_or_a_tuning_took_is_not_told(release: RunRecord) -> None:
     assert release.times is not None
     late = replace(release, times=(release.times[0], release.times[0] + timedelta(hours=5)))
     ended = f"{late.times[1]:%H:%M}" if late.times else ""
-    assert ended in answers(late)["when"]
-    tuned = replace(late, origins={"rounds.learning_rate": Origin.PAID})
+    assert ended not in answers(late)["when"]
+    privacy = late.spec.privacy.model_copy(update={"noise": "seeded"})
+    simulated = replace(late, spec=late.spec.model_copy(update={"privacy": privacy}))
+    assert ended in answers(simulated)["when"]
+    tuned = replace(simulated, origins={"rounds.learning_rate": Origin.PAID})
     assert ended not in answers(tuned)["when"]

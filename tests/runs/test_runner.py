@@ -276,3 +276,21 @@ def test_a_token_that_the_model_does_not_know_is_refused_before_training(token: 
         else:
             with pytest.raises(ModelError, match="tokens of the data"):
                 wg.train(data, Words(), **asked)
+
+
+@pytest.mark.usefixtures("coarse_prices")
+def test_a_release_does_not_tell_how_long_it_took() -> None:
+    """Time grows with the number of items: one person with many would be known by it, whatever ε is."""
+    prepared = prepare(spec("subject_dp", privacy=SECURE, silos={"sizes": SIZES}), dataset=DATA)
+    told: list[float] = []
+    with open_guard(prepared, "a release") as guard:
+        run = execute(prepared, guard, observe=lambda event: told.append(getattr(event, "seconds", 0.0)))
+    assert sum(told) > 0, "whoever runs it sees it"
+    assert {done.seconds for done in run.rounds} == {0.0}
+    assert RunSummary.of(run).facts()["seconds"] == 0.0
+
+
+@pytest.mark.usefixtures("coarse_prices")
+def test_a_simulation_tells_how_long_it_took() -> None:
+    run = finish(prepare(spec("subject_dp"), dataset=DATA))
+    assert run.seconds == sum(done.seconds for done in run.rounds) > 0

@@ -15,9 +15,11 @@ import vmap_sum
 from wholegrain._random import Purpose, generator
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients import reference
+from wholegrain.gradients.devices import USUAL
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.unit_passes import UnitPasses
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import CATALOG, PolicySettings
@@ -91,6 +93,7 @@ VECTOR = flatten(model())
 GRADIENTS: dict[str, Callable[[nn.Module], ClippedSum]] = {
     "book-keeping": lambda network: BookKeeping(network, cross_entropy),
     "vectorised": lambda network: partial(vmap_sum.clipped_sum, network, cross_entropy),
+    "unit by unit": lambda network: UnitPasses(network, cross_entropy, USUAL),
 }
 
 every_gradient = pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GRADIENTS.keys())

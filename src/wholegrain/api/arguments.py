@@ -46,6 +46,10 @@ class LoopSettings(TypedDict, total=False):
     noise_multiplier: float
     accountant: str
     memory_gib: float
+    device: Literal["cpu", "cuda", "mps"]
+    """Where gradients are computed."""
+    precision: Literal["float32", "bfloat16", "float16"]
+    """Of products in forward and backward passes; sums are in float64."""
     items_per_subject: int
     surplus: Literal["drop", "refuse"]
     sizes: Mapping[str, Any]

@@ -113,7 +113,7 @@ off the data)>
 
     @property
     def seconds(self) -> float:
-        """How long the rounds took."""
+        """How long the rounds took; 0 in a release, which does not tell."""
         return self.summary.seconds
 
     def predict(self, rows: Any) -> Any:

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import weakref
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any, Unpack
 
 import torch
@@ -18,6 +19,7 @@ from wholegrain.api.train import prepare_call
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.rounds import digest
+from wholegrain.gradients import devices
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.reference import Loss
 from wholegrain.policies.plan import Plan
@@ -46,7 +48,8 @@ def private_steps(
     """Private gradients of one silo's data, for a loop of one's own with any torch optimizer.
 
     Each of `steps` iterations fills `.grad` of the net's trainable parameters with a noisy mean of clipped gradients.
-    The budget is for all of them together. All data is trained on; hold out what is to be scored before.
+    The budget is for all of them together. All data is trained on; hold out what is to be scored before. With
+    `device="cuda"` gradients are computed there; the net may be there as well, or on the CPU.
 
     >>> import torch, wholegrain as wg
     >>> north = wg.clinics(patients=300, clinics=3).silo("clinic-0")
@@ -73,19 +76,21 @@ def private_steps(
             f"A loop of your own trains on one silo, and the data has {len(data.silo_names) or 'none named'};"
             " take one with data.silo(NAME)."
         )
-    return PrivateSteps(prepare_call("private_steps", data, net, keywords))
+    prepared = prepare_call("private_steps", data, _on_host(net), keywords)
+    _require_same_device(net, prepared.spec.compute.device)
+    return PrivateSteps(prepared, net)
 
 
 class PrivateSteps(Iterator[int]):
     """Private gradients, step after step; see `private_steps`. As a context manager it closes its ledger."""
 
-    def __init__(self, prepared: PreparedRun) -> None:
-        """The first step is paid for when it is asked for."""
+    def __init__(self, prepared: PreparedRun, net: nn.Module) -> None:
+        """The first step is paid for when it is asked for. `net` is the prepared model, or that on its device."""
         (self._silo,) = prepared.silos.values()
-        self._prepared, self._done, self._still = prepared, 0, 0
+        self._prepared, self._net, self._done, self._still = prepared, net, 0, 0
         self._before: Tensor | None = None
-        self._modes = {part: part.training for part in prepared.model.modules()}
-        self._layout, self._run = Layout.of(prepared.model), secrets.token_hex(8)
+        self._modes = {part: part.training for part in net.modules()}
+        self._layout, self._run = Layout.of(net), secrets.token_hex(8)
         self._open = contextlib.ExitStack()
         self._guard = self._open.enter_context(open_guard(prepared, self._run))
         self._account = self._guard.ledger.state.runs[self._run]
@@ -130,7 +135,7 @@ class PrivateSteps(Iterator[int]):
             self._prepared.clipped_sum, self._prepared.noise, self._silo, self.plan.policy_for(silo), step
         )
         with self._in_tried_mode():
-            gradient = local.gradient(vector)
+            gradient = local.gradient(vector.to(devices.place_of(self._prepared.clipped_sum)))
         self._guard.confirm(reservation, [silo])
         self._account = self._guard.ledger.state.runs[self._run]
         self._fill(gradient)
@@ -138,10 +143,9 @@ class PrivateSteps(Iterator[int]):
 
     def _parameters(self) -> Tensor:
         """The parameters as the caller's optimizer left them, refused where it cannot have been at work."""
-        model = self._prepared.model
-        if Layout.of(model) != self._layout:
+        if Layout.of(self._net) != self._layout:
             raise ModelError("The net's trainable parameters are not those of the first step; leave them as they are.")
-        vector = flatten(model)
+        vector = devices.to_host(flatten(self._net))
         if not bool(torch.isfinite(vector).all()):
             raise ModelError(f"The parameters are not all finite after step {self._done}; lower the learning rate.")
         self._still = self._still + 1 if self._before is not None and torch.equal(vector, self._before) else 0
@@ -164,9 +168,9 @@ class PrivateSteps(Iterator[int]):
             _set_modes(now)
 
     def _fill(self, gradient: Tensor) -> None:
-        parameters = dict(self._prepared.model.named_parameters())
+        parameters = dict(self._net.named_parameters())
         for name, value in self._layout.views(gradient).items():
-            parameters[name].grad = value.clone()
+            parameters[name].grad = value.to(parameters[name].device, copy=True)
 
     def close(self) -> None:
         """No further step; the ledger is closed."""
@@ -177,6 +181,16 @@ class PrivateSteps(Iterator[int]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _on_host(net: nn.Module) -> nn.Module:
+    """The net itself, or a copy of one that is on a device: shapes are checked, and sizes read, on the host."""
+    return net if all(p.device.type == "cpu" for p in net.parameters()) else deepcopy(net).cpu()
+
+
+def _require_same_device(net: nn.Module, device: str) -> None:
+    for kind in {p.device.type for p in net.parameters()} - {"cpu", device}:
+        raise SpecError(f"The net is on {kind}, and its gradients are computed on {device}: say device='{kind}'.")
 
 
 def _set_modes(modes: Mapping[nn.Module, bool]) -> None:

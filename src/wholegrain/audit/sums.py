@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wholegrain.data.sampling import PoissonItems, PoissonSubjects
 from wholegrain.data.subjects import SubjectData, rank_within
+from wholegrain.gradients import devices
 from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
@@ -43,7 +44,7 @@ class SumRecorder:
 
     def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         """Keep the sum."""
-        self.total = total.to(torch.float64, copy=True)
+        self.total = devices.to_host(total).to(torch.float64, copy=True)
 
     def add_steps_to(self, total: Tensor, multiplier: float, clip_norm: float, step: float) -> None:
         """Keep the sum; what is rounded afterwards is not looked at."""

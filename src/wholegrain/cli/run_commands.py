@@ -212,5 +212,6 @@ def _report(finished: RunResult, folder: RunFolder) -> None:
     count = whole if played == planned else f"{played} of {whole} (the budget is spent)"
     failed = sum(done.failed for done in finished.rounds)
     lost = f", {failed} of which failed" if failed else ""
-    display.out.print(f"Noise: {finished.noise}. {count}{lost} in {finished.seconds:.1f} s.")
+    taken = f" in {finished.seconds:.1f} s" if finished.seconds else ""
+    display.out.print(f"Noise: {finished.noise}. {count}{lost}{taken}.")
     display.out.print(f"Record: {folder.path}")

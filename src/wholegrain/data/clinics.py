@@ -90,7 +90,7 @@ def _outcomes(
 
 def _places(coins: Coins, subjects: Numbers, people: Numbers, clinics: int, span: int) -> Numbers:
     """Each patient goes to the first few clinics of an order of their own."""
-    orders = coins.of(Purpose.SYNTHETIC, "clinics", "orders").orders(people, clinics)
+    orders = coins.of(Purpose.SYNTHETIC, "clinics", "orders").orders(people, clinics, span)
     reach = 1 + _heads(coins.of(Purpose.SYNTHETIC, "clinics", "reach"), 0.5, span - 1, people)
     drawn = coins.of(Purpose.SYNTHETIC, "clinics", "places").uniforms(subjects, rank_within(subjects))
     places: Numbers = orders[subjects, (drawn * reach[subjects]).astype(np.int64)]

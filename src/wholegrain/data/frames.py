@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from wholegrain import _check
@@ -104,10 +105,8 @@ def _pandas_column(column: Any, name: str) -> pl.Series:
         zone = getattr(column.dtype, "tz", None)
         column = column if zone is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
         return pl.Series(name, column.to_numpy())
-    if (
-        kind in "biuf" and str(column.dtype).islower()
-    ):  # numpy's own; those of pandas can be absent, and are capitalised
-        return pl.Series(name, column.to_numpy())
+    if kind in "biuf" and isinstance(column.dtype, np.dtype):  # others know absent values, which turn whole numbers
+        return pl.Series(name, column.to_numpy())  # of the whole column into rounded ones
     absent = column.isna().to_numpy(dtype=bool)
     # Each as text, by itself: a kind for the whole column would depend on every row.
     values = [None if gone else write_label(value) for value, gone in zip(column.astype(object), absent, strict=True)]

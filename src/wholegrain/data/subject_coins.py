@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from wholegrain._random import Purpose
 
 KEY = 32  # bytes
+AT_ONCE = 1 << 12  # subjects whose orders are drawn at once, to hold few numbers
 _HALF_STEP = 2.0**-54
 
 Words = NDArray[np.uint64]
@@ -56,6 +57,10 @@ class Coins:
         text = "\x1f".join([purpose, *map(str, names)])
         return Coins(blake2b(text.encode(), key=self.key, digest_size=KEY, person=b"coins of").digest())
 
+    def name(self, *of: int | str) -> str:
+        """What tells these coins, tossed for this, from others; it says nothing about how they fall."""
+        return self.of(Purpose.SPLIT, "name", *of).key.hex()[:16]
+
     def words(self, subjects: ArrayLike, ranks: ArrayLike = 0) -> Words:
         """[..., 2] words of 64 random bits for each pair of a subject and a rank."""
         given = np.broadcast_arrays(np.asarray(subjects, np.int64), np.asarray(ranks, np.int64))
@@ -78,10 +83,12 @@ class Coins:
         radius: Floats = np.sqrt(-2 * np.log(_uniform(words[..., 0])))
         return radius * np.cos(2 * np.pi * _uniform(words[..., 1]))
 
-    def orders(self, subjects: ArrayLike, count: int) -> NDArray[np.int64]:
-        """[subject, count] the numbers from 0 to count − 1 in an order of each subject's own."""
-        keys = self.words(np.asarray(subjects, np.int64)[:, None], np.arange(count))[..., 0]
-        return np.argsort(keys, axis=1, kind="stable")
+    def orders(self, subjects: ArrayLike, count: int, first: int | None = None) -> NDArray[np.int64]:
+        """[subject, count] the numbers from 0 to count − 1 in an order of each subject's own, or the `first` few."""
+        given = np.asarray(subjects, np.int64)[:, None]
+        some = [given[start : start + AT_ONCE] for start in range(0, max(1, len(given)), AT_ONCE)]
+        keys = (self.words(each, np.arange(count))[..., 0] for each in some)
+        return np.concatenate([np.argsort(each, axis=1, kind="stable")[:, :first] for each in keys])
 
 
 def _uniform(words: Words) -> Floats:

@@ -5,6 +5,7 @@ was not declared, or a missing value where none was allowed, is refused with the
 """
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -191,8 +192,12 @@ def _texts(frame: pl.DataFrame, layout: TableLayout, text: Text) -> list[str | N
 
 
 def subject_ids(frame: pl.DataFrame, layout: TableLayout) -> pl.Series:
-    """Whose each row is, as text; a row that is nobody's is refused."""
+    """Whose each row is, as text; a row that is nobody's is refused.
+
+    Unicode has several ways to write é; they are one, or a person from two systems would be two people.
+    """
     ids = as_text(_read_column(frame, layout.subject, layout))
+    ids = ids.replace({id: unicodedata.normalize("NFC", id) for id in ids.drop_nulls().unique() if not id.isascii()})
     ids = ids.set(ids.str.to_lowercase().is_in(NOBODY).fill_null(False), None)
     _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
     return ids

@@ -1,5 +1,6 @@
 """Tensors and torch data sets in memory, with whom each item is about and who holds it."""
 
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -182,7 +183,8 @@ def _text(what: str, number: int, id: object) -> str:
         raise DataError(f"One of the {what} is {id}; every item needs one: complete or remove the items.")
     if type(id).__repr__ is object.__repr__:
         raise DataError(f"The {what} are {type(id).__name__} objects, which have no text of their own; use names.")
-    return write_label(id) if isinstance(id, str | int | float | np.generic) else repr(id)
+    text = write_label(id) if isinstance(id, str | int | float | np.generic) else repr(id)
+    return unicodedata.normalize("NFC", text)  # as in a table
 
 
 def _require_length(what: str, found: int, items: int) -> None:

@@ -14,9 +14,11 @@ from wholegrain.data.tasks import Task
 from wholegrain.deploy.charter import Charter
 from wholegrain.engines.wire import NO_START, USUAL_LOSS, ModelTask, SiloTask, start_task
 from wholegrain.errors import RefusalError, SpecError, WholegrainError
-from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.reference import ClippedSum, Loss
+from wholegrain.gradients.unit_passes import clipped_sums
+from wholegrain.runs.planning import require_steady
 from wholegrain.runs.spec_sections import ModelSpec
 from wholegrain.runs.trained_model import TrainedModel, build_trained_model
 from wholegrain.silo.score_release import HeldOut
@@ -31,12 +33,12 @@ class AgreedModel:
     predicts: Task
     learner: TrainedModel
     loss: Loss
-    gradients: BookKeeping
+    gradients: ClippedSum
     silo: Silo
     """With its view, if part of the model is frozen; what that makes of the items is computed once."""
     held_out: HeldOut
 
-    @property
+    @cached_property
     def task(self) -> ModelTask:
         """What a task must say of the model, to the letter."""
         return ModelTask(
@@ -58,15 +60,18 @@ class AgreedModel:
 
 
 def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: HeldOut) -> tuple[AgreedModel, ...]:
-    """Build every model of the charter; one that cannot be built, or started from its file, is refused."""
+    """Build every model of the charter, for its device; what cannot be built, or started from its file, is refused."""
     memory = int(charter.compute.memory_gib * 2**30)
+    if charter.limit.noise == "secure":
+        require_steady(charter.compute.device)
+    compute = Compute.of(charter.compute.device, charter.compute.precision)
     return tuple(
         AgreedModel(
             model=model,
             predicts=dataset.task,
             learner=learner,
             loss=loss,
-            gradients=BookKeeping(learner.trained, loss, memory=memory),
+            gradients=clipped_sums(learner.trained, loss, compute, memory),
             silo=learner.silos({charter.silo: silo})[charter.silo],
             held_out=held_out,
         )

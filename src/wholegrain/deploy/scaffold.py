@@ -266,6 +266,7 @@ classes = ["{BLANK}"]
 
 [data.table.features]    # bounds or categories from knowledge, not from the data
 age = {{ low = "{BLANK}", high = "{BLANK}" }}
+# sex = {{ categories = ["f", "m"] }}   # one line for each column that the model may use
 
 [limit]
 epsilon = {EPSILON}            # the most that one subject may ever lose by this silo's releases from this data

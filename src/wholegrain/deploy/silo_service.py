@@ -82,6 +82,8 @@ class SiloService:
     """A source for every task: secure noise then has an identity for every release, and each of them is paid for."""
     link: str = ""
     """What tells the spans that this silo knows from others; empty where it knows none."""
+    division: str = ""
+    """What tells who is held out and who is trained on from any other division of the people."""
     key: EllipticCurvePrivateKey | None = None
     """Signs what the silo says."""
     peers: PeerHeads | None = None
@@ -105,13 +107,17 @@ class SiloService:
         dataset = replace(dataset, silos=np.full(dataset.data.items, charter.silo))
         dataset, link = link_spans(charter, dataset)
         account = charter.ledger.data or dataset.name
-        parts = split_dataset(dataset, spec, make_coins(spec, f"{account} in the silo {charter.silo}"))
+        coins = make_coins(spec, f"{account} in the silo {charter.silo}")
+        parts = split_dataset(dataset, spec, coins)
         silo, held_out = parts.silos[charter.silo], parts.held_out.get("test")
         spans = {} if held_out is None else spans_of_held_out({charter.silo: held_out}, dataset, by_span=False)
         agreed = agree(charter, dataset, silo, HeldOut(held_out, spans.get(charter.silo)))
         for each in agreed:
             require_tokens(each.learner.model, dataset)
-        return SiloService(charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise, link=link)
+        division = coins.name("held out", repr(charter.held_out))
+        return SiloService(
+            charter, dataset, silo, held_out, agreed, ledger, accountant, fresh_noise, link=link, division=division
+        )
 
     def answer(self, task: SiloTask, vector: Tensor) -> Tensor:
         """The update that the task asks for, or a refusal.
@@ -214,12 +220,14 @@ class SiloService:
         """The guard of a run as this silo sees it, priced on these terms.
 
         All that an update depends on but round, parameters and noise is in the run's name: whatever is asked otherwise
-        under the same name is another run, and pays for itself.
+        under the same name is another run, and pays for itself. So is a run with scores, if others are held out than
+        before: somebody may have been trained on then and be scored now, and of one run people pay for one of the two.
         """
         budget = self.require_budget()
         account = budget.account
         agreed = TermsRecord.of(priced)
         asked_for = "\n".join(each.model_dump_json(exclude={"round"}) for each in (account, agreed, task))
+        asked_for += "" if task.scores is None else f"\n{self.division}"
         name = f"{task.run}/{hashlib.sha256(asked_for.encode()).hexdigest()[:16]}"
         opening = RunOpened(
             run=name, account=account, spec=task.spec, policy=task.policy, noise=noise.name, terms=agreed

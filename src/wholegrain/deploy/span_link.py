@@ -7,8 +7,9 @@
 
 Who counts learns how many people any set of silos shares, and not who they are. Who has the key and a token file can
 try ids: the key belongs to the silos alone, tokens are not kept, and a silo that works with whoever counts tells it who
-is where. Who counts must be trusted to count rightly: a
-count that is too small would give a subject more weight than was priced. A column of spans does without that trust.
+is where. A silo that lies, and writes tokens of people whom it does not have, learns in how many silos they are. Who
+counts must be trusted to count rightly: a count that is too small would give a subject more weight than was priced. A
+column of spans does without that trust.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from wholegrain._files import write_whole
 from wholegrain.data.dataset import Dataset
@@ -65,10 +66,17 @@ class LinkKey(_File):
         return hmac.new(bytes.fromhex(self.key), id.encode(), hashlib.sha256).hexdigest()
 
 
+def _plain_name(name: str) -> str:
+    """A silo's name, which a silo writes itself and which becomes that of a file here, and a word on the terminal."""
+    if name != Path(name).name or not name.isprintable():
+        raise ValueError("it is no name of a file")
+    return name
+
+
 class Tokens(_File):
     """A silo's subjects, as tokens."""
 
-    silo: Annotated[str, Field(min_length=1)]
+    silo: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain_name)]
     tokens: tuple[Hex, ...]
 
 

@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -165,10 +166,16 @@ def _encode(value: object) -> object:
     raise TypeError(f"{type(value).__name__} has no place in a message")
 
 
+@cache
+def _adapter(form: type[Form]) -> TypeAdapter[Form]:
+    return TypeAdapter(form)
+
+
 def _read(form: type[Form], text: str) -> Form:
     try:
-        return TypeAdapter(form).validate_json(text)
+        found: Form = _adapter(form).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "it"
         raise RefusalError("message", f"a message of a secure sum is not of the agreed form: {place}") from error
+    return found

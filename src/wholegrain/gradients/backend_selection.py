@@ -69,7 +69,8 @@ def select_backend(
     if not trials:
         trials = [BackendTrial(model, loss, layout, elsewhere, zero_items(inputs), zero_items(targets))]
     trials[0].refusal = find_decision(partial(call, model, layout, elsewhere), trials[0].inputs)
-    ways = () if trials[0].refusal else (use_rules, use_vmap)
+    # What mixes items is computed item by item: vmap and the reference show a model nothing else.
+    ways = () if trials[0].refusal else (use_vmap,) if trials[0].mixes_items() else (use_rules, use_vmap)
     for make in ways:
         if all(trial.passes(make) for trial in trials):
             return _find_steadiest(trials[0], make, model, layout)

@@ -44,16 +44,16 @@ def _softmax(outputs: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _minus_ones(items: int, kind: torch.dtype) -> Tensor:
+def _minus_ones(items: int, kind: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return torch.full((items, 1), -1.0, dtype=kind)
+        return torch.full((items, 1), -1.0, dtype=kind, device=device)
 
 
 def outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor, items: int) -> Tensor:
     """Gradient of each item's own loss with respect to its outputs."""
     if loss is cross_entropy and outputs.dim() == 2 and targets.dtype is torch.int64:
         gradient = _softmax(outputs)
-        return gradient.scatter_add_(1, targets[:, None], _minus_ones(targets.shape[0], outputs.dtype))
+        return gradient.scatter_add_(1, targets[:, None], _minus_ones(targets.shape[0], outputs.dtype, outputs.device))
     if outputs.shape[0] != items or targets.shape[0] != items:
         raise RuleError("its outputs or targets do not have an item in each row")
 

@@ -71,6 +71,10 @@ class Units:
             item, unit = item + size * count, unit + count
         return tuple(runs)
 
+    def run_of(self, unit: int) -> UnitRun:
+        """The run that has this unit."""
+        return next(run for run in self.runs if unit < run.units.stop)
+
     @cached_property
     def whole(self) -> UnitRange:
         """All units."""

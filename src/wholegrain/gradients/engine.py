@@ -40,6 +40,7 @@ from wholegrain.gradients.pieces import (
     take_part,
     take_some,
 )
+from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.rounding import SUM, all_finite
 from wholegrain.gradients.sum_groups import SumGroups, narrow_adds, plan_groups
@@ -98,6 +99,7 @@ class BookKeeping:
         if isinstance(self.model, DropoutByItem):
             self.model.key.renew(key)
 
+    @in_plain_arithmetic
     def __call__(
         self,
         vector: Tensor,

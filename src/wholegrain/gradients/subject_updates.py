@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wholegrain import _check
 from wholegrain.errors import SpecError
+from wholegrain.gradients import devices
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
 from wholegrain.gradients.reference import ClippedSum
@@ -63,7 +64,7 @@ class SubjectUpdates:
         for subject in torch.unique(groups).tolist():
             own = groups == subject
             update = self._update(vector, inputs[own], targets[own])
-            length = float(torch.linalg.vector_norm(update))
+            length = float(devices.to_host(torch.linalg.vector_norm(update)))
             if not length < torch.inf:
                 zeroed += 1
             elif length > 0:

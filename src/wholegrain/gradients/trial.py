@@ -11,16 +11,17 @@ from torch.utils.checkpoint import CheckpointError
 from wholegrain.gradients.backends import Program
 from wholegrain.gradients.batch_invariance import FIRST, PassSizes, SteadySizes
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
-from wholegrain.gradients.clip_units import Units
+from wholegrain.gradients.clip_units import UnitRun, Units
+from wholegrain.gradients.company import depends_on_company
 from wholegrain.gradients.dense_chain import DenseChain
 from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.operation_watch import MemoryWatch, RemainderWatch
 from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
-from wholegrain.gradients.parameters import Layout, Views
+from wholegrain.gradients.parameters import Layout, Views, call
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
-from wholegrain.gradients.trial_companies import RESIDUES, companies, count_residues
+from wholegrain.gradients.trial_companies import RESIDUES, Company, companies, count_residues
 from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
 
 MOST_TRIED = 32
@@ -59,6 +60,18 @@ class BackendTrial:
         """Whether anything can be compared: each item has a gradient, and a finite one."""
         lengths = self._expected[0].lengths
         return bool(torch.isfinite(lengths).all() and (lengths > 0).all())
+
+    def mixes_items(self) -> bool:
+        """Whether an item's outputs, or the gradient of its loss by them, depend on other items in any bit."""
+
+        def rows(inputs: Tensor, number: Tensor) -> Tensor:
+            outputs = call(self._model, self._layout, self._vector, inputs)
+            with torch.enable_grad():
+                leaf = outputs.detach().clone().requires_grad_()
+                (gradient,) = torch.autograd.grad(self._loss(leaf, self._targets[number]), leaf)
+            return torch.cat([outputs, gradient], 1)
+
+        return depends_on_company(rows, self.inputs)
 
     def passes(self, make: MakeCandidate) -> bool:
         """Whether norms and sums agree, of items and of subjects."""
@@ -117,33 +130,44 @@ class BackendTrial:
 
         Items by themselves are as steady as the program; subjects of a few items are tried, of more not trusted.
         """
-        steady = isinstance(sizes, SteadySizes)
 
         @cache
         def is_steady(size: int, subjects: bool) -> bool:
             if isinstance(made.program, WholeModel):
                 return not made.program.vectorises
-            if not steady or size > MOST_TRIED:
+            if not isinstance(sizes, SteadySizes) or size > MOST_TRIED:
                 return False
-            return size == 1 or not subjects or self._repeats(made, size)
+            return size == 1 or not subjects or self._repeats(made, size, sizes)
 
         return is_steady
 
-    def _repeats(self, made: Candidate, size: int) -> bool:
-        """Whether equal subjects of so many items give equal norms and gradients behind any number of others."""
-        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
-        first: list[Tensor] = []
-        for turn, company in enumerate(companies(size, self._residues)):
-            units, who = company.units, company.subjects(turn)
-            number = torch.cat([torch.arange(company.items_before), company.items(who)]) % PERIOD
-            made.attach(self._vector)
-            with made.program.mode():
-                uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                rows = [each[company.before :].clone() for each in measure_units(uses, units)]
-            first = first or rows
-            if not all(torch.equal(each, one[who]) for each, one in zip(rows, first, strict=True)):
+    def _repeats(self, made: Candidate, size: int, sizes: PassSizes) -> bool:
+        """Whether equal subjects of so many items give equal norms and gradients behind any number of others.
+
+        Passes have sizes that training uses, too: in others, rows depend on each other whoever they belong to.
+        """
+        first: dict[int, list[Tensor]] = {}
+        for turn, company in enumerate(companies(size, self._residues, sizes)):
+            if company is None:
                 return False
+            found = self._measure(made, company, turn)
+            for place, subject in enumerate(company.subjects(turn).tolist()):
+                rows = [each[place] for each in found]
+                if not all(map(torch.equal, rows, first.setdefault(subject, rows))):
+                    return False
         return True
+
+    def _measure(self, made: Candidate, company: Company, turn: int) -> list[Tensor]:
+        """Norms and gradients of subjects in their company."""
+        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        number = torch.cat([torch.arange(company.items_before), company.items(company.subjects(turn))]) % PERIOD
+        number = torch.cat([number, number[:1].expand(company.filled)])  # as passes are filled up in training
+        units = company.units.pad(company.filled)
+        made.attach(self._vector)
+        with made.program.mode():
+            uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
+            found = measure_units(uses, units, units.run_of(company.before))
+            return [each[company.before : company.before + company.count].clone() for each in found]
 
     @torch.no_grad()
     def count_terms(self, made: Candidate) -> Terms:
@@ -197,12 +221,12 @@ def _by_item(rows: Tensor, items: int) -> Tensor:
     return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
 
 
-def measure_units(uses: Uses, units: Units) -> list[Tensor]:
-    """Norms [unit], together and of each share by itself, and gradients that were formed for units of the last run."""
+def measure_units(uses: Uses, units: Units, run: UnitRun | None = None) -> list[Tensor]:
+    """Norms [unit], together and of each share by itself, and gradients that were formed for a run (the last)."""
     found = [gradient_lengths(uses, units).squared]
     for share in uses.shares:
         own = share.lengths(units)
         # As many for every arrangement of units: what is one part in some of them is several in others.
         found += [own.squared, own.squared if own.apart is None else own.apart]
-        found += share.kept_gradients(units.runs[-1])
+        found += share.kept_gradients(run or units.runs[-1])
     return found

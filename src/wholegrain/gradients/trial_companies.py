@@ -5,14 +5,14 @@ items come before, rows of subjects by how many subjects do, and the two are ind
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.batch_invariance import LEAST_ROWS
+from wholegrain.gradients.batch_invariance import LEAST_ROWS, PassSizes
 from wholegrain.gradients.clip_units import Units
 
 RESIDUES = 16
@@ -33,6 +33,8 @@ class Company:
     size: int
     singles: int
     doubles: int = 0
+    filled: int = 0
+    """Items that fill up the pass, behind them."""
 
     @property
     def before(self) -> int:
@@ -58,24 +60,39 @@ class Company:
         return (subjects[:, None] * 3 * self.size + torch.arange(self.size)).view(-1)
 
 
-def companies(size: int, residues: int) -> Iterator[Company]:
+def companies(size: int, residues: int, sizes: PassSizes) -> Iterator[Company | None]:
     """All that subjects of so many items are tried in, where rows may begin at so many places of a vector.
 
-    The first has all different subjects. With t subjects before, b of them with two items, a subject's rows begin by t,
-    and those of its items by t + b: every pair is tried for subjects of up to 6 items, of more every difference and a
-    part of the pairs.
+    The first ones have all different subjects. With t subjects before, b of them with two items, a subject's rows begin
+    by t, and those of its items by t + b: every pair is tried for subjects of up to 6 items, of more every difference
+    and a part of the pairs. Each is filled up to a size of pass that is trusted; where there is none for so many
+    subjects, fewer are tried, and None says that there is none even for one.
 
-    >>> sum(each.count for each in companies(4, residues=1)), sum(each.count for each in companies(4, residues=16))
-    (44, 300)
+    >>> from wholegrain.gradients.batch_invariance import AnySize
+    >>> [sum(each.count for each in companies(4, residues, AnySize())) for residues in (1, 16)]
+    [44, 300]
     """
-    yield Company(DIFFERENT, size, 0)
+    tried = 0
+    while tried < DIFFERENT:
+        found = _fit(Company(DIFFERENT, size, 0), sizes)
+        yield found
+        tried += found.count if found else DIFFERENT
     at_once = max(1, min(residues, FEW_ROWS // size))
     for doubles in range(residues) if residues > 1 else ():
         subjects = RESIDUES + 6 * doubles % residues  # even, so that differences stay different
-        yield Company(at_once, size, subjects - doubles, doubles)
+        yield _fit(Company(at_once, size, subjects - doubles, doubles), sizes)
     for count, others in COUNTS:
         if count * size <= MOST_ROWS:
-            yield Company(count, size, max(others, LEAST_ROWS - count * size))  # no pass has fewer rows
+            yield _fit(Company(count, size, max(others, LEAST_ROWS - count * size)), sizes)  # no pass has fewer rows
+
+
+def _fit(company: Company, sizes: PassSizes) -> Company | None:
+    """With as many subjects as a pass of a trusted size has room for, filled up to it; None where it is none."""
+    while company.count:
+        if (size := sizes.fit(company.units.items)) is not None:
+            return replace(company, filled=size - company.units.items)
+        company = replace(company, count=company.count - 1 - company.count // 8)
+    return None
 
 
 def count_residues(rows: Sequence[Tensor]) -> int:

@@ -104,13 +104,13 @@ def seed_items(inputs: Tensor, one: int, other: int) -> Tensor:
     """A number for each item [item], by its values and the key."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[inputs.element_size()]
     words = inputs.detach().contiguous().reshape(inputs.shape[0], -1).view(kind).to(torch.int64)
-    place = torch.arange(1, words.shape[1] + 1) * GOLDEN
+    place = torch.arange(1, words.shape[1] + 1, device=words.device) * GOLDEN
     return _mix(_mix(words + place + one).sum(1) + other)
 
 
 def draw_coins(seeds: Tensor, first: int, count: int) -> Tensor:
     """Whole numbers from 0 to 2⁵³ − 1 [item, coin], from number `first` on."""
-    place = torch.arange(first + 1, first + count + 1) * GOLDEN
+    place = torch.arange(first + 1, first + count + 1, device=seeds.device) * GOLDEN
     return (_mix(seeds[:, None] + place) >> (64 - BITS)) & ((1 << BITS) - 1)
 
 
@@ -155,7 +155,7 @@ def _attention(coins: ItemCoins, func: Any, args: Any, kwargs: Any) -> Any:
     scale = given.get("scale") or query.shape[-1] ** -0.5
     scores = query @ key.transpose(-2, -1) * scale
     if given.get("is_causal"):
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
     return coins.drop(scores.softmax(-1), p, 0) @ value

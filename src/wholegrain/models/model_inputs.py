@@ -14,7 +14,7 @@ def take_last(outputs: Tensor, present: Tensor) -> Tensor:
     >>> take_last(torch.arange(6.0).view(1, 3, 2), torch.tensor([[True, True, False]]))
     tensor([[2., 3.]])
     """
-    places = torch.arange(outputs.shape[1]) * present
+    places = torch.arange(outputs.shape[1], device=outputs.device) * present
     return outputs.gather(1, places.argmax(1)[:, None, None].expand(-1, 1, outputs.shape[2]))[:, 0]
 
 

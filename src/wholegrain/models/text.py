@@ -106,24 +106,24 @@ class CausalBlock(nn.Module):
         if self.prefix is not None:
             keys, values = (each.expand(len(x), -1, -1, -1) for each in self.prefix.unbind())
             key, value = torch.cat((keys, key), 2), torch.cat((values, value), 2)
-        mask = _causal_mask(query.shape[2], key.shape[2], present)
+        mask = _causal_mask(query.shape[2], key.shape[2], present, x.device)
         seen = scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
         x = x + self.drop(self.out(seen.transpose(1, 2).flatten(2)))
         outputs: Tensor = x + self.drop(self.outer(gelu(self.inner(self.second(x)))))
         return outputs
 
 
-def _causal_mask(length: int, keys: int, present: Tensor | None) -> Tensor | None:
+def _causal_mask(length: int, keys: int, present: Tensor | None, device: torch.device) -> Tensor | None:
     """Which keys each position attends to: all of a prefix, itself, and what came before and is present.
 
     None where that is simply what came before.
     """
     if present is None and keys == length:
         return None
-    before = torch.ones(length, keys, dtype=torch.bool).tril(keys - length)
+    before = torch.ones(length, keys, dtype=torch.bool, device=device).tril(keys - length)
     if present is None:
         return before
-    itself = torch.ones(length, keys, dtype=torch.bool).tril(keys - length).triu(keys - length)
+    itself = before.triu(keys - length)
     known = torch.nn.functional.pad(present, (keys - length, 0), value=True)
     return before & known[:, None, None] | itself
 

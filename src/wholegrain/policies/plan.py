@@ -7,6 +7,7 @@ released, by the same accountant and the same events.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dp_accounting import DpEvent
 
@@ -47,7 +48,11 @@ class Plan:
 
     def policy_for(self, silo: str) -> Policy:
         """The row of this silo."""
-        return next(policy for policy, facts in self.rows if facts.name == silo)
+        return self._by_silo[silo]
+
+    @cached_property
+    def _by_silo(self) -> Mapping[str, Policy]:
+        return {facts.name: policy for policy, facts in self.rows}
 
     def epsilon(self, releases: Mapping[str, int], unit: Unit | None = None) -> float:
         """What these releases cost, proved; infinite where nothing can be."""

@@ -19,6 +19,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -284,7 +285,7 @@ class Ledger:
         *lines, _ = self._witness.read_text(encoding="utf-8", errors="replace").split("\n")
         return [_head(line) for line in lines]
 
-    @property
+    @cached_property
     def _witness(self) -> Path:
         assert self.path is not None
         return self.path.with_name(f"{self.path.name}.heads")
@@ -292,13 +293,16 @@ class Ledger:
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
         """Whatever goes wrong with the file is told as one sentence about the ledger."""
-        where = "in memory" if self.path is None else f"'{self.path}'"
         try:
             yield
         except LedgerError as error:
-            raise LedgerError(f"The ledger {where} cannot be trusted: {error}.") from error
+            raise LedgerError(f"The ledger {self._place} cannot be trusted: {error}.") from error
         except (sqlite3.Error, OSError, ValueError) as error:
-            raise LedgerError(f"The ledger {where} cannot be used: {error}.") from error
+            raise LedgerError(f"The ledger {self._place} cannot be used: {error}.") from error
+
+    @property
+    def _place(self) -> str:
+        return "in memory" if self.path is None else f"'{self.path}'"
 
 
 def _ignore(head: Head) -> None:

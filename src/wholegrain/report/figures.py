@@ -206,8 +206,10 @@ def _noise_ratios(runs: Sequence[RunRecord]) -> Iterator[Figure]:
 
 
 def _seconds(runs: Sequence[RunRecord]) -> Iterator[Figure]:
-    rows = tuple((run.name, "seconds", done.round + 1, done.seconds) for run in runs for done in run.rounds)
-    if rows:
+    rows = tuple(
+        (run.name, "seconds", done.round + 1, done.seconds) for run in runs for done in run.rounds if done.seconds
+    )
+    if rows:  # a release tells no times
         columns = ("run", "part", "round", "seconds")
         yield _lines("seconds", "Seconds of each round", _names(runs), columns, rows, "seconds", zero=True)
 

@@ -193,8 +193,8 @@ def _when(run: RunRecord) -> Answer:
 
 
 def _span(run: RunRecord, begun: datetime, ended: datetime) -> str:
-    """How long a tuning took would tell how many trials it made, which its price assumes that nobody knows."""
-    if Origin.PAID in run.origins.values():
+    """How long a release took would tell how many items there are, and of a tuning how many trials it made."""
+    if run.spec.privacy.noise == "secure" or Origin.PAID in run.origins.values():
         return f"Begun at {_minute(begun)}, by its ledger."
     last = f"{ended:%H:%M} UTC" if begun.date() == ended.date() else _minute(ended)
     first = f"{begun:%Y-%m-%d %H:%M}" if begun.date() == ended.date() else _minute(begun)

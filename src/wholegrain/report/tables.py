@@ -107,6 +107,7 @@ def identity_rows(run: RunRecord) -> Rows:
     """Which run it is, and by which version."""
     yield "run", run.identity.run
     yield "wholegrain", run.identity.wholegrain or "–"
+    yield "computed on", run.identity.compute or "–"
     yield "spec", run.identity.spec
 
 

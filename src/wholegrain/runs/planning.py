@@ -3,12 +3,14 @@ facts.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from wholegrain import _check
 from wholegrain.errors import SpecError
 from wholegrain.federation.server_optimiser import Server
+from wholegrain.gradients.devices import STEADY, UNSTEADY
 from wholegrain.gradients.losses import LOSSES
 from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.horizon import Horizon
@@ -32,6 +34,8 @@ MOST_LEARNING_RATE = 1e6
 def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
     """The plan of a server, which holds no data, from what its silos have published."""
     check_early(spec)
+    if (spec.compute.device, spec.compute.precision) != ("cpu", "float32"):
+        raise SpecError("Silos say in their own silo.toml where they compute: leave out compute.device and precision.")
     private = spec.evaluation.private
     if private is not None and (private.part != "test" or spec.evaluation.validation):
         raise SpecError("Silos of a federation hold out one part; leave out evaluation.validation, and private.part.")
@@ -72,6 +76,7 @@ def plan_for(
     _warn_of_large_delta(plan)
     if scored is not None:
         plan = plan_scores(plan, spec, silos, scored)
+    plan = replace(plan, guarantees=tuple(_on_device(guarantee, spec.compute.device) for guarantee in plan.guarantees))
     if spec.privacy.noise == "secure":
         return plan
     counted = not all(silo.declared for silo in silos)
@@ -87,6 +92,23 @@ def _warn_of_large_delta(plan: Plan) -> None:
             " of one of them. Set privacy.delta to 1e-5, or to a hundredth of 1/subjects where there are more.",
             plan.delta,
             people,
+        )
+
+
+def _on_device(guarantee: Guarantee, device: str) -> Guarantee:
+    """What a guarantee becomes where gradients are computed on this device; docs/arithmetic.md says why."""
+    if guarantee.standing is not Standing.PROVED or device == "cpu":
+        return guarantee
+    if device in UNSTEADY:
+        return replace(guarantee, standing=Standing.NONE, epsilon=math.inf, because=UNSTEADY[device], event=None)
+    return replace(guarantee, because=f"{guarantee.because}; {STEADY[device]}")
+
+
+def require_steady(device: str) -> None:
+    """Refuse a release from a device of which nothing is proved."""
+    if device in UNSTEADY:
+        raise SpecError(
+            f"compute.device = '{device}' is for simulations: {UNSTEADY[device]}. For a release, use 'cpu' or 'cuda'."
         )
 
 
@@ -139,6 +161,8 @@ def check_early(spec: RunSpec) -> None:
     Server.of(spec.server)
     policy_settings(spec)
     _goal(spec, accountant(spec.privacy.accountant))
+    if spec.privacy.noise == "secure":
+        require_steady(spec.compute.device)
     if spec.privacy.noise == "secure" and spec.federation is None:
         require_declared(spec)
     _check.positive("rounds.learning_rate", spec.rounds.learning_rate)

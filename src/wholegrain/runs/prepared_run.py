@@ -12,6 +12,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.federation.round_record import Score
 from wholegrain.federation.server_optimiser import Server
+from wholegrain.gradients.devices import USUAL, Compute
 from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.models.backbone import PublicStart
 from wholegrain.policies.plan import Plan
@@ -44,6 +45,8 @@ class PreparedRun:
     """Number of values in one input."""
     loss: Loss
     clipped_sum: ClippedSum
+    compute: Compute = USUAL
+    """Where its gradients are computed, and in which precision."""
     noise: NoiseSource
     server: Server
     layout: TableLayout | None = None

@@ -41,8 +41,8 @@ from wholegrain.runs.spec import load as load_spec
 
 IDENTITY, PLAN, ROUNDS, SUMMARY = "run.json", "plan.json", "rounds.jsonl", "summary.json"
 ORIGINS = "origins.json"
-BATCHES = 20
-"""Drawn in each silo of a simulation, to show how large a person's group gets in one."""
+BATCHES, MOST_BATCHES = 20, 2000
+"""Drawn in each silo of a simulation, and in all of them, to show how large a person's group gets in one."""
 
 Content = TypeVar("Content")
 
@@ -245,7 +245,8 @@ class RunFolder:
         self._write_text(ROUNDS, "")
         if prepared.spec.privacy.noise == "seeded" and prepared.silos:
             # Counts of raw data: a simulation may show them, a release must not.
-            counts = count(prepared.spec, prepared.silos, BATCHES)
+            batches = max(1, min(BATCHES, MOST_BATCHES // len(prepared.silos)))
+            counts = count(prepared.spec, prepared.silos, batches)
             self._write("data.json", {"private": False, **counts.facts()})
         self._checkpoints.path.mkdir()
         self._checkpoints.add(State(0, prepared.first))

@@ -35,6 +35,8 @@ class RunIdentity:
     start: str | None = None
     """The digest of the backbone that the run starts from."""
     wholegrain: str | None = None
+    compute: str | None = None
+    """Where gradients are computed, and in which precision; a server computes none."""
 
     @staticmethod
     def of(run: str, prepared: PreparedRun) -> "RunIdentity":
@@ -46,6 +48,7 @@ class RunIdentity:
             key="machine" if is_release(prepared) else "run",
             start=None if prepared.public is None else prepared.public.digest,
             wholegrain=wholegrain.__version__,
+            compute=str(prepared.compute) if prepared.silos else None,
         )
 
     @staticmethod

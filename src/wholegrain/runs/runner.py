@@ -26,10 +26,11 @@ from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import Aggregation, Payer, RoundResult, State, rounds
 from wholegrain.federation.scoring import ScorePayer, score_round
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.unit_passes import clipped_sums
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
@@ -90,6 +91,7 @@ def prepare(
 ) -> PreparedRun:
     """Load, split, check and price; every refusal comes from here. Data, a model or a loss may be given as values."""
     check_early(fill_rate(spec))
+    compute = Compute.of(spec.compute.device, spec.compute.precision)
     if spec.privacy.noise == "secure":  # whoever holds data declares its sizes, whatever else the spec describes
         require_declared(spec)
     dataset = dataset or load_dataset(spec)
@@ -107,7 +109,7 @@ def prepare(
     else:
         learner = own_model(model, spec.model, spec.seed)
     loss = _require_loss(loss, spec, dataset.task)
-    gradients = BookKeeping(learner.trained, loss, memory=_memory(spec))
+    gradients = clipped_sums(learner.trained, loss, compute, _memory(spec))
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
     require_tokens(learner.model, dataset)
     scored, groups = _scored_parts(spec, parts)
@@ -128,6 +130,7 @@ def prepare(
         origins=origins,
         loss=loss,
         clipped_sum=gradients,
+        compute=compute,
         noise=noise_source(spec.privacy.noise, spec.seed),
         server=Server.of(spec.server),
     )
@@ -211,9 +214,10 @@ def play_rounds(
         chosen = averaged.server.choose_parameters(state.vector, state.memory)
         played = replace(played, noise=_noise(prepared, averaged, played, size))
         played = _score_privately(prepared, played, chosen, guard, score_engine)
-        done.append(replace(played, scores=prepared.score(chosen, each_round)))
+        played = replace(played, scores=prepared.score(chosen, each_round))
+        done.append(played if prepared.spec.privacy.noise == "seeded" else played.without_time())
         record(done[-1], state)
-        observe(done[-1])
+        observe(played)
     return PlayedRounds(tuple(done), averaged.server.choose_parameters(state.vector, state.memory))
 
 

@@ -257,9 +257,18 @@ class EvaluationSpec(Section):
 
 
 class ComputeSpec(Section):
-    """What a silo's step may use: batches whose activations need more memory are computed in pieces."""
+    """Where a silo's step is computed and what it may use.
+
+    On the CPU in float32, batches whose activations need more memory than `memory_gib` are computed in pieces. With
+    another `device` or `precision`, every unit (subject or item) has passes of its own, of a few items each.
+    `precision` is that of products in forward and backward passes; clipped gradients are summed in float64 in any case.
+    """
 
     memory_gib: float = 0.25
+    device: Annotated[Literal["cpu", "cuda", "mps"], Field(exclude_if=lambda device: device == "cpu")] = "cpu"
+    precision: Annotated[
+        Literal["float32", "bfloat16", "float16"], Field(exclude_if=lambda precision: precision == "float32")
+    ] = "float32"
 
 
 Words = Annotated[str | None, Field(exclude_if=lambda words: words is None, min_length=1, max_length=600)]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from wholegrain.data.subjects import SubjectData
-from wholegrain.errors import SpecError
+from wholegrain.errors import ModelError, SpecError
 from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import PublicStart, read_backbone
@@ -88,6 +88,12 @@ def federation_model(spec: RunSpec, federation: FederationSpec) -> TrainedModel:
 
 def own_model(model: nn.Module, spec: ModelSpec, seed: int) -> TrainedModel:
     """The caller's own module, trained as it is; or a copy of it, of which what the spec says is trained."""
+    elsewhere = {str(p.device) for p in model.parameters() if p.device.type != "cpu"}
+    if elsewhere:
+        raise ModelError(
+            f"The net is on {elsewhere.pop()}: give it on the CPU (net.cpu()), and say with compute.device where"
+            " gradients are computed."
+        )
     if spec.train != "all":
         model = train_part(deepcopy(model), spec.train, spec.rank, spec.prefix, seed)
     frozen, trained = split_model(model_catalog.check_model(model))

@@ -170,7 +170,7 @@ def _unheard() -> Iterator[None]:
 
 def _without_times(played: PlayedRounds) -> PlayedRounds:
     """The rounds, without how long they took: the first trial of a process is the slowest, and would be known by it."""
-    return replace(played, rounds=tuple(replace(done, seconds=0.0) for done in played.rounds))
+    return replace(played, rounds=tuple(done.without_time() for done in played.rounds))
 
 
 def _prepare_trial(prepared: PreparedTuning, settings: Settings, job: TrialJob) -> PreparedRun:

@@ -105,7 +105,8 @@ class SeededNoise:
 class _Twister:
     """Torch's generator, more than twice as fast as numpy's.
 
-    Its float32 normals are made from 24 bits: none is beyond 5.8 standard deviations. Fit for a simulation.
+    Its float32 normals are made from 24 bits: none is beyond 5.8 standard deviations. Fit for a simulation. They are
+    made on the host for every device: a logarithm or a cosine of another device would differ in its last bits.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -119,10 +120,10 @@ class _Twister:
         # In single precision whatever the sum is in: the same seed gives the same noise, however the sum was made.
         some = torch.empty(min(BLOCK, total.numel()))
         if total.numel() <= BLOCK:
-            total.add_(some.normal_(0, std, generator=self._generator))
+            total.add_(some.normal_(0, std, generator=self._generator).to(total.device))
             return
         for part in torch.split(total, BLOCK):
-            part.add_(some[: part.shape[0]].normal_(0, std, generator=self._generator).to(total.dtype))
+            part.add_(some[: part.shape[0]].normal_(0, std, generator=self._generator).to(total.device, total.dtype))
 
     def add_steps_to(self, total: Tensor, multiplier: float, clip_norm: float, step: float) -> None:
         """The same noise, rounded to the grid together with the sum."""

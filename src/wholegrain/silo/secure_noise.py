@@ -46,6 +46,7 @@ from torch import Tensor
 from wholegrain import _check
 from wholegrain.data.draws import Draws, SecureDraws
 from wholegrain.errors import RunError, SpecError
+from wholegrain.gradients import devices
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.silo.noise import NoiseStream
 
@@ -145,7 +146,7 @@ class GridNoise:
         with torch.inference_mode():
             for part in torch.split(total, size):
                 snap(part, step)
-                part.copy_(self._noise.draw(std)[: part.numel()].add_(part))
+                part.copy_(self._noise.draw(std)[: part.numel()].to(part.device).add_(part))
 
 
 @lru_cache
@@ -168,9 +169,9 @@ def snap(total: Tensor, step: float) -> None:
     further apart; a refusal would tell, without noise, on which side of the bound a sum is. What is not finite is no
     sum of clipped gradients, and is refused.
     """
-    low, high = torch.aminmax(total.mul_(1 / step).round_())
+    low, high = devices.to_host(torch.stack(torch.aminmax(total.mul_(1 / step).round_()))).tolist()
     # What is not a number must not pass either.
-    if not (low.item() > -math.inf and high.item() < math.inf):
+    if not (low > -math.inf and high < math.inf):
         raise RunError("A sum of clipped gradients is not finite, so nothing of it is released.")
     total.clamp_(-MOST_STEPS, MOST_STEPS)
 

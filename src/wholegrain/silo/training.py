@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
+from wholegrain.gradients import devices
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.reference import ClippedSum, HasItemCoins
 from wholegrain.models.model_inputs import values
@@ -64,22 +66,25 @@ class Trainer:
 
         Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
         """
-        vector = vector.clone()
+        vector = vector.to(devices.place_of(self.clipped_sum), copy=True)
         local = LocalSteps(self.clipped_sum, self.noise, silo, policy, round)
         for _ in range(steps):
             vector.sub_(local.gradient(vector), alpha=self.learning_rate)
-        return vector
+        return devices.to_host(vector)
 
     def add_to_sum(self, silo: Silo, policy: Policy, vector: Tensor, round: int) -> Tensor:
         """One step's part of a secure sum, in whole steps of the public grid [parameter].
 
         Private: the result; masked, it may leave the silo.
         """
-        return LocalSteps(self.clipped_sum, self.noise, silo, policy, round).part_of_sum(vector)
+        vector = vector.to(devices.place_of(self.clipped_sum))
+        return devices.to_host(LocalSteps(self.clipped_sum, self.noise, silo, policy, round).part_of_sum(vector))
 
 
 class LocalSteps:
     """The steps of one silo in one round: each draws a batch, pools its clipped gradients and adds noise.
+
+    Parameters are given where the gradients expect them (`devices.place_of`), and what is released is there, too.
 
     Guarantee: `gradient` is one release of the policy's step, wherever the parameters come from, as long as they tell
     no more of the silo's data than earlier releases did.
@@ -91,8 +96,8 @@ class LocalSteps:
         self._silo, self._policy = silo, policy
         self._draws = noise.coins(round, silo.facts.name)
         self._key: Callable[[int], int] = lambda step: noise.step_key(round, silo.facts.name, step)
-        # Asked once: to ask a protocol takes as long as a small layer.
-        self._coins = self._sum if isinstance(self._sum, HasItemCoins) and self._sum.draws_coins else None
+        # Not by `isinstance`: to ask a protocol takes as long as a small silo's step.
+        self._coins = cast(HasItemCoins, self._sum) if getattr(self._sum, "draws_coins", False) else None
         self._step = 0
         self._noise = noise.stream(round, silo.facts.name)
         self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
@@ -120,7 +125,7 @@ class LocalSteps:
             self._coins.renew_coins(self._key(self._step))
         self._step += 1
         items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
-        inputs, targets = values(silo.inputs[items]), silo.targets[items]
+        inputs, targets = values(silo.inputs.index_select(0, items)), silo.targets.index_select(0, items)
         buckets = Buckets(silo.numbers, batch.items, *self._public)
         if not policy.by_span:
             return self._sum(vector, inputs, targets, groups, policy.clip, buckets).total

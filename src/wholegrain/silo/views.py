@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wholegrain.gradients.batch_invariance import FixedPlaces
 from wholegrain.gradients.clip_units import scatter_codes
+from wholegrain.gradients.company import depends_on_company
 from wholegrain.gradients.value_decisions import find_decision
 from wholegrain.models.dropout import seed_items
 from wholegrain.models.model_inputs import values
@@ -28,7 +29,7 @@ def apply_view(stored: Tensor, view: View, subjects: NDArray[np.int64]) -> Tenso
 
     Guarantee: an item's features are the same to the last bit whoever else is in the silo, whatever the parameters are.
     Every pass has one size, and an item's place in it follows from the item and its subject alone. A view that decides
-    by values has a pass for each item.
+    by values, or mixes items in any bit, has a pass for each item.
     """
     if not len(stored):
         with torch.no_grad():
@@ -52,7 +53,9 @@ def _numbers(stored: Tensor, subjects: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _decides(view: View, like: Tensor) -> bool:
-    """Whether the view looks at values to decide how to compute, as far as made-up items show."""
+    """Whether the view looks at values to decide how to compute, or mixes items, as far as made-up items show."""
     draws, shape = torch.Generator().manual_seed(0), (TRIED, *like.shape[1:])
     drawn = torch.rand(shape, generator=draws) if like.is_floating_point() else torch.randint(2, shape, generator=draws)
-    return find_decision(lambda rows: view(values(rows)), drawn.to(like.dtype)) is not None
+    made_up = drawn.to(like.dtype)
+    decides = find_decision(lambda rows: view(values(rows)), made_up) is not None
+    return decides or depends_on_company(lambda rows, _: view(values(rows)), made_up)
