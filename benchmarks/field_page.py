@@ -38,13 +38,21 @@ LINES: Mapping[str, Look] = {
 """What is drawn (ours as the library pools by default): colours that the colour-blind can tell apart (Okabe and Ito),
 shapes and dashes."""
 DRAWN = "linear"
+CLOSE = 0.04
+LIKE = ("ours, full sum, pooled", "ULDP-AVG-w")
 NEAR = 3.0
 """Points below FedAvg that the second panel shows."""
 
 
+def by_seed(rows: Iterable[Tree], data: str, method: str, epsilon: float) -> dict[int, float]:
+    """The score of each seed; FedAvg's is the same at every ε."""
+    own = (r for r in rows if (r["data"], r["method"]) == (data, method) and r["epsilon"] in (epsilon, None))
+    return {r["seed"]: r["score"] for r in own}
+
+
 def scores(rows: Iterable[Tree], data: str, method: str, epsilon: float) -> list[float]:
     """One for each seed."""
-    return [r["score"] for r in rows if (r["data"], r["method"]) == (data, method) and r["epsilon"] in (epsilon, None)]
+    return list(by_seed(rows, data, method, epsilon).values())
 
 
 def _name(data: str) -> str:
@@ -93,12 +101,24 @@ def behind(rows: list[Tree], data: str) -> list[str]:
         means = {n: statistics.mean(s) for n in METHODS if (s := scores(rows, data, n, epsilon))}
         name, ours = max(((n, means[n]) for n in OURS if n in means), key=lambda pair: pair[1])
         for rival in (n for n in means if n not in OURS and METHODS[n].trust != ONE_PLACE and means[n] > ours):
-            pairs = zip(scores(rows, data, rival, epsilon), scores(rows, data, name, epsilon), strict=True)
-            gaps = ", ".join(f"{one - other:+.2f}" for one, other in pairs)
+            one, other = (by_seed(rows, data, each, epsilon) for each in (rival, name))
+            gaps = ", ".join(f"{one[seed] - other[seed]:+.2f}" for seed in sorted(one.keys() & other.keys()))
             lines.append(
                 f"{data}, ε = {epsilon:g}: {rival} {means[rival] - ours:+.2f} beside '{name}' (by seed {gaps})"
             )
     return lines
+
+
+def lead(rows: list[Tree], data: str, epsilon: float) -> float:
+    """How far the best rival's mean is above the best of ours; one trusted place is not counted."""
+    rivals = [n for n in METHODS if n not in OURS and METHODS[n].trust != ONE_PLACE]
+    return max(_mean(rows, data, n, epsilon) for n in rivals) - max(_mean(rows, data, n, epsilon) for n in OURS)
+
+
+def like_by_like(rows: list[Tree], data: str) -> str:
+    """Our default pooling less the strongest rival, under the same trust with the same noise, at each ε."""
+    gaps = [_mean(rows, data, LIKE[0], e) - _mean(rows, data, LIKE[1], e) for e in _epsilons(rows, data)]
+    return f"{data}: '{LIKE[0]}' less {LIKE[1]} " + ", ".join(f"{gap:+.1f}" for gap in gaps)
 
 
 def picture(rows: list[Tree], data: str, path: Path) -> None:
@@ -172,9 +192,13 @@ def show(asked: argparse.Namespace) -> None:
     for model in MODELS:
         own = [r for r in rows if r["model"] == model]
         for data in (name for name in SCORES if any(r["data"] == name for r in own)):
-            print(*(f"{model}, {line}" for line in behind(own, data)), sep="\n")
+            print(*(f"{model}, {line}" for line in [*behind(own, data), like_by_like(own, data)]), sep="\n")
             if model == DRAWN:
                 picture(own, data, IMAGES / f"benchmark_{data}.svg")
+    linear = [r for r in rows if r["model"] == DRAWN]
+    leads = [lead(linear, data, e) for data in SCORES for e in _epsilons(linear, data)]
+    ours, close = sum(each <= 0 for each in leads), sum(0 < each < CLOSE for each in leads)
+    print(f"{DRAWN}: no rival is ahead in {ours} of {len(leads)} columns, and by less than {CLOSE} in {close} more")
     for claimed in EPSILONS:
         print(f"NAIVE and DP-FedAvg with half the noise: claimed {claimed:g}, proved {proved(claimed, DELTA, 2):.3g}")
     print(f"{len(rows)} rows, {sum(r['seconds'] for r in rows) / 60:.1f} minutes of processor time")
