@@ -67,7 +67,7 @@ sbom: $(READY) $(TOOLS)/bin/pip-audit ## List all that is installed in sbom.json
 	$(TOOLS)/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.json $(BIN)/python
 
 axe: ## Install axe-core (npm) for the tests of accessibility
-	npm install --no-audit --no-fund --prefix $(TOOLS) axe-core@4
+	npm install --no-audit --no-fund --prefix $(TOOLS) axe-core@4.14.0
 
 audit-deps: $(TOOLS)/bin/pip-audit ## Look for known vulnerabilities of the pinned versions (needs a network)
 	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --requirement requirements.lock

@@ -169,6 +169,12 @@ KINDS: Mapping[str, Kind] = {
     "lstm": Kind(lambda: Around(nn.LSTM(3, 4, batch_first=True), 4), (4, 3)),
     "gru": Kind(lambda: Around(nn.GRU(3, 4, batch_first=True), 4), (4, 3)),
     "attention": Kind(lambda: Around(nn.MultiheadAttention(4, 2, batch_first=True), 4), (4, 4)),
+    "encoder": Kind(
+        lambda: nn.Sequential(
+            nn.TransformerEncoderLayer(4, 2, 6, 0.0, batch_first=True), nn.Flatten(), nn.Linear(16, CLASSES)
+        ),
+        (4, 4),
+    ),
     "tied": Kind(Tied, (5,)),
     "position table": Kind(lambda: Around(nn.Linear(4, 4), 4, positions=True), (4, 4)),
     "looked-up positions": Kind(lambda: Looked(tied=False), (5,), tokens=7),

@@ -10,11 +10,15 @@ from typing import Any
 import altair as alt
 
 import record
+from wholegrain.report.figures import COLOURS as TOLD_APART
+from wholegrain.report.figures import DASHES
 
 OURS, PEERS, PLAIN = "#0b6e4f", "#b4532a", "#7a7a7a"
 KINDS = ["wholegrain", "peers", "plain SGD"]
 COLOURS = alt.Scale(domain=KINDS, range=[OURS, PEERS, PLAIN])
 FONT = "system-ui, sans-serif"
+PADDING = {"left": 30, "right": 20, "top": 12, "bottom": 12}
+"""A browser's letters may be wider than those that the chart was measured with."""
 
 
 def gradients(found: dict[str, Any]) -> alt.Chart:
@@ -75,12 +79,24 @@ def subjects(found: dict[str, Any]) -> alt.Chart:
     return _dressed(alt.layer(bars, line).properties(width=460, height=240))
 
 
+def told_apart(field: str, names: list[str]) -> dict[str, Any]:
+    """A colour of Okabe and Ito and a pattern of dashes for each line, as in reports; the legend stands below."""
+    legend = alt.Legend(orient="bottom", columns=2, symbolType="stroke", symbolSize=400, symbolStrokeWidth=2)
+    return {
+        "color": alt.Color(field, title=None, scale=alt.Scale(domain=names, range=TOLD_APART), legend=legend),
+        "strokeDash": alt.StrokeDash(field, title=None, scale=alt.Scale(domain=names, range=DASHES), legend=legend),
+    }
+
+
 def _dressed(chart: Any) -> Any:
-    """Light background, quiet axes."""
+    """Light background, quiet axes, letters that can be read on a phone."""
+    quiet = {"gridColor": "#eeeeee", "domainColor": "#999999", "tickColor": "#999999"}
     return (
-        chart.configure(background="white", font=FONT, padding=12)
+        chart.configure(background="white", font=FONT, padding=PADDING)
         .configure_view(stroke=None)
-        .configure_axis(gridColor="#eeeeee", domainColor="#999999", tickColor="#999999", labelLimit=220)
+        .configure_axis(**quiet, labelLimit=220, labelFontSize=13, titleFontSize=13)
+        .configure_legend(labelFontSize=14, labelLimit=300)
+        .configure_title(fontSize=15)
     )
 
 

@@ -1,25 +1,29 @@
 """What an engine costs: rounds in one process, by torch.distributed and through Flower, beside the bare steps.
 
 Run: python benchmarks/engines.py             the LEAF CNN in 16 silos: what two processes gain
+     python benchmarks/engines.py --ranks     the LEAF CNN in one silo, 256 items: what a second process gains
      python benchmarks/engines.py --overhead  a model of 8 parameters in 3 silos: what a round costs beyond its steps
 
 Every run is the command that a user types, with one thread per process; the seconds of its rounds are read from its
 record, without the first, which warms up. The runs take turns. "Bare steps" trains the same silos from the same
 parameters without ledger, record, averaging or engine. "Two at once" are two runs in one process each, side by side:
 what two processes could do at best on this machine, whose cores may share what they compute with. Flower is a real
-federation on the loopback: a SuperLink and three silos, with TLS, authentication, and a ledger in each.
+federation on the loopback: a SuperLink and three silos, with TLS, authentication, and a ledger in each. CPU time, which
+other programs change little, is that of a run with all its processes, less that of a run of one round.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -36,16 +40,16 @@ from wholegrain.runs.spec import load
 SPEC = """
 [data]
 source = "glyphs"
-options = {{ writers = 64 }}
+options = {{ writers = {writers}, items = {items} }}
 [silos]
 partition = "uniform"
 count = {silos}
-items_per_subject = 20
+items_per_subject = {cap}
 [model]
 name = "leaf_cnn"
 [policy]
-name = "subject_dp"
-batch_size = {subjects}
+name = "{policy}"
+batch_size = {batch}
 [privacy]
 epsilon = 4.0
 [rounds]
@@ -74,8 +78,11 @@ def main() -> None:
             ways = {**one_machine(spec), "flower": lambda out: through_flower(federation, options.rounds, out.name)}
             found = measured(ways, options.turns, folder)
             print(overheads(found))
+        elif options.ranks:
+            print(shared_steps(options, folder))
         else:
-            spec.write_text(SPEC.format(silos=options.silos, subjects=options.subjects, rounds=options.rounds))
+            many = {"writers": 64, "items": 145, "cap": 20, "policy": "subject_dp", "batch": options.subjects}
+            spec.write_text(SPEC.format(silos=options.silos, rounds=options.rounds, **many))
             both = lambda out: played(spec, [out, out.with_suffix(".other")])  # noqa: E731
             found = measured({**one_machine(spec), "inprocess, two at once": both}, options.turns, folder)
             print(gains(found))
@@ -93,6 +100,39 @@ def one_machine(spec: Path) -> Ways:
     }
 
 
+def shared_steps(options: argparse.Namespace, folder: Path) -> str:
+    """Seconds and CPU seconds a round of one silo, whose steps one or two processes compute."""
+    one = {"silos": 1, "writers": 256, "items": 4, "cap": 4, "policy": "local_item_dp", "batch": 256}
+    specs = {}
+    for rounds in (1, options.rounds):
+        specs[rounds] = folder / f"{rounds}.toml"
+        specs[rounds].write_text(SPEC.format(rounds=rounds, **one))
+    parts = ("--ranks-per-silo", "2")
+    ways = {
+        "inprocess": (),
+        "inprocess, sum in 2 parts": parts,
+        "distributed, 2 processes, sum in 2 parts": (*parts, "--engine", "distributed", "--processes", "2"),
+    }
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
+
+    def play(way: str, out: Path) -> list[float]:
+        spent = []
+        for rounds, spec in specs.items():
+            before = _children_cpu()
+            seconds = played(spec, [out.with_suffix(f".{rounds}")], *ways[way])
+            spent.append(_children_cpu() - before)
+        cpu[way].append((spent[1] - spent[0]) / (options.rounds - 1))
+        return seconds
+
+    found = measured({way: partial(play, way) for way in ways}, options.turns, folder)
+    return gains(found, {"CPU seconds a round": [f"{statistics.median(cpu[way]):.2f}" for way in found]})
+
+
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def measured(ways: Ways, turns: int, folder: Path) -> dict[str, list[float]]:
     """The median seconds of a round, by way and turn."""
     found: dict[str, list[float]] = {way: [] for way in ways}
@@ -103,15 +143,16 @@ def measured(ways: Ways, turns: int, folder: Path) -> dict[str, list[float]]:
     return found
 
 
-def gains(found: dict[str, list[float]]) -> str:
-    """Seconds a round, and rounds per second against one process, turn by turn."""
+def gains(found: dict[str, list[float]], more: Mapping[str, list[str]] | None = None) -> str:
+    """Seconds a round, and rounds per second against one process, turn by turn; with further columns."""
     alone = found["inprocess"]
     rows = []
     for way, turns in found.items():
         runs = 2 if "two at once" in way else 1
         faster = statistics.median(runs * other / own for own, other in zip(turns, alone, strict=True))
-        rows.append([way, f"{statistics.median(turns):.2f}", f"{faster:.2f}"])
-    return table(["", "seconds a round", "rounds per second ÷ inprocess"], rows, True)
+        others = [column[len(rows)] for column in (more or {}).values()]
+        rows.append([way, f"{statistics.median(turns):.2f}", f"{faster:.2f}", *others])
+    return table(["", "seconds a round", "rounds per second ÷ inprocess", *(more or {})], rows, True)
 
 
 def overheads(found: dict[str, list[float]]) -> str:
@@ -157,6 +198,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--silos", type=int, default=16)
     parser.add_argument("--subjects", type=int, default=20, help="expected subjects of a silo in a step")
+    parser.add_argument("--ranks", action="store_true", help="one silo, whose steps two processes share")
     parser.add_argument("--overhead", action="store_true", help="a tiny model, and Flower, too")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--turns", type=int, default=3)

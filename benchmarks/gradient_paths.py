@@ -86,6 +86,9 @@ def of_transformers() -> Iterator[Row]:
         "DistilBertForSequenceClassification": lambda: t.DistilBertForSequenceClassification(
             t.DistilBertConfig(**size, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64)
         ),
+        "RobertaForSequenceClassification": lambda: t.RobertaForSequenceClassification(
+            t.RobertaConfig(**size, **deep, max_position_embeddings=66)
+        ),
         "GPT2ForSequenceClassification": lambda: t.GPT2ForSequenceClassification(gpt2),
         "GPT2LMHeadModel (tied)": lambda: t.GPT2LMHeadModel(gpt2),
         "LlamaForSequenceClassification": lambda: t.LlamaForSequenceClassification(llama),

@@ -209,12 +209,13 @@ def picture(rows: list[Tree]) -> None:
         across = alt.X("epsilon:Q", title="ε (subject, proved)", scale=alt.Scale(type="log", domain=[0.09, 2.2]),
                        axis=alt.Axis(values=list(EPSILONS)))  # fmt: skip
         down = alt.Y("mean(score):Q", title=f"{score}, %", scale=alt.Scale(zero=False))
-        colour = alt.Color("method:N", title=None, sort=list(METHODS))
-        line = alt.Chart(private).mark_line(point=True).encode(x=across, y=down, color=colour)
-        bars = alt.Chart(private).mark_rule().encode(x=across, y="min(score):Q", y2="max(score):Q", color=colour)
+        look = draw.told_apart("method:N", [method for method in METHODS if method != "fedavg"])
+        line = alt.Chart(private).mark_line(point=True).encode(x=across, y=down, **look)
+        ends = {"y": "min(score):Q", "y2": "max(score):Q", "color": look["color"]}
+        bars = alt.Chart(private).mark_rule().encode(x=across, **ends)
         rule = alt.Chart(without).mark_rule(strokeDash=[4, 3], color="#777777").encode(y="mean(score):Q")
-        charts.append(alt.layer(rule, bars, line).properties(width=300, height=220, title=data))
-    draw._dressed(alt.concat(*charts, columns=2).resolve_scale(color="shared")).save(PICTURE)
+        charts.append(alt.layer(rule, bars, line).properties(width=260, height=220, title=data))
+    draw._dressed(alt.concat(*charts, columns=2).resolve_scale(color="shared", strokeDash="shared")).save(PICTURE)
 
 
 def compare(rows: list[Tree], played: list[Tree]) -> None:

@@ -342,15 +342,16 @@ def picture(rows: list[Tree], path: Path) -> None:
     for name in names:
         points = alt.Data(values=[row for row in private if row["data"] == name])
         without = alt.Data(values=[row for row in shown if row["data"] == name and not row["epsilon"]])
-        colour = alt.Color("method:N", title=None, sort=["best", "best, by span", *reversed(POLICIES)])
+        look = draw.told_apart("method:N", ["best", "best, by span", *reversed(POLICIES)])
         across = alt.X("epsilon:Q", title="ε (subject, proved)", scale=alt.Scale(type="log", domain=[0.45, 9]),
                        axis=alt.Axis(values=list(EPSILONS)))  # fmt: skip
         down = alt.Y("mean(accuracy):Q", title="accuracy, %", scale=alt.Scale(zero=False))
-        line = alt.Chart(points).mark_line(point=True).encode(x=across, y=down, color=colour)
-        bars = alt.Chart(points).mark_rule().encode(x=across, y="min(accuracy):Q", y2="max(accuracy):Q", color=colour)
+        line = alt.Chart(points).mark_line(point=True).encode(x=across, y=down, **look)
+        ends = {"y": "min(accuracy):Q", "y2": "max(accuracy):Q", "color": look["color"]}
+        bars = alt.Chart(points).mark_rule().encode(x=across, **ends)
         rule = alt.Chart(without).mark_rule(strokeDash=[4, 3], color="#777777").encode(y="mean(accuracy):Q")
         charts.append(alt.layer(rule, bars, line).properties(width=260, height=190, title=name))
-    whole = alt.concat(*charts, columns=2).resolve_scale(color="shared")
+    whole = alt.concat(*charts, columns=2).resolve_scale(color="shared", strokeDash="shared")
     draw._dressed(whole).save(path)
 
 

@@ -1,7 +1,7 @@
 """What the site makes of its sources.
 
-Doctests in docstrings are shown as code: Markdown would take their `>>>` for quotations. Notebooks that were played
-(docs/tutorials/*.ipynb) become pages, with what they printed.
+Doctests in docstrings are shown as code: Markdown would take their `>>>` for quotations. Notebooks that were run
+(docs/tutorials/*.ipynb) become pages, with what they printed, and so does the changelog. Every page names its version.
 """
 
 import json
@@ -48,12 +48,15 @@ class DoctestExtension(Extension):
 def on_config(config: Any) -> Any:
     """Add the extension to every page, and so to every docstring; say which version the pages are of."""
     config.markdown_extensions.append(DoctestExtension())
+    config.site_name = f"wholegrain {version('wholegrain')}"
     config.copyright = f"wholegrain {version('wholegrain')}. Apache-2.0. {NO_HOST}"
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add a page for each notebook."""
+    """Add a page for each notebook, and the changelog, whose links begin at the clone's root."""
+    changes = Path(config.docs_dir).parent.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "changelog.md", content=changes.replace("](docs/", "](")))
     for path in sorted(Path(config.docs_dir).glob("tutorials/*.ipynb")):
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=notebook_page(path)))
     return files
@@ -67,7 +70,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def notebook_page(path: Path) -> str:
     """A notebook as Markdown: its words, its code, and under the code what it printed."""
     first, *others = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    parts = ["".join(first["source"]), f"[Notebook with its output]({path.name}){{ download }}"]
+    parts = [
+        "---\nhide: [toc]\n---",
+        "".join(first["source"]),
+        f"[Notebook with its output]({path.name}){{ download }}",
+    ]
     for cell in others:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
@@ -80,7 +87,13 @@ def _text(output: dict[str, Any]) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Give the search dialog the name that the theme forgets."""
-    return output.replace(
+    """Give the search dialog the name that the theme forgets, and let names in code break after underscores."""
+    named = output.replace(
         'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
     )
+    return re.sub(r"(?<!<pre>)<code>([^<]*_[^<]*)</code>", _breakable, named)
+
+
+def _breakable(code: re.Match[str]) -> str:
+    """On a phone, `local_item_dp` in a table breaks as local_item_/dp and not in the middle of a word."""
+    return f"<code>{code[1].replace('_', '_<wbr>')}</code>"

@@ -44,8 +44,9 @@ for before, most in after.items():
 # noise, so they are not private.
 
 # %%
-scores = {part: (score.headline, run.constant[part].headline) for part, score in run.scores.items()}
-print(scores)
+for part, score in run.scores.items():
+    metric, value = score.headline
+    print(f"{part}: {metric} {value:.1%}, a constant answer {run.constant[part].headline[1]:.1%}")
 
 # %% [markdown]
 # **What was spent?** The ledger says it, whatever the plan was. ε of an item may be larger than ε of a subject: the

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import wholegrain
+
 ROOT = Path(__file__).parent.parent
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = Path(os.environ.get("WHOLEGRAIN_AXE", ROOT / ".tools/node_modules/axe-core/axe.min.js"))
@@ -65,6 +67,9 @@ def test_every_page_is_built_with_search_and_output(site: Path) -> None:
     assert (site / "tutorials" / "table.ipynb").exists()
     api = (site / "api" / "index.html").read_text("utf-8")
     assert "<blockquote>" not in api  # doctests are code
+    changes = (site / "changelog" / "index.html").read_text("utf-8")
+    assert 'href="../arithmetic/"' in changes
+    assert f"wholegrain {wholegrain.__version__}</title>" in changes
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("dark", 390)])

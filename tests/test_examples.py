@@ -59,7 +59,14 @@ def test_a_kept_notebook_shows_what_a_run_prints(name: str, monkeypatch: pytest.
         pytest.importorskip("matplotlib", reason="typefaces of matplotlib: pip install 'wholegrain[data]'")
     monkeypatch.chdir(ROOT)
     played = json.loads(notebooks.as_notebook(list(notebooks.play(name, {}))))["cells"]
-    assert [cell.get("outputs") for cell in played] == [cell.get("outputs") for cell in kept(name)]
+    assert lasting(played) == lasting(kept(name))
+
+
+def lasting(cells: list[dict[str, Any]]) -> list[Any]:
+    """What cells show, without dates and without digits that another number of threads rounds otherwise."""
+    text = json.dumps([cell.get("outputs") for cell in cells], ensure_ascii=False)
+    text = re.sub(r"\b\d{4}-\d\d-\d\d\b", "DATE", text)
+    return json.loads(re.sub(r"\b\d+\.\d{5,}\b", lambda found: f"{float(found[0]):.4f}", text))
 
 
 @pytest.mark.usefixtures("coarse_prices")
@@ -95,8 +102,7 @@ def test_a_report_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     names = play("read_report.py", monkeypatch)
     assert names["page"].read_text("utf-8").startswith("<!doctype html>")
     assert names["after"][0.01] < names["after"][0.5] < 1
-    (value, constant) = names["scores"]["test"]
-    assert value[1] > constant[1]
+    assert names["value"] > names["run"].constant["test"].headline[1]
     assert "SIMULATION: protects nobody" in names["card"]
 
 

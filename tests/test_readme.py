@@ -127,5 +127,6 @@ def test_the_landing_page_shows_what_the_demo_prints() -> None:
 
 def test_the_landing_page_begins_as_the_readme_does() -> None:
     home = (ROOT / "docs" / "index.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", home, re.S)
+    (code,), (output,) = (re.findall(rf"```{kind}\n(.*?)```", home, re.S) for kind in ("python", "text"))
+    assert f"```text\n{output}```" in README  # which another test compares with what the code prints
     assert code == (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@
     ├── RefusalError      a silo will not do what the server asks; it names the rule
     ├── LedgerError       a ledger that cannot be trusted, read or written
     └── RunError          a run directory that cannot be written or read, or a run that cannot go on
+        └── LostProcessError  another process of a run is gone
 
 The command line turns each of them into one line and exit code 2. Nothing else is raised on purpose.
 """
@@ -52,3 +53,7 @@ class LedgerError(WholegrainError):
 
 class RunError(WholegrainError):
     """A run directory that cannot be written or read, or a run that cannot go on."""
+
+
+class LostProcessError(RunError):
+    """Another process of the run is gone: no fault of a silo, and the end of the run."""

@@ -46,6 +46,22 @@ def test_a_number_is_predicted_within_its_bounds(wholegrain: Command, tmp_path: 
         assert found.columns == ["prediction"]
         assert found.height == 2
         assert found["prediction"].is_between(0, 30).all()
+    (tmp_path / "ids.csv").write_text("id;age;sex\n007;30,5;f\n7,5;40;m\n")
+    told = wholegrain(
+        *("predict", tmp_path / "run", tmp_path / "ids.csv", "--out", tmp_path / "ids-found.csv"),
+        *("--keep", "id", "--keep", "age"),
+    )
+    assert told.out.startswith("2 rows: id, age, prediction\n"), told.err
+    kept = pl.read_csv(tmp_path / "ids-found.csv", infer_schema=False)
+    assert kept["id"].to_list() == ["007", "7,5"]  # as it was written
+    assert kept["age"].to_list() == ["30.5", "40"]
+    (tmp_path / "twice.csv").write_text("prediction,age,sex\n1,30,f\n")
+    for table, column, words in (("ids", "patient", "no column 'patient'"), ("twice", "prediction", "rename it")):
+        refused = wholegrain(
+            *("predict", tmp_path / "run", tmp_path / f"{table}.csv"),
+            *("--out", tmp_path / "none.csv", "--keep", column),
+        )
+        assert (refused.code, refused.err.count("\n"), words in refused.err) == (2, 1, True)
     (tmp_path / "old.csv").write_bytes("age\tsex\tOrt\n30,0\tf\tKöln\n30,5\tm\tUlm\n".encode("latin-1"))
     told = ("predict", tmp_path / "run", tmp_path / "old.csv", "--out", tmp_path / "old.parquet")
     assert "--encoding" in wholegrain(*told).err

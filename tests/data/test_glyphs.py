@@ -11,6 +11,7 @@ from wholegrain.data import centrelines
 from wholegrain.data import glyphs as glyphs_module
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.glyphs import CHARACTERS, glyphs
+from wholegrain.data.handwritten_strokes import HANDS
 from wholegrain.errors import SpecError
 
 
@@ -94,7 +95,26 @@ def test_matplotlib_is_imported_only_when_needed(module: ModuleType, monkeypatch
     assert runpy.run_path(str(module.__file__))["__doc__"] == module.__doc__
 
 
-@pytest.mark.parametrize("name", ["writers", "items", "classes"])
+def test_more_hands_change_how_digits_look_and_not_which_they_are(digits: Dataset) -> None:
+    other = glyphs(writers=8, items=40, classes=10, hands=3)
+    assert (other.data.inputs != digits.data.inputs[: 8 * 40]).any()
+    assert other.data.index.counts.tolist() == [40] * 8
+
+
+@pytest.mark.parametrize("hand", range(len(HANDS)))
+def test_a_hand_writes_within_the_picture(hand: int) -> None:
+    """A capital is one high: points beyond it would be cut off."""
+    points = np.array([point for strokes in HANDS[hand].values() for stroke in strokes for point in stroke])
+    assert np.abs(points).max() <= 0.5
+    assert set(HANDS[hand]) <= set("0123456789")
+
+
+def test_there_are_so_many_hands() -> None:
+    with pytest.raises(SpecError, match="between 1 and 4"):
+        glyphs(writers=1, items=1, classes=10, hands=5)
+
+
+@pytest.mark.parametrize("name", ["writers", "items", "classes", "hands"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_counts_are_whole_and_positive(name: str, value: float) -> None:
     with pytest.raises(SpecError, match=name):

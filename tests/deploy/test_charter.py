@@ -183,6 +183,12 @@ def test_a_charter_declares_sizes_and_the_refusal_says_how(tmp_path: Path) -> No
         load_charter(path)
 
 
+def test_a_silo_of_a_federation_trains_in_one_process(tmp_path: Path) -> None:
+    path = write_charter(tmp_path, compute={"ranks_per_silo": 2})
+    with pytest.raises(SpecError, match=r"trains in one process: leave out compute\.ranks_per_silo"):
+        load_charter(path)
+
+
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
 def test_what_is_told_of_a_silo_is_what_its_owner_declares(tmp_path: Path, noise: str) -> None:
     """With half of the people, the very same is told; the counts are for the operator alone."""

@@ -245,6 +245,7 @@ def test_too_few_silos_end_the_run(hosts, tmp_path: Path) -> None:
         ({"rounds": {"learning_rate": 0.0}}, "learning_rate"),
         ({"privacy": {"epsilon": -1.0}}, "epsilon"),
         ({"model": {"name": "logistik"}}, "did you mean 'logistic'"),
+        ({"compute": {"ranks_per_silo": 2}}, r"trains in one process: leave out compute\.ranks_per_silo"),
     ],
     ids=str,
 )

@@ -7,6 +7,7 @@ import re
 import sqlite3
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,9 @@ def test_refusals_and_ledger_are_closed_to_others_whatever_the_umask(tmp_path: P
 
 def test_a_query_is_answered_with_name_and_public_sizes(host: SiloService) -> None:
     reply = answer(message(kind="query"), host)
-    assert said(reply) == {
+    facts = said(reply)
+    assert re.fullmatch("[0-9a-f]{64}", facts.pop("inputs"))
+    assert facts == {
         "silo": "north",
         "items": 100,
         "subjects": 40,
@@ -84,6 +87,15 @@ def test_a_query_is_answered_with_name_and_public_sizes(host: SiloService) -> No
         "models": [{"model": "logistic", "options": {}, "start": None}],
     }
     assert not reply.content.array_records
+
+
+def test_what_is_said_of_the_inputs_tells_features_in_another_order_apart(host: SiloService) -> None:
+    layout = host.dataset.layout
+    assert layout is not None
+    turned = replace(layout, features=dict(reversed(layout.features.items())))
+    other = replace(host, dataset=replace(host.dataset, layout=turned))
+    first, again, second = (said(answer(message(kind="query"), each))["inputs"] for each in (host, host, other))
+    assert first == again != second
 
 
 def test_a_task_is_answered_with_the_update_and_nothing_else(host: SiloService) -> None:

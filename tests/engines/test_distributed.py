@@ -3,14 +3,12 @@
 Processes are started for real; they take seconds each, most of them to import torch.
 """
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +16,8 @@ import pytest
 import torch
 
 import ranks
-import wholegrain
 from backbones import write_backbone
-from wholegrain.cli import app
+from started import PATIENCE, alive, children, model, recorded, running, spent, there, wait_until
 from wholegrain.engines import distributed
 from wholegrain.engines.distributed import RankAssignment
 from wholegrain.engines.processes import _free_port
@@ -32,10 +29,6 @@ from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import load
 
 pytestmark = pytest.mark.exact_prices  # as the processes that are started price
-
-SOURCE = Path(wholegrain.__file__).parents[1]
-PATIENCE = 1200.0
-"""Seconds for what takes ten on a quiet machine."""
 
 CLINICS = """
 seed = 3
@@ -71,45 +64,6 @@ def spec(tmp_path: Path) -> Path:
     path.write_text(CLINICS)
     write_backbone(tmp_path / "b.safetensors", features=10)
     return path
-
-
-@pytest.fixture(autouse=True)
-def this_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that are started here run the code under test, as ranks of no group that pytest belongs to."""
-    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """`wholegrain ARGS` in this process: its exit code and what it says to standard error."""
-
-    def call(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr("sys.argv", ["wholegrain", *map(str, arguments)])
-        code = 0
-        try:
-            app.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, capsys.readouterr().err
-
-    return call
-
-
-def there(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """`wholegrain ARGS` in a process of its own."""
-    command = [sys.executable, *launcher, "-m", "wholegrain", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
-def model(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
-
-
-def spent(folder: Path) -> list[tuple[float, list[str]]]:
-    lines = map(json.loads, (folder / "rounds.jsonl").read_text().splitlines())
-    return [(line["epsilon"], line["cohort"]) for line in lines]
 
 
 @pytest.mark.slow
@@ -202,46 +156,6 @@ def test_every_silo_has_one_owner(size: int) -> None:
 
 
 # The loss of a process.
-
-
-@contextlib.contextmanager
-def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A command in a process group of its own, which is gone afterwards."""
-    command = [sys.executable, "-m", "wholegrain", *map(str, arguments)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def children(process: subprocess.Popen[str]) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and is more than a name in a list."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(true, process: subprocess.Popen[str] | None = None) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, "it takes too long"
-        assert process is None or process.poll() is None, process.stderr.read()  # type: ignore[union-attr]
-        time.sleep(0.01)
-
-
-def recorded(folder: Path) -> int:
-    path = folder / "rounds.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")

@@ -297,6 +297,22 @@ def test_a_silo_that_is_not_what_the_plan_was_made_for_is_asked_for_nothing() ->
     assert 13 not in grid.asked("train")
 
 
+def test_silos_that_declare_other_features_are_told_apart_in_the_servers_log(caplog: pytest.LogCaptureFixture) -> None:
+    def declaring(name: str, inputs: str) -> Node:
+        def answer(message: Message) -> RecordDict:
+            if message.metadata.message_type == "query":
+                return wire.packed_answer({"silo": name, "items": 10, "subjects": 5, "inputs": inputs})
+            return silo(name)(message)
+
+        return answer
+
+    alike = {11: declaring("north", "a"), 12: declaring("south", "a"), 13: silo("west")}
+    play(engine_on(FakeGrid(alike)))
+    assert "features" not in caplog.text
+    play(engine_on(FakeGrid({**alike, 12: declaring("south", "b")})))
+    assert "silo 'south' declares other features than 'north', or in another order" in caplog.text
+
+
 # Names are bound to keys.
 
 KEYS = {name: ec.generate_private_key(ec.SECP384R1()) for name in NAMES}

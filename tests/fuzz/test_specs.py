@@ -30,7 +30,7 @@ TREE: dict[str, Any] = {
     "ledger": {"path": "ledger.sqlite", "data": "patients", "budget": "main", "epsilon": 50.0},
     "rounds": {"count": 2, "steps": 2, "cohort": 2, "learning_rate": 0.5, "averaging": "items", "fewest_silos": 1},
     "evaluation": {"test": 0.2, "validation": 0.1, "by": "subject", "train": True},
-    "compute": {"memory_gib": 0.1},
+    "compute": {"memory_gib": 0.1, "ranks_per_silo": 2},
 }
 TABLE: dict[str, Any] = {
     "data": {

@@ -28,4 +28,4 @@ def _measure(sizes: list[int]) -> list[torch.Tensor]:
     draws = torch.Generator().manual_seed(0)
     outward, inward = torch.randn(2, sum(sizes), POSITIONS, WIDTH, generator=draws)
     units = Units.of_sizes(np.array(sizes))
-    return measure_units(merge_uses([Outer(outward, ((Slot("weight"), inward),), ())]), units)
+    return list(measure_units(merge_uses([Outer(outward, ((Slot("weight"), inward),), ())]), units))

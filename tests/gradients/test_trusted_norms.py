@@ -1,14 +1,18 @@
 """Whose norm is trusted, and who goes to the reference, depends on nobody else."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Buckets, Units, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.gradient_norms import gradient_lengths, merge_uses
 from wholegrain.gradients.layers.embedding import EmbeddingShare
 from wholegrain.gradients.parameters import Layout, Slot, flatten
@@ -64,19 +68,44 @@ def test_one_large_subject_does_not_send_the_others_to_the_reference(pool: Pool)
     assert float(moved.norm()) <= 1 + SLACK
 
 
-@pytest.mark.parametrize("uses", [1, 2])
-def test_a_norm_is_trusted_in_any_company(uses: int) -> None:
-    """At each step of cancelling, from not at all to nearly everything."""
-    outward = torch.ones(60, POSITIONS, 2)
+def positions_that_cancel() -> tuple[Tensor, ...]:
+    """One layer at several positions; at each step of cancelling, from not at all to nearly everything."""
+    outward = torch.ones(60, POSITIONS, 96)
     outward[:, 1::2] *= -1 + 10.0 ** -torch.linspace(0, 6, 60)[:, None, None]
-    tokens = torch.zeros(60, POSITIONS, dtype=torch.int64)
+    return outward, torch.ones(60, POSITIONS, 96)
+
+
+def uses_that_cancel() -> tuple[Tensor, ...]:
+    """One table looked up twice, with gradients that are nearly opposite."""
+    outward = torch.ones(60, POSITIONS, 2)
+    return outward, outward * (-1 + 10.0 ** -torch.linspace(0, 6, 60)[:, None, None])
+
+
+def shares_of(kind: str, values: Sequence[Tensor]) -> list[Share]:
+    if kind == "positions":
+        return [Outer(values[0], ((Slot("weight"), values[1]),), ())]
+    tokens = torch.zeros(values[0].shape[:2], dtype=torch.int64)
+    return [EmbeddingShare(Slot("table"), tokens, each, 9000) for each in values]
+
+
+@pytest.mark.parametrize("kind", ["positions", "uses"])
+def test_a_norm_is_trusted_in_any_company(kind: str) -> None:
+    given = positions_that_cancel() if kind == "positions" else uses_that_cancel()
 
     def trusted(sizes: list[int]) -> Tensor:
         items, units = sum(sizes), Units.of_sizes(np.array(sizes))
-        more = [torch.cat([each, each[:1].expand(items - 60, *each.shape[1:])]) for each in (tokens, outward)]
-        shares = [EmbeddingShare(Slot("table"), *more, 9000) for _ in range(uses)]
-        return gradient_lengths(merge_uses(shares), units).squared[:60].isfinite()
+        more = [torch.cat([each, each[:1].expand(items - 60, *each.shape[1:])]) for each in given]
+        return gradient_lengths(merge_uses(shares_of(kind, more)), units).squared[:60].isfinite()
 
     alone = trusted([1] * 60)
     assert 0 < int(alone.sum()) < 60
     assert torch.equal(trusted([1] * 60 + [30]), alone)
+
+
+def test_looked_up_rows_are_measured_as_they_are_summed() -> None:
+    """Positions of one token that nearly cancel leave a norm that is certain: that of the row which is summed."""
+    outward = torch.ones(60, POSITIONS, 2)
+    outward[:, 1::2] *= -1 + 10.0 ** -torch.linspace(0, 6, 60)[:, None, None]
+    share = EmbeddingShare(Slot("table"), torch.zeros(60, POSITIONS, dtype=torch.int64), outward, 9000)
+    found = gradient_lengths(merge_uses([share]), Units.of_items(60)).squared
+    torch.testing.assert_close(found, outward.sum(1).square().sum(1), rtol=1e-4, atol=1e-20)

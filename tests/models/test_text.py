@@ -57,13 +57,19 @@ def test_heads_divide_the_width() -> None:
         build("causal_transformer", 7, 11, 0, {"width": 8, "heads": 3})
 
 
-def test_an_lstm_scores_every_position_as_it_scores_the_last_of_a_window() -> None:
-    model = build("whitened_lstm", 7, 11, 0, {"hidden": 6, "embedding": 4})
+@pytest.mark.parametrize("options", [{}, {"code": 3}])
+def test_an_lstm_scores_every_position_as_it_scores_the_last_of_a_window(options: dict[str, int]) -> None:
+    model = build("whitened_lstm", 7, 11, 0, {"hidden": 6, "embedding": 4, **options})
     tokens = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(1))
     every = score_positions(model, tokens)
     assert every is not None
     for position in range(7):
         torch.testing.assert_close(every[:, position], model(tokens[:, : position + 1]))
+
+
+def test_a_code_makes_the_last_layer_of_an_lstm_smaller() -> None:
+    whole, short = (build("whitened_lstm", 7, 11, 0, {"hidden": 6, **code}) for code in ({}, {"code": 3}))
+    assert [tuple(model[-1].weight.shape) for model in (whole, short)] == [(11, 6), (11, 3)]  # type: ignore[index, union-attr, operator]
 
 
 @pytest.mark.parametrize("name", ["stacked_lstm", "bigram"])

@@ -14,7 +14,7 @@ from effort import amount
 from wholegrain.gradients import batch_invariance, ghost_norms, sum_groups
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
-from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.rounding import LEAST, SLACK, squared_norms
 
@@ -265,7 +265,7 @@ def test_nobody_who_leaves_moves_a_cut_in_the_group_of_others() -> None:
     probe = BookKeeping(model, cross_entropy)
     probe(vector, inputs[:20], torch.zeros(20, dtype=torch.int64), torch.arange(20), clip)
     assert probe._chosen is not None
-    engine = BookKeeping(model, cross_entropy, memory=64 * probe._chosen.bytes_per_item)
+    engine = BookKeeping(model, cross_entropy, memory=64 * (MEMORY // probe._chosen.most_items))
 
     def total(items: np.ndarray) -> Tensor:
         targets, groups = torch.zeros(len(items), dtype=torch.int64), torch.arange(len(items))

@@ -102,6 +102,15 @@ def test_report_is_drawn_silent_offline_and_fits(browser: Any, report: Path, sch
     visit.context.close()
 
 
+def test_guarantees_fit_a_phone_without_scrolling(browser: Any, proved: Path, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(report_page(read_runs([proved])), encoding="utf-8")
+    visit = Visit(browser, file.as_uri(), width=390)
+    table = visit.page.locator("[aria-label='Guarantees of proved']")
+    assert table.evaluate("each => each.scrollWidth <= each.clientWidth")
+    visit.context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground(browser: Any, report: Path, scheme: str) -> None:
     visit = Visit(browser, report.as_uri(), scheme)
@@ -199,6 +208,15 @@ def test_the_annex_is_two_pages_of_a4(browser: Any, proved: Path, tmp_path: Path
     file.write_text(dpia_annex(run), encoding="utf-8")
     assert "Signatures" in file.read_text(encoding="utf-8")
     assert 1 <= printed_pages(browser, file) <= 2
+    context = browser.new_context(viewport={"width": 680, "height": 900})
+    page = context.new_page()
+    page.goto(file.as_uri())
+    page.emulate_media(media="print")
+    # Signatures stand on one page with what they are for.
+    kept = "getComputedStyle(document.querySelector('.signatures').closest('.together')).breakInside"
+    assert page.evaluate(kept) == "avoid"
+    assert page.evaluate("document.querySelector('.together').offsetHeight") < 273 * 96 / 25.4
+    context.close()
 
 
 @pytest.mark.parametrize("what", ["one run", "two runs"])
@@ -217,7 +235,7 @@ def test_print_fits_the_paper(browser: Any, proved: Path, printed: Path, tmp_pat
     hidden = "[...document.querySelectorAll('.skip, .vega-actions')].every(each => !each.offsetParent)"
     assert visit.page.evaluate(hidden)
     visit.context.close()
-    assert printed_pages(browser, file) <= 5
+    assert printed_pages(browser, file) <= (3 if what == "one run" else 4)
 
 
 class Going:

@@ -68,6 +68,18 @@ def test_what_nobody_has_said_is_left_to_be_filled_in(release: RunRecord) -> Non
     assert dpia_annex(about(release)).count("to be filled in") == 6
 
 
+def test_the_annex_names_the_columns_that_are_used(release: RunRecord) -> None:
+    assert "all of the source 'clinics'" in unescape(dpia_annex(release))
+    features = {f"x{number}": {"low": 0, "high": 1} for number in range(30)}
+    target = {"column": "ill", "classes": ["no", "yes"]}
+    table = {"path": "visits.csv", "subject": "patient", "target": target, "features": features}
+    read = RunSpec.of({"data": {"table": table}}).data
+    told = unescape(dpia_annex(replace(release, spec=release.spec.model_copy(update={"data": read}))))
+    assert "x0, x1, " in told
+    assert "x23 and 6 more (the report's spec lists all); predicted: 'ill'" in told
+    assert "patient" not in told.split("Columns used")[1].split("Method")[0]
+
+
 def test_nobody_can_sign_for_a_simulation(proved: Path, release: RunRecord) -> None:
     for run in (read_run(proved, "proved"), replace(release, summary=None)):
         assert "DRAFT, not to be signed" in dpia_annex(run)
@@ -79,8 +91,24 @@ def test_the_command_writes_the_annex_of_one_run(wholegrain: Command, proved: Pa
     assert told.code == 0
     assert told.out.endswith(f"Annex: {tmp_path / 'annex.html'}\n")
     assert (tmp_path / "annex.html").read_text().startswith("<!doctype html>")
+    told = wholegrain("report", proved, "--out", tmp_path / "a.html", "--dpia", tmp_path / "a.html")
+    assert (told.code, "both name" in told.err) == (2, True)
     told = wholegrain("report", proved, proved, "--dpia", tmp_path / "two.html")
     assert (told.code, told.err) == (2, "error: --dpia is about one run, and 2 are given; name one folder.\n")
+
+
+def test_an_earlier_page_gives_way_and_no_other_file_does(wholegrain: Command, proved: Path, tmp_path: Path) -> None:
+    page, spec = tmp_path / "a.html", tmp_path / "visits.toml"
+    assert wholegrain("report", proved, "--out", page).out == f"Report: {page}\n"
+    assert wholegrain("report", proved, "--out", page).out == f"Report: {page} (in place of an earlier one)\n"
+    spec.write_text("[data]\n")
+    for told in (
+        wholegrain("report", proved, "--out", spec),
+        wholegrain("report", proved, "--out", page, "--dpia", spec),
+    ):
+        sentence = f"error: '{spec}' is there already and is no page of wholegrain; choose another name.\n"
+        assert (told.code, told.err) == (2, sentence)
+        assert spec.read_text() == "[data]\n"
 
 
 def front_matter(card: str) -> dict[str, object]:

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from run_records import secure
+from wholegrain.federation.private_score import Estimate
+from wholegrain.policies.score_settings import ScoreSettings
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.report.comparison import comparison_rows, total_rows
 from wholegrain.report.glance import badges, budget_alarm, glance
+from wholegrain.report.model_card import model_card
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import RunRecord, read_run, read_runs
 from wholegrain.report.tables import item_note, silo_heads
@@ -43,6 +46,8 @@ def test_ten_questions_are_answered_by_the_text_of_the_page(release: RunRecord) 
     places = {
         "who": "Who is protected? One person with all records of that person, in every silo.",
         "what": "Release or simulation? A release Its noise comes from the operating system",
+        "what for": "From which data, and what for? 'clinics', 3 silos",
+        "purpose": "Purpose: To learn.",
         "how much": f"By how much? ε = {release.promise.epsilon:.4g} at δ = 1e-05 Somebody guesses",
         "how good": f"How good is the model? accuracy {score:.1%} A constant answer:",
         "since when": f"When, and by whom? {release.times[0].day} {release.times[0]:%B %Y} Begun at",
@@ -176,3 +181,34 @@ def test_how_long_a_release_or_a_tuning_took_is_not_told(release: RunRecord) -> 
     assert ended in answers(simulated)["when"]
     tuned = replace(simulated, origins={"rounds.learning_rate": Origin.PAID})
     assert ended not in answers(tuned)["when"]
+
+
+@pytest.mark.parametrize(("part", "rest"), [("test", "."), ("validation", "; those of the test part are not.")])
+def test_a_tuned_run_says_that_the_score_it_was_chosen_by_flatters_it(release: RunRecord, part: str, rest: str) -> None:
+    scored = release.spec.evaluation.model_copy(update={"private": ScoreSettings(part=part)})
+    spec = release.spec.model_copy(update={"evaluation": scored})
+    tuned = replace(release, spec=spec, origins={"rounds.learning_rate": Origin.PAID})
+    sentence = f"Chosen among several trials by its {part} score: scores of that part are too high on average{rest}"
+    assert sentence in answers(tuned)["good"]
+    assert sentence in model_card(tuned)
+    # A spec that has its settings from an earlier tuning chose nothing by this run's score.
+    again = spec.model_copy(update={"origin": {"rounds": {"learning_rate": "paid"}}})
+    assert "too high" not in answers(replace(tuned, spec=again))["good"]
+    assert "too high" not in answers(replace(release, spec=spec))["good"]
+
+
+def test_records_of_people_who_were_trained_on_are_not_called_people_held_out(release: RunRecord) -> None:
+    assert "On people who were held out" in answers(release)["good"]
+    by_item = release.spec.evaluation.model_copy(update={"by": "item"})
+    run = replace(release, spec=release.spec.model_copy(update={"evaluation": by_item}))
+    assert "On other records of the same people" in answers(run)["good"]
+
+
+def test_private_scores_say_that_they_count_on_declared_sizes(release: RunRecord) -> None:
+    assert release.summary is not None
+    private = {"all silos": {"accuracy": Estimate(0.7, 0.03, 0.1)}}
+    declared = tuple(replace(each, counted_sizes=False) for each in release.spent)
+    run = replace(release, summary=replace(release.summary, private=private), spent=declared)
+    assert "They count on declared sizes" in text_of(page([run]))
+    counted = tuple(replace(each, counted_sizes=True) for each in release.spent)
+    assert "They count on declared sizes" not in text_of(page([replace(run, spent=counted)]))

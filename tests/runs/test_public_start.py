@@ -283,8 +283,8 @@ def test_in_process_silos_compute_their_view_once(specs: Path) -> None:
 
 def test_the_recipes_fit_each_other() -> None:
     folder = Path(__file__).parents[2] / "recipes"
-    public, private = load_pretraining(folder / "digits_backbone.toml"), load(folder / "mnist_writers_best.toml")
-    assert private.model.start == str(folder / "digits.safetensors")
+    public, private = load_pretraining(folder / "handwriting_backbone.toml"), load(folder / "mnist_writers_best.toml")
+    assert private.model.start == str(folder / "handwriting.safetensors")
     assert (public.model.name, public.model.options) == (private.model.name, private.model.options)
     assert public.data.options["classes"] == 10
     assert (private.privacy.epsilon, private.privacy.delta, private.silos.count) == (4.0, 1e-5, 16)
@@ -327,6 +327,15 @@ def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: P
     prepared = prepare(spec(tmp_path), pricing=PRICING)
     assert sum(p.numel() for p in prepared.model.parameters() if p.requires_grad) == 17 * prepared.task.outputs
     assert trained(spec(tmp_path))
+
+
+def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "public.txt").write_text("abcd" * 20)
+    (tmp_path / "text.toml").write_text(TEXT_START)
+    with pytest.raises(SpecError, match="1 of 1 subjects"):
+        pretrain(load_pretraining(tmp_path / "text.toml", ("training.held_out=0.999999",)))
+    with pytest.raises(SpecError, match=r"raise training\.held_out"):
+        pretrain(load_pretraining(tmp_path / "text.toml", ("training.held_out=0.000001",)))
 
 
 def test_the_recipe_for_text_is_a_pretraining() -> None:

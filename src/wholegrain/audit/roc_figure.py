@@ -58,6 +58,7 @@ def roc(found: Membership) -> Any:
         rows += [_row("proof allows", x, allowed.most_hits(float(x))) for x in alarms]
     scale = alt.Scale(type="log", domain=[least / 2, 1.0], clamp=True, nice=False)
     axis = alt.Axis(values=[decade for decade in DECADES if decade >= least / 2], gridOpacity=0.5)
+    legend = alt.Legend(orient="bottom", symbolType="stroke", symbolSize=400, symbolStrokeWidth=2)
     shown = {row["line"] for row in rows}
     low, high = found.auc_interval
     title = f"Who was trained on? AUC {found.auc:.3f} ({low:.3f}–{high:.3f})"
@@ -67,10 +68,10 @@ def roc(found: Membership) -> Any:
         .encode(
             x=alt.X("alarms:Q", title="false positives", scale=scale, axis=axis),
             y=alt.Y("hits:Q", title="true positives", scale=scale, axis=axis),
-            color=alt.Color("line:N", title=None, scale=_by(COLOURS, shown)),
-            strokeDash=alt.StrokeDash("line:N", title=None, scale=_by(DASHES, shown)),
+            color=alt.Color("line:N", title=None, scale=_by(COLOURS, shown), legend=legend),
+            strokeDash=alt.StrokeDash("line:N", title=None, scale=_by(DASHES, shown), legend=legend),
         )
-        .properties(width=420, height=320, title=title)
+        .properties(width=420, height=320, title=title, background="white", padding=12)
     )
 
 

@@ -74,12 +74,22 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     return grid
 
 
+SIMULATED = "PROVED is what a release of this run would have; a simulation protects nobody.\n"
+
+
+def _with_caption(grid: Table, found: Iterable[Guarantee]) -> Table:
+    """A simulation's table says under it what PROVED is worth there."""
+    if any(g.simulation and g.standing is Standing.PROVED for g in found):
+        grid.caption, grid.caption_justify, grid.caption_style = SIMULATED, "left", ""
+    return grid
+
+
 def guarantees(found: Iterable[Guarantee]) -> Table:
     """What is promised to whom."""
     found = list(found)
     title = "Guarantees" + max((g.mark for g in found), key=len, default="")
     rows = [(g.unit, number(g.epsilon), f"{g.delta:g}", standing(g.standing), g.accountant, g.because) for g in found]
-    return table(title, ("unit", "ε", "δ", "standing", "accountant", "because"), rows)
+    return _with_caption(table(title, ("unit", "ε", "δ", "standing", "accountant", "because"), rows), found)
 
 
 def spent_table(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Table:
@@ -90,7 +100,8 @@ def spent_table(found: Iterable[Guarantee], planned: Iterable[Guarantee]) -> Tab
         (g.unit, number(g.epsilon), number(p.epsilon), f"{g.delta:g}", standing(g.standing), g.accountant, g.because)
         for g, p in pairs
     ]
-    return table(title, ("unit", "ε spent", "ε planned", "δ", "standing", "accountant", "because"), rows)
+    heads = ("unit", "ε spent", "ε planned", "δ", "standing", "accountant", "because")
+    return _with_caption(table(title, heads, rows), (g for g, _ in pairs))
 
 
 SHOWN = ("auc", "rmse", "r2", "top_5", "perplexity")

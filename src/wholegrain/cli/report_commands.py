@@ -18,6 +18,9 @@ from wholegrain.report.page import page
 from wholegrain.report.run_reader import may_begin_here, read_runs
 from wholegrain.runs.run_folder import RunFolder
 
+PAGE = b"<!doctype html>"
+"""How a report and an annex begin."""
+IN_PLACE = " (in place of an earlier one)"
 Folders = Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")]
 
 
@@ -32,14 +35,31 @@ def report(
     """Write one self-contained HTML page: what is promised, what happened, and the whole record."""
     if dpia is not None and len(folders) != 1:
         raise RunError(f"--dpia is about one run, and {len(folders)} are given; name one folder.")
+    if dpia == out:
+        raise RunError(f"--out and --dpia both name '{out}'; choose two names.")
+    replaced = {path: _is_replaced(path) for path in (out, dpia) if path is not None}
     runs = read_runs(folders)
     if figures is not None:
         _write(figures, lambda folder: export(runs, folder))
     _write(out, lambda path: write_whole(path, page(runs).encode()))
-    display.out.print(f"Report: {out}", soft_wrap=True)
+    display.out.print(f"Report: {out}{IN_PLACE * replaced[out]}", markup=False, soft_wrap=True)
     if dpia is not None:
         _write(dpia, lambda path: write_whole(path, dpia_annex(runs[0]).encode()))
-        display.out.print(f"Annex: {dpia}", soft_wrap=True)
+        display.out.print(f"Annex: {dpia}{IN_PLACE * replaced[dpia]}", markup=False, soft_wrap=True)
+
+
+def _is_replaced(path: Path) -> bool:
+    """Whether an earlier page gives way to this one; a file that is none is never overwritten."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            begins = file.read(len(PAGE))
+    except OSError as error:
+        raise RunError(f"'{path}' cannot be written: {error.strerror}.") from error
+    if begins and begins != PAGE:
+        raise RunError(f"'{path}' is there already and is no page of wholegrain; choose another name.")
+    return bool(begins)
 
 
 def _write(path: Path, write: Callable[[Path], None]) -> None:

@@ -37,6 +37,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 EngineName = Annotated[str, typer.Option("--engine", help="Where silos train: inprocess or distributed.")]
 Events = Annotated[Path | None, typer.Option("--tensorboard", help="Write event files into this folder.")]
 Processes = Annotated[int | None, typer.Option(help="Processes on this machine, for --engine distributed.")]
+Ranks = Annotated[
+    int | None, typer.Option(help="Processes that share a silo's steps; the same as --set compute.ranks_per_silo=N.")
+]
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,15 @@ def run(
     changes: Changes = [],  # noqa: B006 (typer reads the default and never changes it)
     engine: EngineName = "inprocess",
     processes: Processes = None,
+    ranks_per_silo: Ranks = None,
     tensorboard: Events = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Train as the spec says, and keep a record."""
     choice = EngineChoice(engine, processes)
-    prepared = _prepare(spec, changes)
+    shared = [] if ranks_per_silo is None else [f"compute.ranks_per_silo={ranks_per_silo}"]
+    prepared = _prepare(spec, changes + shared)
     if choice.serves:
         serve_silos(prepared)
         return

@@ -4,7 +4,7 @@ A pen of radius r that follows the line inks exactly the places within r of it, 
 picture. The typefaces come with matplotlib; nothing here depends on data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.interpolate import make_interp_spline
 from scipy.ndimage import center_of_mass, distance_transform_edt, label
 
+from wholegrain.data.handwritten_strokes import HANDS, Stroke
 from wholegrain.errors import DataError
 
 Bitmaps = NDArray[np.bool_]
-Stroke = Sequence[tuple[float, float]]
 
 # Named one by one, so that a face which a later matplotlib adds does not change what a seed gives. Left out: faces
 # without letters or digits, slanted copies of upright ones (a writer's slant does that) and zeros with a dot inside.
@@ -26,22 +26,6 @@ FACES = (
     "STIXGeneral", "STIXGeneralItalic", "STIXGeneralBolIta",
     "cmr10", "cmb10", "cmss10", "cmti10", "cmtt10",
 )  # fmt: skip
-# Digits as people write them and typefaces do not: strokes, smooth through these points (along, down) in heights of a
-# capital; a corner is where one stroke ends and the next begins.
-BY_HAND: Mapping[str, Sequence[Stroke]] = {
-    "1": [[(0, -0.5), (0, 0.5)]],
-    "2": [[(-0.27, -0.34), (-0.02, -0.5), (0.22, -0.28), (0.02, 0.18), (-0.24, 0.45), (-0.34, 0.32), (-0.2, 0.24),
-           (0.06, 0.42), (0.36, 0.44)]],
-    "4": [[(-0.26, -0.5), (-0.3, 0.08)], [(-0.3, 0.08), (0.3, 0.05)], [(0.22, -0.45), (0.18, 0.5)]],
-    "5": [[(0.33, -0.48), (-0.18, -0.45)], [(-0.18, -0.45), (-0.24, -0.06)],
-          [(-0.24, -0.06), (0.05, -0.1), (0.26, 0.16), (0.06, 0.46), (-0.3, 0.42)]],
-    "6": [[(0.16, -0.5), (-0.1, -0.2), (-0.22, 0.18), (-0.06, 0.48), (0.18, 0.32), (0.1, 0.1), (-0.2, 0.26)]],
-    "7": [[(-0.3, -0.48), (0.3, -0.5)], [(0.3, -0.5), (-0.08, 0.5)], [(-0.18, 0.02), (0.26, -0.02)]],
-    "8": [[(0.22, -0.38), (0, -0.5), (-0.2, -0.34), (0, -0.04), (0.17, 0.26), (-0.02, 0.5), (-0.18, 0.28), (0.02, 0),
-           (0.22, -0.38)]],
-    "9": [[(0.22, -0.4), (0, -0.5), (-0.22, -0.3), (-0.06, -0.06), (0.16, -0.2), (0.22, -0.4)],
-          [(0.22, -0.4), (0.14, 0.5)]],
-}  # fmt: skip
 SIDE = 56
 """Places along one side of a picture."""
 CAPITAL = 40
@@ -53,17 +37,18 @@ LARGEST = SIDE * FINE - 2 * MARGIN
 
 
 @cache
-def distances(characters: str) -> NDArray[np.float32]:
+def distances(characters: str, hands: int = 1) -> NDArray[np.float32]:
     """[face, character, SIDE, SIDE]: distance to the centre line, in places.
 
-    One more face than there are FACES: the last is the first, with the characters of `BY_HAND` in its place.
+    After the FACES come so many of the HANDS: each is the first face, with the characters of that hand in its place.
     """
     lines = np.stack([thin_strokes(_face(name, characters)) for name in FACES])
-    by_hand = lines[0].copy()
-    for number, character in enumerate(characters):
-        if character in BY_HAND:
-            by_hand[number] = _strokes(BY_HAND[character])
-    pictures = _distances(np.concatenate([lines, by_hand[None]]))
+    by_hand = np.repeat(lines[:1], hands, axis=0)
+    for face, hand in zip(by_hand, HANDS, strict=False):
+        for number, character in enumerate(characters):
+            if character in hand:
+                face[number] = _strokes(hand[character])
+    pictures = _distances(np.concatenate([lines, by_hand]))
     pictures.setflags(write=False)
     return pictures
 

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain._random import Purpose, generator
-from wholegrain.data.centrelines import BY_HAND, SIDE, distances
+from wholegrain.data.centrelines import SIDE, distances
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.handwritten_strokes import HANDS
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 
@@ -32,21 +33,24 @@ SCALE = np.float32(SIDE / PIXELS)
 Floats = NDArray[np.float32]
 
 
-def glyphs(*, writers: int = 3500, items: int = 145, classes: int = 62, seed: int = 0) -> Dataset:
+def glyphs(*, writers: int = 3500, items: int = 145, classes: int = 62, hands: int = 1, seed: int = 0) -> Dataset:
     """`items` characters by each of `writers`, all classes about equally often; `classes` = 10 gives digits alone.
 
+    `hands` says in how many ways digits are also written by hand, from 1 to 4; with more than one, most of them are.
     Inputs are uint8 [writers · items, 784]. Nothing says which silo holds an item: a partitioner decides.
     """
     _check.count("writers", writers)
     _check.count("items", items)
     if not 2 <= _check.count("classes", classes) <= len(CHARACTERS):
         raise SpecError(f"classes must lie between 2 and {len(CHARACTERS)}, not {classes}.")
-    lines = distances(CHARACTERS[:classes])
+    if not 1 <= _check.count("hands", hands) <= len(HANDS):
+        raise SpecError(f"hands must lie between 1 and {len(HANDS)}, not {hands}.")
+    lines = distances(CHARACTERS[:classes], hands)
     images = np.empty((writers, items, PIXELS * PIXELS), np.uint8)
     targets = np.empty((writers, items), np.int64)
     for writer in range(writers):
         draws = generator(seed, Purpose.SYNTHETIC, "glyphs", writer)
-        hand = Hand.draw(draws, *lines.shape[:2])
+        hand = Hand.draw(draws, *lines.shape[:2], hands)
         targets[writer] = _deck(draws, classes, items)
         images[writer] = hand.write(targets[writer], lines, draws)
     data = SubjectData(images.reshape(-1, PIXELS * PIXELS), targets.ravel(), np.repeat(np.arange(writers), items))
@@ -91,13 +95,13 @@ class Hand:
     edge: float
 
     @staticmethod
-    def draw(draws: np.random.Generator, faces: int, classes: int) -> "Hand":
+    def draw(draws: np.random.Generator, faces: int, classes: int, hands: int = 1) -> "Hand":
         """A hand at random."""
         place = np.zeros((classes, 2, len(_WAVES)))
         place[:, :, 1:3] = _frame(draws) + _near(draws, 0.04, (classes, 2, 2))
         bends = _near(draws, 1.1, (1, 2, len(_ORDERS))) + _near(draws, 1.4, (classes, 2, len(_ORDERS)))
         place[:, :, 3:] = bends * _GENTLE
-        return Hand(_faces(draws, faces, classes), place, draws.uniform(0.7, 1.8), draws.uniform(0.7, 1.3))
+        return Hand(_faces(draws, faces, classes, hands), place, draws.uniform(0.7, 1.8), draws.uniform(0.7, 1.3))
 
     def write(self, targets: NDArray[np.int64], lines: Floats, draws: np.random.Generator) -> NDArray[np.uint8]:
         """[item, pixel] images of these classes."""
@@ -132,12 +136,15 @@ def _near(draws: np.random.Generator, spread: float, shape: tuple[int, ...]) -> 
     return spread * np.clip(draws.normal(size=shape), -2, 2)
 
 
-def _faces(draws: np.random.Generator, faces: int, classes: int) -> NDArray[np.int64]:
+def _faces(draws: np.random.Generator, faces: int, classes: int, hands: int) -> NDArray[np.int64]:
     """A face for each class: mostly the writer's favourite, and what is written by hand mostly so."""
     favourite, other = draws.integers(faces), draws.integers(faces, size=classes)
     chosen = np.where(draws.random(classes) < 0.5, favourite, other)
-    by_hand = np.isin(np.arange(classes), [CHARACTERS.index(character) for character in BY_HAND])
-    return np.where(by_hand & (draws.random(classes) < 0.6), faces - 1, chosen)
+    written = set().union(*HANDS[:hands])
+    by_hand = np.isin(np.arange(classes), [CHARACTERS.index(character) for character in written])
+    mostly = by_hand & (draws.random(classes) < (0.6 if hands == 1 else 0.85))
+    hand = draws.integers(hands, size=classes) if hands > 1 else np.zeros(classes, np.int64)
+    return np.where(mostly, faces - hands + hand, chosen)
 
 
 def _frame(draws: np.random.Generator) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from wholegrain._places import state_folder
 from wholegrain.errors import SpecError
 from wholegrain.runs.ledger_registry import LEDGER
+from wholegrain.runs.planning import require_one_rank
 from wholegrain.runs.section_files import Section, explain_fault, read_tree, refuse_blanks, resolve_tokenizers
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import ComputeSpec, DataSpec, LedgerSpec, ModelSpec, SizeSpec
@@ -145,6 +146,7 @@ def load_charter(path: Path) -> Charter:
     except ValidationError as error:
         raise SpecError(explain_fault(error, Charter, f"the charter '{path}'")) from error
     require_sizes(charter)
+    require_one_rank(charter.compute)
     if charter.ledger.data is None:
         raise SpecError(
             f"The charter '{path}' gives its data no name: add a section [ledger] with data = \"a name that stays\","

@@ -6,6 +6,7 @@ ledger does not move. What leaves the silo is the noisy update, and scores only 
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -40,6 +41,7 @@ from wholegrain.privacy.pricing import Price, Terms
 from wholegrain.privacy.statement import account_price, data_price
 from wholegrain.runs.datasets import load_dataset, make_coins, spans_of_held_out, split_dataset
 from wholegrain.runs.evaluation import Scorer
+from wholegrain.runs.model_file import layout_facts
 from wholegrain.runs.model_fit import require_fit, require_tokens
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.score_release import HeldOut
@@ -255,8 +257,17 @@ def public_facts(host: SiloService) -> dict[str, Any]:
         "features": host.dataset.features,
         **({"held_out": host.charter.held_out} if host.charter.allow.scores == "private" else {}),
         **host.dataset.task.stated(),
+        **_inputs(host.dataset),
         "models": [each.task.model_dump(mode="json") for each in host.agreed],
     }
+
+
+def _inputs(dataset: Dataset) -> dict[str, str]:
+    """A digest of the declared features: silos of one model must agree in it. Bounds are declared, and not counted."""
+    if dataset.layout is None:
+        return {}
+    declared = json.dumps(list(layout_facts(dataset.layout)["features"].items()))
+    return {"inputs": hashlib.sha256(declared.encode()).hexdigest()}
 
 
 def spent_by_silo(host: SiloService) -> Price:

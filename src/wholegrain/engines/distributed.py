@@ -6,6 +6,9 @@ the order of the cohort, whoever trained them, so that the mean is the same to t
 
 A rank that dies breaks its connections: rank 0 ends the run with an error, the other ranks end, and the run can be
 resumed.
+
+Where there are more ranks than silos, those beyond help: they compute parts of a silo's sums (`silo_ranks`), and hear
+nothing of what rank 0 and the ranks with silos say to each other.
 """
 
 import contextlib
@@ -20,7 +23,7 @@ from torch import Tensor
 
 from wholegrain import _check
 from wholegrain.engines.inprocess import InProcess
-from wholegrain.errors import RunError
+from wholegrain.errors import LostProcessError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 
 PATIENCE = timedelta(minutes=30)
@@ -32,14 +35,40 @@ UPDATE, FAULT = 0, 1
 
 @dataclass(frozen=True)
 class RankAssignment:
-    """Which rank trains which silo: in turn, in the order of the plan."""
+    """Which rank trains which silo: in turn, in the order of the plan. Ranks beyond the number of silos help others.
+
+    At most `shared` ranks work for one silo at a time; who is left over waits for the end of the run.
+    """
 
     silos: tuple[str, ...]
     size: int
+    shared: int = 1
+
+    @property
+    def leaders(self) -> int:
+        """How many ranks have silos, or could: the first ones."""
+        return max(1, min(self.size, len(self.silos)))
+
+    @property
+    def idle(self) -> int:
+        """How many ranks have nothing to do."""
+        return max(0, self.size - self.leaders * self.shared)
+
+    def leader(self, rank: int) -> int:
+        """Whom a rank works for: itself, where it has silos."""
+        return rank % self.leaders
+
+    def followers(self, rank: int) -> tuple[int, ...]:
+        """The ranks that wait for this one: it tells them when the run is over."""
+        return tuple(other for other in range(self.leaders, self.size) if self.leader(other) == rank)
+
+    def helpers(self, rank: int) -> tuple[int, ...]:
+        """Those of them that compute parts of its sums."""
+        return self.followers(rank)[: self.shared - 1]
 
     def owner(self, silo: str) -> int:
         """The rank that has this silo."""
-        return self.silos.index(silo) % self.size
+        return self.silos.index(silo) % self.leaders
 
     def silos_of(self, rank: int) -> tuple[str, ...]:
         """The silos of a rank."""
@@ -59,6 +88,15 @@ def join_process_group() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def group_leaders(spread: RankAssignment) -> dist.ProcessGroup | None:
+    """The ranks that have silos, as a group; None where these are all. Every rank must ask for it."""
+    if spread.leaders == spread.size:
+        return None
+    with explain_lost_connection(None):
+        group: dist.ProcessGroup = dist.new_group(list(range(spread.leaders)))
+        return group
 
 
 def require_same_coins(own: Tensor) -> None:
@@ -83,11 +121,13 @@ class Distributed:
 
     local: InProcess
     spread: RankAssignment
+    group: dist.ProcessGroup | None = None
+    """The ranks that have silos."""
 
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Hand the task to all ranks, and their answers on in the order of the cohort."""
         with explain_lost_connection(task.round):
-            _broadcast_task(task, self.spread)
+            _broadcast_task(task, self.spread, self.group)
         for silo in task.silos:
             owner = self.spread.owner(silo)
             if owner == 0:
@@ -98,16 +138,16 @@ class Distributed:
                 yield answer
 
     def stop(self) -> None:
-        """Let the other ranks go."""
+        """Let the other ranks with silos go."""
         with contextlib.suppress(RuntimeError):
-            dist.broadcast(torch.tensor([STOP, 0, 0, 0]), src=0)
+            dist.broadcast(torch.tensor([STOP, 0, 0, 0]), src=0, group=self.group)
 
 
-def serve(local: InProcess, spread: RankAssignment, like: Tensor) -> None:
+def serve(local: InProcess, spread: RankAssignment, like: Tensor, group: dist.ProcessGroup | None = None) -> None:
     """Train for rank 0 until it says stop; `like` has the shape of the parameters."""
     rank = dist.get_rank()
     with explain_lost_connection(None):
-        while (task := _receive_task(spread, like)) is not None:
+        while (task := _receive_task(spread, like, group)) is not None:
             sent: list[dist.Work] = []
             for silo in task.silos:
                 if spread.owner(silo) == rank:
@@ -116,22 +156,21 @@ def serve(local: InProcess, spread: RankAssignment, like: Tensor) -> None:
                 work.wait()
 
 
-def _broadcast_task(task: RoundTask, spread: RankAssignment) -> None:
+def _broadcast_task(task: RoundTask, spread: RankAssignment, group: dist.ProcessGroup | None) -> None:
     cohort = torch.tensor([spread.silos.index(silo) for silo in task.silos], dtype=torch.int64)
-    dist.broadcast(torch.tensor([TRAIN, task.round, task.steps, len(cohort)]), src=0)
-    dist.broadcast(cohort, src=0)
-    dist.broadcast(task.vector, src=0)
+    for content in (torch.tensor([TRAIN, task.round, task.steps, len(cohort)]), cohort, task.vector):
+        dist.broadcast(content, src=0, group=group)
 
 
-def _receive_task(spread: RankAssignment, like: Tensor) -> RoundTask | None:
+def _receive_task(spread: RankAssignment, like: Tensor, group: dist.ProcessGroup | None) -> RoundTask | None:
     header = torch.zeros(4, dtype=torch.int64)
-    dist.broadcast(header, src=0)
+    dist.broadcast(header, src=0, group=group)
     command, round, steps, count = header.tolist()
     if command == STOP:
         return None
     cohort, vector = torch.zeros(count, dtype=torch.int64), torch.empty_like(like)
-    dist.broadcast(cohort, src=0)
-    dist.broadcast(vector, src=0)
+    dist.broadcast(cohort, src=0, group=group)
+    dist.broadcast(vector, src=0, group=group)
     return RoundTask(round, tuple(spread.silos[number] for number in cohort.tolist()), steps, vector)
 
 
@@ -166,7 +205,7 @@ def explain_lost_connection(round: int | None) -> Iterator[None]:
         when = "" if round is None else f" in round {round}"
         # The first sentence, without the line of the library's own source.
         why = re.sub(r"^\[\S*\] ", "", _check.reason(error)).partition(". ")[0][:120]
-        raise RunError(
+        raise LostProcessError(
             f"A process of the run was lost{when} ({why}); what is on record is whole, and `wholegrain resume` goes on"
             " from there."
         ) from error

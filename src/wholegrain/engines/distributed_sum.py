@@ -48,8 +48,8 @@ class DistributedSums:
         yield from answers
 
     def stop(self) -> None:
-        """Let the other ranks go."""
-        for rank in range(1, self.spread.size):
+        """Let the other ranks with silos go."""
+        for rank in range(1, self.spread.leaders):
             dist.send(torch.tensor([STOP, 0, 0, 0, 0]), dst=rank)
 
 

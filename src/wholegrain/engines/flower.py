@@ -72,6 +72,8 @@ class Flower:
     """Nodes that took a name for which they have no key; they are not asked again."""
     heads: dict[str, SentHead] = field(default_factory=dict)
     """What silos said last of their ledgers, for the others."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """By silo, the digest of the features that its charter declares."""
 
     def run(self, task: RoundTask) -> Iterator[SiloUpdate | SiloFault]:
         """Send the task out, and hand the answers on in the order of the cohort."""
@@ -152,8 +154,23 @@ class Flower:
             log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
         elif name in self.tasks:
             self.misfits.pop(name, None)
+            self._compare_inputs(name, facts.get("inputs"))
             # A silo that comes back may be a new node; the newest one speaks for it.
             self.nodes = {known: silo for known, silo in self.nodes.items() if silo != name} | {node: name}
+
+    def _compare_inputs(self, silo: str, stated: object) -> None:
+        """Warn of silos whose features differ: rounds would be paid for, and the model would fit none of them."""
+        if not isinstance(stated, str):
+            return
+        self.inputs[silo] = stated
+        other = next((name for name, inputs in self.inputs.items() if inputs != stated), None)
+        if other is not None:
+            log.warning(
+                "silo '%s' declares other features than '%s', or in another order; compare data.table.features in their"
+                " charters before they spend more",
+                silo,
+                other,
+            )
 
     def _is_from(self, silo: str, asked: _Question, reply: Message) -> bool:
         """Whether a reply is signed with the roster's key of this name."""

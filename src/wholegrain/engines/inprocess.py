@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from wholegrain import _check
+from wholegrain.errors import LostProcessError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.policies.plan import Plan
 from wholegrain.silo.training import Silo, Trainer
@@ -30,6 +31,8 @@ class InProcess:
         policy = self.plan.policy_for(name)
         try:
             vector = self.trainer.train(self.silos[name], policy, task.vector, task.round, task.steps)
+        except LostProcessError:
+            raise
         except Exception as error:  # whatever a silo dies of, in a deployment, too
             # What it says may hold private values: it is for whoever holds the data, and not for the record.
             log.warning("silo '%s' failed: %s", name, _check.reason(error))

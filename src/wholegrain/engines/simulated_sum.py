@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.engines.secure_sum_engine import ConsentRequest, KeysRequest, MaskRequest, SumReply, SumRequest
-from wholegrain.errors import RefusalError
+from wholegrain.errors import LostProcessError, RefusalError
 from wholegrain.federation.messages import SiloFault
 from wholegrain.federation.secure_sum import RULE, Member
 from wholegrain.policies.plan import Plan
@@ -48,6 +48,8 @@ class SumSilos:
         for name, request in requests.items():
             try:
                 yield name, self._answer(name, request)
+            except LostProcessError:
+                raise
             except Exception as error:  # whatever a silo dies of, in a deployment, too
                 # What it says may hold private values: it is for whoever holds the data, and not for the record.
                 log.warning("silo '%s' failed: %s", name, _check.reason(error))

@@ -4,6 +4,7 @@ The trial sees shapes and kinds of numbers, never the data. It catches what no r
 that is read past its layer, items that change places, an output that depends on other items.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain.gradients.backends import Program
-from wholegrain.gradients.batch_invariance import AnySize, FixedPlaces, PassSizes
+from wholegrain.gradients.batch_invariance import LEAST_ROWS, AnySize, FixedPlaces, PassSizes
 from wholegrain.gradients.candidates import (
     Candidate,
     MakeCandidate,
@@ -46,7 +47,8 @@ class Backend:
 
     program: Program
     attach: Callable[[Tensor], None]
-    bytes_per_item: int
+    most_items: int
+    """That memory allows at once."""
     sizes: PassSizes
     terms: Terms
     steady: Callable[[int, bool], bool]
@@ -60,9 +62,18 @@ class Backend:
 
 
 def select_backend(
-    model: nn.Module, loss: Loss, layout: Layout, vector: Tensor, inputs: Tensor, targets: Tensor
+    model: nn.Module,
+    loss: Loss,
+    layout: Layout,
+    vector: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    memory: int = sys.maxsize,
 ) -> Backend:
-    """The first of the programs, from fast to slow, that passes the trial; the slowest needs none."""
+    """The first of the programs, from fast to slow, that passes the trial; the slowest needs none.
+
+    The activations of what it runs at once take so many bytes of memory at the most.
+    """
     # Near the model's own parameters: those that are given may come from a server that has a trial's result in mind.
     elsewhere = perturb(flatten(model).to(vector))
     trials = list(islice(_trials(model, loss, layout, elsewhere, inputs, targets), TRIALS))
@@ -73,33 +84,40 @@ def select_backend(
     ways = () if trials[0].refusal else (use_vmap,) if trials[0].mixes_items() else (use_rules, use_vmap)
     for make in ways:
         if all(trial.passes(make) for trial in trials):
-            return _find_steadiest(trials[0], make, model, layout)
-    return _adopt(trials[0], play_one_by_one, play_one_by_one(model, layout), AnySize())
+            return _find_steadiest(trials[0], make, memory)
+    copy, most = _measure(trials[0], play_one_by_one, memory)
+    return _adopt(trials[0], copy, trials[0].make(play_one_by_one), AnySize(), most)
 
 
-def _find_steadiest(trial: BackendTrial, make: MakeCandidate, model: nn.Module, layout: Layout) -> Backend:
+def _find_steadiest(trial: BackendTrial, make: MakeCandidate, memory: int) -> Backend:
     """A correct backend, in the first way of running it in which its rows do not depend on each other."""
     # Of what vmap makes inside nothing is seen, so that it is trusted in fixed places alone.
     for way in (make, use_aligned_rules) if make is use_rules else ():
-        made = way(model, layout)
-        sizes = trial.find_sizes(made)
+        copy, most = _measure(trial, way, memory)
+        most = max(most, LEAST_ROWS)  # no pass has fewer rows: less would be filled up
+        made = trial.make(way)
+        sizes = trial.find_sizes(made, most)
         if sizes is not None:
-            return _adopt(trial, way, made, sizes)
-    return _adopt(trial, make, make(model, layout), FixedPlaces())
+            return _adopt(trial, copy, made, sizes, most)
+    copy, most = _measure(trial, make, memory)
+    return _adopt(trial, copy, trial.make(make), FixedPlaces(), most)
 
 
-def _adopt(trial: BackendTrial, make: MakeCandidate, candidate: Candidate, sizes: PassSizes) -> Backend:
-    """A program for use, with a notice where it is slow."""
-    # Measured on another copy, whose buffers are still to be made.
+def _measure(trial: BackendTrial, make: MakeCandidate, memory: int) -> tuple[Candidate, int]:
+    """A copy of a program that was run, whose buffers are its own; and how many items memory allows at once."""
     copy = trial.make(make)
-    bytes_per_item = trial.measure_bytes_per_item(copy)
+    return copy, max(1, memory // trial.measure_bytes_per_item(copy))
+
+
+def _adopt(trial: BackendTrial, copy: Candidate, candidate: Candidate, sizes: PassSizes, most_items: int) -> Backend:
+    """A program for use, with a notice where it is slow."""
     notice = copy.notice()
     if notice:
         reason = f" ({trial.refusal})" if trial.refusal else ""
         warnings.warn(notice + reason, SlowGradients, stacklevel=6)
     steady = trial.watch_subjects(candidate, sizes)
     terms, dense = trial.count_terms(copy), trial.find_dense(candidate)
-    return Backend(candidate.program, candidate.attach, bytes_per_item, sizes, terms, steady, dense)
+    return Backend(candidate.program, candidate.attach, most_items, sizes, terms, steady, dense)
 
 
 def mixes_items(model: nn.Module, inputs: Tensor) -> bool:

@@ -13,6 +13,7 @@ Any other backend runs in passes of one size. A unit's position in its pass foll
 it stands in the batch; empty positions are padded.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -86,27 +87,36 @@ class SteadySizes:
     run: Rows
     period: int
     multiple: int
+    most: int = sys.maxsize
+    """Items that memory allows at once: larger passes do not occur, and are not tried."""
     _first: list[Tensor] = field(default_factory=list)
     _trusted: dict[int, bool] = field(default_factory=dict)
 
     @staticmethod
-    def of(run: Rows, period: int, multiple: int) -> "SteadySizes | None":
+    def of(run: Rows, period: int, multiple: int, most: int = sys.maxsize) -> "SteadySizes | None":
         """Trusted sizes among multiples of this, else of WIDE; None where rows depend on the others in both."""
         for each in sorted({multiple, WIDE}):
-            tried = SteadySizes(run, period, each)
-            if all(tried.trusts(size) for size in sorted({round_size_up(size, each) for size in ODD})):
+            tried = SteadySizes(run, period, each, most)
+            if all(tried.trusts(size) for size in sorted({round_size_up(size, each) for size in ODD if size <= most})):
                 return tried
         return None
+
+    @property
+    def largest(self) -> int:
+        """The largest size that occurs."""
+        return round_size_up(self.most, self.multiple) if self.most < FIRST else sys.maxsize
 
     def fit(self, items: int) -> int | None:
         """The smallest size that is tried for so many items, if it passes."""
         size = round_size_up(items, self.multiple)
+        if size > self.largest:
+            return None
         return next((each for each in (size, round_size_up(size, WIDE)) if self.trusts(each)), None)
 
     def trusts(self, size: int) -> bool:
         """Whether every row of a pass of this size is what it is in the first one."""
         if size not in self._trusted:
-            self._first = self._first or [rows[: self.period].clone() for rows in self.run(FIRST)]
+            self._first = self._first or [rows[: self.period].clone() for rows in self.run(min(FIRST, self.largest))]
             found = zip(self.run(size), self._first, strict=True)
             self._trusted[size] = all(self._repeats(rows, first) for rows, first in found)
         return self._trusted[size]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from wholegrain.gradients.backends import Slots, outward_gradient
 from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
-from wholegrain.gradients.layers import LAYERS
+from wholegrain.gradients.layers import IN_SEQUENCE, LAYERS
 from wholegrain.gradients.layers.activations import ByAutograd, Copy, InPlace, MaxPool, Relu, Reshape, Sigmoid, Tanh
 from wholegrain.gradients.layers.base import Layer, RuleError, Space
 from wholegrain.gradients.pooled_rows import pool_small_layers
@@ -51,7 +51,7 @@ class Chain:
         for link, space in zip(self.links, spaces, strict=True):
             x, keeps = link.forward(space, x)
             saved.append(keeps)
-            if workspace.watched is not None:
+            if workspace.watcher is not None:
                 workspace.watch(x)
         shares: list[Share] = []
         g: Tensor | None = outward_gradient(loss, x, targets, inputs.shape[0])
@@ -59,7 +59,7 @@ class Chain:
             # Popped, so that what a layer has kept is free again as soon as it was used.
             (g,), new = self.links[k].backward(spaces[k], saved.pop(), (g,), (k > self.first,))
             shares.extend(new)
-            if workspace.watched is not None:
+            if workspace.watcher is not None:
                 workspace.watch(g)
         return pool_small_layers(shares, units, workspace)
 
@@ -89,7 +89,7 @@ def _pool_first(modules: list[nn.Module]) -> list[nn.Module]:
 
 
 def _link(module: nn.Module, slots: Slots) -> Layer:
-    rule = LAYERS.get(type(module))
+    rule = LAYERS.get(type(module)) or IN_SEQUENCE.get(type(module))
     if rule is not None:
         return rule(module, slots.of_module(module))
     if next(module.parameters(), None) is not None:

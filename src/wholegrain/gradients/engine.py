@@ -141,9 +141,10 @@ class BookKeeping:
         shape = inputs.shape[1:], targets.shape[1:], vector.dtype
         if shape != self._shape:
             if shape not in self._by_shape:
-                self._by_shape[shape] = select_backend(self.model, self._loss, self._layout, vector, inputs, targets)
+                tried = self.model, self._loss, self._layout, vector, inputs, targets, self._memory
+                self._by_shape[shape] = select_backend(*tried)
             self._shape, self._chosen = shape, self._by_shape[shape]
-            self._most_items = max(1, self._memory // self._chosen.bytes_per_item)
+            self._most_items = self._chosen.most_items
         assert self._chosen is not None
         self._chosen.attach(vector)
         return self._chosen.program

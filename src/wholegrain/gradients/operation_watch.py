@@ -55,8 +55,8 @@ ROUNDED = frozenset({
 """One or two operations of IEEE 754 for each value, which has one right result by whatever instruction."""
 ROWS = frozenset({
     "addmm", "addmv", "baddbmm", "bmm", "col2im", "conv1d", "conv2d", "convolution", "convolution_backward",
-    "index_add", "linalg_vecdot", "max", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "mean", "mm",
-    "scatter_add", "softmax", "sum",
+    "index_add", "linalg_vecdot", "linalg_vector_norm", "max", "max_pool2d_with_indices",
+    "max_pool2d_with_indices_backward", "mean", "mm", "scatter_add", "softmax", "sum",
 })
 """Add up, or normalise, within rows: the trial compares these rows bit by bit in every size."""
 # fmt: on

@@ -77,14 +77,19 @@ def raised_product(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _squares(rows: Tensor) -> Tensor:
-    if rows.shape[-1] <= BLOCK:
-        squares: Tensor = torch.linalg.vecdot(rows, rows)
-        return squares
+    # The norm and its square again: a product and a sum would write all squares to memory, which takes thrice as long.
+    width = rows.shape[-1]
+    if width <= BLOCK:
+        return torch.linalg.vector_norm(rows, dim=-1).square_()
     # Block after block, in one order for every row: a sum over a dimension is added up by where its column stands.
-    first, *rest = torch.split(rows, BLOCK, -1)
-    total: Tensor = torch.linalg.vecdot(first, first).double()
-    for part in rest:
-        total.add_(torch.linalg.vecdot(part, part))
+    whole = width // BLOCK
+    blocks = torch.linalg.vector_norm(rows[..., : whole * BLOCK].unflatten(-1, (whole, BLOCK)), dim=-1)
+    norms = [*blocks.unbind(-1)]
+    if width % BLOCK:
+        norms.append(torch.linalg.vector_norm(rows[..., whole * BLOCK :], dim=-1))
+    total = norms[0].double().square_()
+    for norm in norms[1:]:
+        total.add_(norm.double().square_())
     return total.to(rows.dtype)
 
 

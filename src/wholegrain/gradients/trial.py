@@ -1,6 +1,6 @@
 """Tests a backend on made-up items: against the reference item by item, and against itself in other batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
 from wholegrain.gradients.backends import Program
-from wholegrain.gradients.batch_invariance import FIRST, PassSizes, SteadySizes
+from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, SteadySizes
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
 from wholegrain.gradients.clip_units import UnitRun, Units
 from wholegrain.gradients.company import depends_on_company
@@ -21,8 +21,10 @@ from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
 from wholegrain.gradients.parameters import Layout, Views, call
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
-from wholegrain.gradients.trial_companies import RESIDUES, Company, companies, count_residues
-from wholegrain.gradients.trial_items import PERIOD, TRIAL, vary_items
+from wholegrain.gradients.row_digests import digest_rows
+from wholegrain.gradients.shape_probe import outside_watchers
+from wholegrain.gradients.trial_companies import RESIDUES, Company, companies, count_residues, relevant_widths
+from wholegrain.gradients.trial_items import FEW, PERIOD, TRIAL, vary_items
 
 MOST_TRIED = 32
 """Subjects of more items than this have a place of their own."""
@@ -88,34 +90,45 @@ class BackendTrial:
         except Exception:  # the reference has run: whatever fails here is about this program and not the model
             return False
 
-    def find_sizes(self, made: Candidate) -> PassSizes | None:
+    def find_sizes(self, made: Candidate, most: int) -> PassSizes | None:
         """The sizes in which a backend's rows do not depend on each other; None where there are none.
+
+        Where memory allows few items at once (`most`), passes are small, and fewer items repeat in them more often.
 
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
         """
         inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
         vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
+        first, period = (FIRST, PERIOD) if most >= FIRST else (LEAST_ROWS, FEW)
+        widths: list[int] = []
 
         def rows(size: int) -> list[Tensor]:
-            number = torch.arange(size) % PERIOD
-            units = Units.of_items(size)
+            number, units, found = torch.arange(size) % period, Units.of_items(size), list[Tensor]()
+
+            def note(each: Tensor) -> None:
+                with outside_watchers():  # which are to see the program's own operations
+                    each = _by_item(each, size)
+                    found.append(digest_rows(each))
+                    widths.extend([each[0].numel()] if each.dim() > 1 else [])
+
             made.attach(vector)
-            watched: list[Tensor] = []
-            made.workspace.watched = watched
+            made.workspace.watcher = note
             with made.program.mode():
                 uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                found = [
-                    *watched,
-                    *(rows for share in uses.shares for rows in share.rows()),
-                    *measure_units(uses, units),
-                ]
-            made.workspace.watched = None
-            return [_by_item(each, size) for each in found]
+                made.workspace.watcher = None
+                for share in uses.shares:
+                    for each in share.rows():
+                        note(each)
+                for each in measure_units(uses, units):
+                    note(each)
+            widths[:] = relevant_widths(widths, uses.shares)
+            return found
 
-        with RemainderWatch(FIRST) as functions:
-            self._residues = count_residues(rows(FIRST))
-        return SteadySizes.of(rows, PERIOD, functions.multiple)
+        with RemainderWatch(first) as functions:
+            rows(first)
+        self._residues = count_residues(widths)
+        return SteadySizes.of(rows, period, functions.multiple, most)
 
     def find_dense(self, made: Candidate) -> DenseChain | None:
         """The program in one function, where it is a small dense model."""
@@ -167,7 +180,7 @@ class BackendTrial:
         with made.program.mode():
             uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
             found = measure_units(uses, units, units.run_of(company.before))
-            return [each[company.before : company.before + company.count].clone() for each in found]
+            return [digest_rows(each[company.before : company.before + company.count]) for each in found]
 
     @torch.no_grad()
     def count_terms(self, made: Candidate) -> Terms:
@@ -221,12 +234,12 @@ def _by_item(rows: Tensor, items: int) -> Tensor:
     return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
 
 
-def measure_units(uses: Uses, units: Units, run: UnitRun | None = None) -> list[Tensor]:
+def measure_units(uses: Uses, units: Units, run: UnitRun | None = None) -> Iterator[Tensor]:
     """Norms [unit], together and of each share by itself, and gradients that were formed for a run (the last)."""
-    found = [gradient_lengths(uses, units).squared]
+    yield gradient_lengths(uses, units).squared
     for share in uses.shares:
         own = share.lengths(units)
         # As many for every arrangement of units: what is one part in some of them is several in others.
-        found += [own.squared, own.squared if own.apart is None else own.apart]
-        found += share.kept_gradients(run or units.runs[-1])
-    return found
+        yield own.squared
+        yield own.squared if own.apart is None else own.apart
+        yield from share.kept_gradients(run or units.runs[-1])

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from wholegrain.gradients.batch_invariance import LEAST_ROWS, PassSizes
+from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
+from wholegrain.gradients.ghost_norms import SMALL, Outer
 
 RESIDUES = 16
 """Values of the widest vector, at each of which a row may begin."""
@@ -95,7 +97,24 @@ def _fit(company: Company, sizes: PassSizes) -> Company | None:
     return None
 
 
-def count_residues(rows: Sequence[Tensor]) -> int:
-    """At how many places of a vector rows like these may begin: at one, where all are whole vectors long."""
-    widths = [each[0].numel() for each in rows if each.dim() > 1 and len(each)]
+def count_residues(widths: Sequence[int]) -> int:
+    """At how many places of a vector rows of these widths may begin: at one, where all are whole vectors long.
+
+    >>> count_residues([32, 64]), count_residues([32, 10]), count_residues([3])
+    (1, 8, 16)
+    """
     return RESIDUES // gcd(RESIDUES, *widths)
+
+
+def relevant_widths(widths: Sequence[int], shares: Sequence[Share]) -> list[int]:
+    """Without rows shorter than a vector, such as a few classes' scores, where no product of several rows has them.
+
+    A subject's gradients in small layers with one position are products of single values that are added up item by
+    item, which round alike wherever they stand. (Models of nothing but such layers have them side by side, in rows that
+    may begin anywhere.)
+    """
+    small = [isinstance(share, Outer) and share.is_dense and share.width <= SMALL for share in shares]
+    others = [share for share, is_small in zip(shares, small, strict=True) if not is_small]
+    if not others or any(rows[0].numel() < RESIDUES for share in others for rows in share.rows()):
+        return list(widths)
+    return [width for width in widths if width >= RESIDUES]

@@ -9,6 +9,8 @@ TRIAL = 3
 """Items that a program is compared with the reference on."""
 PERIOD = 31
 """How many different items a pass has that is tested for rows that depend on each other."""
+FEW = 7
+"""And where passes are so small that so many would not repeat."""
 
 
 def make_items(given: Tensor) -> Iterator[Tensor]:

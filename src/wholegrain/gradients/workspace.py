@@ -1,7 +1,7 @@
 """Buffers that outlive a step. A fresh large tensor costs more in page faults than many a layer costs in arithmetic."""
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from math import prod
 
 import numpy as np
@@ -22,15 +22,17 @@ class Workspace:
     def __init__(self, aligned: bool = False) -> None:
         self.aligned = aligned
         """Whether rows that are multiplied begin at full vectors: see layers.base.matrix_product."""
-        self.watched: list[Tensor] | None = None
-        """Copies of what every layer makes in a pass, while somebody watches: see gradients.batch_invariance."""
+        self.watcher: Callable[[Tensor], None] | None = None
+        """Is shown what every layer makes in a pass, while somebody watches: see gradients.trial."""
         self._buffers: dict[Hashable, Tensor] = {}
         self._views: dict[Hashable, Tensor] = {}
 
     def watch(self, *made: Tensor | None) -> None:
-        """Keep copies of what a layer made, if anybody watches."""
-        if self.watched is not None:
-            self.watched.extend(each.clone() for each in made if each is not None and each.is_floating_point())
+        """Show what a layer made, if anybody watches."""
+        if self.watcher is not None:
+            for each in made:
+                if each is not None and each.is_floating_point():
+                    self.watcher(each)
 
     def take(self, key: Hashable, shape: tuple[int, ...], like: Tensor, zero: bool = False) -> Tensor:
         """A contiguous tensor of this shape with the dtype of `like`; its values are whatever was there.

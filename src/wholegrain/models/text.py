@@ -72,14 +72,18 @@ def whitened_lstm(
     embedding: int = 32,
     hidden: int = 256,
     layers: int = 1,
+    code: int | None = None,
     padding: int | None = None,
 ) -> nn.Module:
     """A character model made to be started from public text: its last layer sees states that are whitened by that text.
 
-    Without a public start it trains like any other. With one, the last layer alone may be enough.
+    Without a public start it trains like any other. With one, the last layer alone may be enough. A `code` of fewer
+    numbers than `hidden` between the two makes that layer smaller, and with it the noise of private training.
     """
     states = LastState(vocabulary or classes, embedding, hidden, layers, padding)
-    return nn.Sequential(states, Whiten(hidden), nn.Linear(hidden, classes))
+    if code is None:
+        return nn.Sequential(states, Whiten(hidden), nn.Linear(hidden, classes))
+    return nn.Sequential(states, nn.Linear(hidden, code), Whiten(code), nn.Linear(code, classes))
 
 
 class CausalBlock(nn.Module):

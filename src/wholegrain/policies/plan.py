@@ -59,7 +59,9 @@ class Plan:
         return federation_epsilon(self.rows, releases, unit or self.unit, self.span, self.accountant, self.delta)
 
     def __str__(self) -> str:
-        return f"{self.policy}, {self.horizon.rounds} rounds of {self.horizon.steps} in {len(self.rows)} silos"
+        counts = ((self.horizon.rounds, "round"), (self.horizon.steps, "step"), (len(self.rows), "silo"))
+        rounds, steps, silos = (f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+        return f"{self.policy}, {rounds} of {steps} in {silos}"
 
     def _repr_html_(self) -> str:
         rows = [(each.unit, f"{each.epsilon:.4g}", f"{each.delta:g}", each.standing) for each in self.guarantees]

@@ -14,6 +14,7 @@ from wholegrain import _check
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
 from wholegrain.errors import SpecError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.gradients.parted_sum import PartedSum
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.gradients.subject_updates import LocalUpdate, SubjectUpdates
 from wholegrain.policies.silo_facts import SiloFacts as SiloFacts
@@ -108,7 +109,11 @@ class Policy:
 
     def clipped_sum(self, gradients: ClippedSum) -> ClippedSum:
         """What this row adds up: clipped gradients, or clipped updates of several local steps."""
-        return gradients if self.local is None else SubjectUpdates(gradients, self.local)
+        if self.local is None:
+            return gradients
+        if isinstance(gradients, PartedSum):
+            return gradients.of_updates(self.local)
+        return SubjectUpdates(gradients, self.local)
 
     def norm_for(self, span: int) -> float:
         """What a subject in `span` silos contributes at most in each: C/√m, or of a secure sum C/m; C without spans.

@@ -8,13 +8,17 @@ from markupsafe import Markup
 from wholegrain.privacy.definitions import Standing
 from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.advice import not_covered
-from wholegrain.report.glance import badges, glance
+from wholegrain.report.glance import badges, glance, predicted
 from wholegrain.report.page import asset, template
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import WHO, number, number_range, plural, trust_words
+from wholegrain.runs.spec import GIVEN
 
 BLANK = ""
 """Left to be filled in by hand."""
+MOST_COLUMNS = 24
+"""More names than this would fill the page."""
+ERASURE = "records can be deleted from their silo; the model stays, and ε bounds what it tells of the person"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
@@ -46,9 +50,21 @@ def processing(run: RunRecord) -> Iterator[tuple[str, str]]:
     how = "counted" if run.promise.counted_sizes else "declared"
     people = number_range({silo.subjects for silo in silos})
     yield "Data", f"'{run.data}': {plural(len(silos), 'silo')}, {people} people in each ({how})"
+    yield "Columns used", _columns(run)
     apart = "; records stay in their silos" if run.spec.federation else ""
     rounds = f"{plural(run.plan.rounds, 'round')} of {plural(run.plan.steps_per_round, 'step')}"
     yield "Method", f"federated training with the policy {run.plan.policy}: {rounds}{apart}"
+
+
+def _columns(run: RunRecord) -> str:
+    """Which facts about people enter the model, by the names of their columns, and what it predicts."""
+    table = run.spec.data.table
+    if table is None:
+        named = BLANK if run.spec.data.source == GIVEN else f"all of the source '{run.spec.data.source}'"
+        return "as each silo's charter declares" if run.spec.federation else named
+    names = list(table.features)
+    more = f" and {len(names) - MOST_COLUMNS} more (the report's spec lists all)" if len(names) > MOST_COLUMNS else ""
+    return f"{', '.join(names[:MOST_COLUMNS])}{more}; predicted: {predicted(table)}"
 
 
 def necessity(run: RunRecord) -> Iterator[tuple[str, str]]:
@@ -57,9 +73,9 @@ def necessity(run: RunRecord) -> Iterator[tuple[str, str]]:
     good = answers["good"]
     yield "Use of the model", " ".join(good.details or (f"{good.short}.",))
     seen = "each silo's update" if run.promise.trust is None else "sums over silos"
-    scores = " and scores" if run.plan.scores else ""
+    scores = " and private scores" if run.plan.scores else ""
     noise = "without noise" if run.plan.policy == "fedavg" else "with noise"
-    yield "What is released", f"{seen}{scores} of every round, {noise}; the final model"
+    yield "What is released", f"{seen} of every round{scores}, {noise}; the final model"
     yield "Date", f"{answers['when'].short}. {answers['when'].details[0]}"
 
 
@@ -107,5 +123,6 @@ def measures(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "Noise", "seeded: a simulation" if run.simulation else "secure: from the operating system, not repeatable"
     yield "Trust", trust_words(found)
     yield "Accounting", f"{found.accountant}, an upper bound; every release is paid for in a ledger before it is made"
+    yield "Erasure (Art. 17)", ERASURE
     yield "Ledger", run.ledger.sentence if run.ledger.whole else f"BROKEN: {run.ledger.sentence}"
     yield "Run and spec", f"run {run.identity.run}; spec {run.identity.spec}; wholegrain {run.identity.wholegrain}"

@@ -1,5 +1,6 @@
 """Figures as files, for papers and slides."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from wholegrain.report.figures import Figure, figures
 from wholegrain.report.run_reader import RunRecord
 
 SIZE = {"width": 560, "height": 300}
+WIDE = 72
+"""Letters of a title that fit over a chart of this size."""
 
 
 def export(runs: Sequence[RunRecord], folder: Path) -> None:
@@ -21,6 +24,6 @@ def export(runs: Sequence[RunRecord], folder: Path) -> None:
 def draw(figure: Figure, folder: Path) -> None:
     """One figure as SVG and PNG, in a folder that is made where it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
-    spec = {**figure.spec(), **SIZE, "title": figure.title}
+    spec = {**figure.spec(), **SIZE, "title": textwrap.wrap(figure.title, WIDE)}
     write_whole(folder / f"{figure.key}.svg", vl_convert.vegalite_to_svg(spec).encode())
     write_whole(folder / f"{figure.key}.png", vl_convert.vegalite_to_png(spec, scale=2))

@@ -163,7 +163,7 @@ def _attacks(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     curves = alt.Chart(_data(columns, rows)).mark_line().encode(**encoding)
     blind = alt.Chart(_data(("false alarms", "misses"), ((0, 1), (1, 0)))).mark_line(color="#8a8a8a", strokeWidth=1)
     chart = alt.layer(blind.encode(x=encoding["x"], y=encoding["y"]), curves).properties(width=WIDTH, height=HEIGHT)
-    title = "What an attacker misses at best, by false alarms (f-DP; grey: blind guessing)"
+    title = "An attacker's fewest misses at each rate of false alarms (f-DP; grey: blind guessing)"
     told = f"{title}. At 1% of false alarms, the fewest misses are " + "; ".join(
         f"{view.unit} of {run.name}: {_misses_at(view, 0.01):.1%}" for run, view in views
     )

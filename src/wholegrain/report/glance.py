@@ -1,17 +1,19 @@
 """The head of a report: what somebody asks first, each with a short answer. Every answer follows from the record."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from wholegrain.federation.private_score import ALL as ALL_SILOS
 from wholegrain.federation.private_score import Estimate
+from wholegrain.federation.round_record import Score
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import number, number_range, plural
-from wholegrain.runs.setting_origins import Origin, name_unpaid
+from wholegrain.runs.setting_origins import name_unpaid
+from wholegrain.runs.spec_sections import TableSpec
 
 PROTECTED = {
     Unit.SUBJECT: ("One person", "with all records of that person, in every silo"),
@@ -88,16 +90,19 @@ def _against(run: RunRecord) -> Answer:
     trust, question = run.promise.trust, "Against whom?"
     if run.promise.standing is not Standing.PROVED:
         return Answer("trust", question, "Nobody", ("Whoever sees what the run releases may learn anything.",))
-    would = "In a release: " if run.simulation else ""
     if trust is None:
         seen = "The server and others see each silo's noisy update of every round, and the model (local trust)."
-        short = f"{would}Everybody outside a person's own silos"
+        short = _in_a_release(run, "everybody outside a person's own silos")
         return Answer("trust", question, short, (seen, "Trusted: each silo."))
     sees = f"They see sums over at least {trust.answers} of {trust.silos} silos, and the model (secure sum)."
     colluding = f"Trusted: all silos but {trust.colluding}, to add noise; their masks, to hide a single silo's update."
-    return Answer(
-        "trust", question, f"{would}The server, also with {plural(trust.colluding, 'silo')}", (sees, colluding)
-    )
+    short = _in_a_release(run, f"the server, also with {plural(trust.colluding, 'silo')}")
+    return Answer("trust", question, short, (sees, colluding))
+
+
+def _in_a_release(run: RunRecord, words: str) -> str:
+    """Words that begin a line; of a simulation, what would be so in a release."""
+    return f"In a release: {words}" if run.simulation else words[0].upper() + words[1:]
 
 
 def _how_much(run: RunRecord) -> Answer:
@@ -122,6 +127,7 @@ def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
     question, headline = "How good is the model?", headline_score(run)
     private = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
     paid = tuple(f"{name} {estimate_text(name, found)}; private, and paid for." for name, found in private.items())
+    paid += (chosen,) if (chosen := chosen_by_score(run)) else ()
     if headline is None:
         short = next((f"{name} {score_text(name, found.value)}" for name, found in private.items()), "Not scored")
         return Answer("good", question, short, (*paid, *((UNTOLD,) if "accuracy" in private else ())))
@@ -135,15 +141,42 @@ def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
         and peer.data == run.data
         and (found := headline_score(peer))
     ]
-    details.append("On people who were held out; computed without noise, so not private.")
+    others = "people who were held out" if run.spec.evaluation.by == "subject" else "other records of the same people"
+    details.append(f"On {others}; computed without noise, so not private.")
     return Answer("good", question, f"{name} {score_text(name, value)}", (*paid, *details))
 
 
+def chosen_by_score(run: RunRecord) -> str:
+    """That a tuned run's own score flatters it; nothing of other runs."""
+    private = run.spec.evaluation.private
+    if not run.tuned or private is None:
+        return ""
+    other = "; those of the test part are not" if private.part != "test" and headline_part(run) == "test" else ""
+    chosen = f"Chosen among several trials by its {private.part} score"
+    return f"{chosen}: scores of that part are too high on average{other}."
+
+
+def scored_by_sizes(run: RunRecord) -> str:
+    """What declared sizes do to private scores; nothing where people were counted, or are counted with noise."""
+    if run.promise.counted_sizes or (run.promise.trust is not None and run.spec.policy.by_span):
+        return ""
+    return "They count on declared sizes: with sizes that are too large, accuracy comes out nearer to one half."
+
+
+def headline_part(run: RunRecord) -> str | None:
+    """The part whose score is the headline: test, or whatever was scored first; None where nothing was."""
+    scores = _scores(run)
+    return "test" if "test" in scores else next(iter(scores), None)
+
+
 def headline_score(run: RunRecord) -> tuple[str, float] | None:
-    """The headline of the test part, or of whatever was scored first; None where nothing was."""
-    scores = run.summary.scores if run.summary else (run.rounds[-1].scores if run.rounds else {})
-    found = scores.get("test") or next(iter(scores.values()), None)
-    return None if found is None else found.headline
+    """The headline metric of that part; None where nothing was scored."""
+    scores, part = _scores(run), headline_part(run)
+    return None if part is None else scores[part].headline
+
+
+def _scores(run: RunRecord) -> Mapping[str, Score]:
+    return run.summary.scores if run.summary else (run.rounds[-1].scores if run.rounds else {})
 
 
 def constant_score(run: RunRecord) -> float | None:
@@ -179,7 +212,20 @@ def _data(run: RunRecord) -> Answer:
     how = "counted in the data (not private)" if run.promise.counted_sizes else "as their owners declare"
     sizes = f"{number_range({silo.subjects for silo in silos})} people and "
     sizes += f"{number_range({silo.items for silo in silos})} records in each, {how}."
-    return Answer("data", "From which data?", f"'{run.data}', {plural(len(silos), 'silo')}", (sizes,))
+    named = f"'{run.data}', {plural(len(silos), 'silo')}"
+    return Answer("data", "From which data, and what for?", named, (sizes, *_what_for(run)))
+
+
+def _what_for(run: RunRecord) -> Iterator[str]:
+    table, purpose = run.spec.data.table, run.spec.about.purpose
+    if table is not None:
+        yield f"Predicts {predicted(table)} from {plural(len(table.features), 'column')}."
+    yield f"Purpose: {purpose.rstrip('.')}." if purpose else "Purpose: none is named ([about] purpose of the spec)."
+
+
+def predicted(table: TableSpec) -> str:
+    """What a table's model predicts, by the names of columns."""
+    return "the next token" if table.target.next_token else " and ".join(f"'{name}'" for name in table.target.names)
 
 
 def _when(run: RunRecord) -> Answer:
@@ -194,7 +240,7 @@ def _when(run: RunRecord) -> Answer:
 
 def _span(run: RunRecord, begun: datetime, ended: datetime) -> str:
     """How long a release took would tell how many items there are, and of a tuning how many trials it made."""
-    if run.spec.privacy.noise == "secure" or Origin.PAID in run.origins.values():
+    if run.spec.privacy.noise == "secure" or run.tuned:
         return f"Begun at {_minute(begun)}, by its ledger."
     last = f"{ended:%H:%M} UTC" if begun.date() == ended.date() else _minute(ended)
     first = f"{begun:%Y-%m-%d %H:%M}" if begun.date() == ended.date() else _minute(begun)

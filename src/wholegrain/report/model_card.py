@@ -13,7 +13,7 @@ from wholegrain.errors import RunError
 from wholegrain.federation.private_score import ALL as ALL_SILOS
 from wholegrain.privacy.definitions import Standing
 from wholegrain.report.advice import not_covered
-from wholegrain.report.glance import badges, constant_score, guesses, headline_score, score_text
+from wholegrain.report.glance import badges, chosen_by_score, constant_score, guesses, headline_score, score_text
 from wholegrain.report.run_reader import RunRecord, read_run
 from wholegrain.report.wording import number, plural, promise, trust_words
 from wholegrain.runs.model_file import MODEL
@@ -113,6 +113,8 @@ def _evaluation(run: RunRecord) -> Iterator[str]:
         yield f"a constant answer: {score_text(next(iter(found)), constant)}"
     if not run.simulation:
         yield "Scores that were computed without noise are not private, and are left out here."
+    if chosen := chosen_by_score(run):
+        yield chosen
     if not found:
         yield "No score was paid for (evaluation.private)."
 

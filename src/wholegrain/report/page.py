@@ -25,6 +25,8 @@ WORDS = (
     glance.badges,
     glance.glance,
     glance.budget_alarm,
+    glance.chosen_by_score,
+    glance.scored_by_sizes,
     advice.advice,
     advice.not_covered,
     advice.trust_rows,

@@ -23,7 +23,7 @@ from wholegrain.runs.plan_record import PlanRecord, proper
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.run_identity import RunIdentity
 from wholegrain.runs.run_summary import RunSummary
-from wholegrain.runs.setting_origins import Origins
+from wholegrain.runs.setting_origins import Origins, name_tuned
 from wholegrain.runs.spec import RunSpec
 
 
@@ -79,6 +79,11 @@ class RunRecord:
         """The name under which the data's owner keeps its account; of a path, its last part."""
         named = self.account.account.data if self.account else self.spec.ledger.data or self.spec.data.source
         return Path(named).name or named
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it is the best of several trials, by a private score that was paid for."""
+        return bool(name_tuned(self.origins, self.spec))
 
     @property
     def protects(self) -> bool:

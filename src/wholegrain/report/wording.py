@@ -21,6 +21,13 @@ ITEM_ABOVE_SUBJECT = (
     " clipped gradient of norm C leaves the sum, but without one of its items that gradient can turn round (or another"
     " item can take the place), which moves the sum by up to 2C."
 )
+ORIGINS = {
+    Origin.GIVEN: "written into the spec",
+    Origin.PUBLIC: "defaults, or chosen on public data",
+    Origin.PLANNED: "computed from public facts",
+    Origin.PAID: "chosen by private scores that ε covers",
+    Origin.UNPAID: "chosen by scores that no ε covers",
+}
 OWN_COPY = " Each silo was told this digest and trains only if the copy that its own charter names has it."
 NO_BOUND = "no public bound on a person's records"
 
@@ -116,9 +123,9 @@ def unpaid_words(run: RunRecord) -> str:
 def origin_words(run: RunRecord) -> str:
     """How many settings come from where, and which were searched."""
     counts = Counter(run.origins.values())
-    told = [f"{counts[origin]} {origin}" for origin in Origin if counts[origin]]
+    told = [f"{counts[origin]} {origin} ({ORIGINS[origin]})" for origin in Origin if counts[origin]]
     searched = [place for place, origin in run.origins.items() if origin in (Origin.PAID, Origin.UNPAID)]
-    return ", ".join(told) + (f" (searched: {', '.join(searched)})" if searched else "")
+    return ", ".join(told) + (f"; searched: {', '.join(searched)}" if searched else "")
 
 
 def attack_words(view: AttackView) -> str:

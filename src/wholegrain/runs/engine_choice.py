@@ -1,6 +1,7 @@
 """Which engine carries a run's tasks to its silos. The choice changes where silos train, never what comes out."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -11,17 +12,28 @@ from torch import Tensor
 
 from wholegrain import _check
 from wholegrain._random import Purpose
-from wholegrain.engines.distributed import Distributed, RankAssignment, join_process_group, require_same_coins, serve
+from wholegrain.engines.distributed import (
+    Distributed,
+    RankAssignment,
+    group_leaders,
+    join_process_group,
+    require_same_coins,
+    serve,
+)
 from wholegrain.engines.distributed_sum import DistributedSums, serve_sums
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.processes import Processes, beside, end_at_once, rank, world_size
 from wholegrain.engines.secure_sum_engine import SecureSums
+from wholegrain.engines.silo_ranks import HelperRanks, serve_parts, stop_helpers
 from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import Engine
+from wholegrain.gradients.parted_sum import PartedSum
 from wholegrain.runs.datasets import make_coins
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.runner import in_process
+
+log = logging.getLogger("wholegrain.runs")
 
 NAMES = ("inprocess", "distributed")
 Local = TypeVar("Local", InProcess, SumSilos)
@@ -56,20 +68,22 @@ class EngineChoice:
 @contextlib.contextmanager
 def open_engine(prepared: PreparedRun, choice: EngineChoice) -> Iterator[Engine]:
     """The engine, with whatever it needs running beside it."""
-    local = in_process(prepared)
     if choice.name == "inprocess":
-        yield local
+        yield in_process(prepared)
         return
     with _others(choice) as others, join_process_group():
         require_same_coins(_coins(prepared))
+        spread = _assign_ranks(prepared)
+        _tell_of_idle(spread)
+        group, local = group_leaders(spread), in_process(_with_helpers(prepared, spread))
         post: Distributed | DistributedSums
         engine: Engine
         if isinstance(local, SecureSums):
             assert isinstance(local.post, SumSilos)
-            post = DistributedSums(_own(local.post), _assign_ranks(prepared))
+            post = DistributedSums(_own(local.post, spread), spread)
             engine = replace(local, post=post)
         else:
-            engine = post = Distributed(_own(local), _assign_ranks(prepared))
+            engine = post = Distributed(_own(local, spread), spread, group)
         try:
             yield engine
         except BaseException:
@@ -77,6 +91,7 @@ def open_engine(prepared: PreparedRun, choice: EngineChoice) -> Iterator[Engine]
             end_at_once(others)
             raise
         post.stop()
+        stop_helpers(spread.followers(0))
 
 
 def _others(choice: EngineChoice) -> contextlib.AbstractContextManager[Processes]:
@@ -85,15 +100,31 @@ def _others(choice: EngineChoice) -> contextlib.AbstractContextManager[Processes
 
 
 def serve_silos(prepared: PreparedRun) -> None:
-    """Train this process' silos until the run is over."""
+    """Train this process' silos, or help another one to, until the run is over."""
+    own = rank() or 0
     with join_process_group():
         require_same_coins(_coins(prepared))
-        local = in_process(prepared)
-        if isinstance(local, InProcess):
-            serve(_own(local), _assign_ranks(prepared), prepared.first)
+        spread = _assign_ranks(prepared)
+        group, leader = group_leaders(spread), spread.leader(own)
+        if leader != own:
+            summed = prepared.clipped_sum
+            serve_parts(leader, summed.gradients if isinstance(summed, PartedSum) else summed)
             return
-        assert isinstance(local.post, SumSilos)
-        serve_sums(_own(local.post), _assign_ranks(prepared), prepared.first)
+        local = in_process(_with_helpers(prepared, spread))
+        if isinstance(local, InProcess):
+            serve(_own(local, spread), spread, prepared.first, group)
+        else:
+            assert isinstance(local.post, SumSilos)
+            serve_sums(_own(local.post, spread), spread, prepared.first)
+        stop_helpers(spread.followers(own))
+
+
+def _with_helpers(prepared: PreparedRun, spread: RankAssignment) -> PreparedRun:
+    """The run, with sums whose parts are computed by the helpers of this process, too."""
+    helpers, summed = spread.helpers(rank() or 0), prepared.clipped_sum
+    if not helpers or not isinstance(summed, PartedSum):
+        return prepared
+    return replace(prepared, clipped_sum=summed.over(HelperRanks(helpers)))
 
 
 def _coins(prepared: PreparedRun) -> Tensor:
@@ -102,11 +133,23 @@ def _coins(prepared: PreparedRun) -> Tensor:
     return torch.from_numpy(own.words([0])[0].astype(np.int64))
 
 
-def _own(local: Local) -> Local:
+def _own(local: Local, spread: RankAssignment) -> Local:
     """Only the silos of this process: the memory of the others is given back."""
-    owned = RankAssignment(tuple(local.silos), world_size()).silos_of(rank() or 0)
-    return replace(local, silos={name: local.silos[name] for name in owned})
+    return replace(local, silos={name: local.silos[name] for name in spread.silos_of(rank() or 0)})
 
 
 def _assign_ranks(prepared: PreparedRun) -> RankAssignment:
-    return RankAssignment(tuple(prepared.silos), world_size())
+    return RankAssignment(tuple(prepared.silos), world_size(), prepared.spec.compute.ranks_per_silo)
+
+
+def _tell_of_idle(spread: RankAssignment) -> None:
+    if spread.idle:
+        log.warning(
+            "%d of %d processes have nothing to do: there are %d silos, and compute.ranks_per_silo = %d. A run with"
+            " --ranks-per-silo %d would use all of them.",
+            spread.idle,
+            spread.size,
+            len(spread.silos),
+            spread.shared,
+            -(-spread.size // spread.leaders),
+        )

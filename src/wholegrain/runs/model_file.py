@@ -4,7 +4,7 @@ The metadata is public: declared columns, what is predicted, the model's name an
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,26 +128,40 @@ class Predictor:
         net.load_state_dict(tensors, strict=False)
         return Predictor(net.eval(), task, layout, facts)
 
-    def predict(self, table: Any, text: TextFormat = TextFormat()) -> pl.DataFrame:  # noqa: B008 (frozen)
-        """Predictions for the rows of a table (pandas, polars, pyarrow) or of a file: columns in the rows' order.
+    def predict(
+        self,
+        table: Any,
+        text: TextFormat = TextFormat(),  # noqa: B008 (frozen)
+        keep: Sequence[str] = (),
+    ) -> pl.DataFrame:
+        """Predictions for the rows of a table (pandas, polars, pyarrow) or of a file, in the rows' order.
 
-        `text` says how a CSV is stored.
+        `text` says how a CSV is stored. Columns of the table that `keep` names stand before the predictions.
         """
         if self.layout is None:
             raise DataError("The model was not trained on a table, so that no columns are declared; use its module.")
         columns = tuple(self.layout.features)
         if isinstance(table, str | Path):
-            table = read(Path(table), self.layout.names, text)
+            table = read(Path(table), self.layout.names | {*keep} - {*columns}, text)
         frame = to_polars(table, columns)
         if frame.is_empty():
             raise DataError("The table has no rows to predict.")
-        return pl.DataFrame(self.task.predictions(self.outputs(encode_features(frame, self.layout))))
+        found = pl.DataFrame(self.task.predictions(self.outputs(encode_features(frame, self.layout))))
+        return _beside(to_polars(table, tuple(dict.fromkeys(keep))), found)
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
         """[item, output] what the model puts out for encoded inputs."""
         with torch.no_grad():
             pieces = [self.model(values(each)) for each in torch.split(torch.from_numpy(inputs), CHUNK)]
         return np.asarray(torch.cat(pieces).numpy())
+
+
+def _beside(kept: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Columns of the table, and after them what was predicted."""
+    if taken := set(kept.columns) & set(found.columns):
+        name = min(taken)
+        raise DataError(f"The column '{name}' cannot be kept: a column of the predictions is called so; rename it.")
+    return pl.concat([kept, found], how="horizontal") if kept.columns else found
 
 
 def _build(facts: Mapping[str, Any], model: nn.Module | str | None) -> nn.Module:

@@ -24,7 +24,7 @@ from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.metrics import find_metrics
 from wholegrain.runs.score_planning import ScoredData, plan_scores
 from wholegrain.runs.spec import GIVEN, RunSpec
-from wholegrain.runs.spec_sections import FederationSpec
+from wholegrain.runs.spec_sections import ComputeSpec, FederationSpec
 
 log = logging.getLogger("wholegrain.runs")
 
@@ -36,6 +36,7 @@ def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accounta
     check_early(spec)
     if (spec.compute.device, spec.compute.precision) != ("cpu", "float32"):
         raise SpecError("Silos say in their own silo.toml where they compute: leave out compute.device and precision.")
+    require_one_rank(spec.compute)
     private = spec.evaluation.private
     if private is not None and (private.part != "test" or spec.evaluation.validation):
         raise SpecError("Silos of a federation hold out one part; leave out evaluation.validation, and private.part.")
@@ -190,6 +191,15 @@ def check_early(spec: RunSpec) -> None:
         )
     if spec.policy.as_printed and spec.privacy.epsilon is None:
         raise SpecError("The paper's algorithms are printed for a budget: set privacy.epsilon.")
+
+
+def require_one_rank(compute: ComputeSpec) -> None:
+    """Refuse several ranks for a silo of a real federation."""
+    if compute.ranks_per_silo > 1:
+        raise SpecError(
+            "A silo of a federation trains in one process: leave out compute.ranks_per_silo, which is for"
+            " `wholegrain run --engine distributed`."
+        )
 
 
 def policy_settings(spec: RunSpec, silos: int | None = None) -> PolicySettings:

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -92,6 +94,7 @@ def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: N
     kept, held_out = partition.split_by_subject(
         dataset.data, spec.training.held_out, Coins.seeded(spec.seed), "pretraining"
     )
+    _require_both(dataset.data, held_out)
     model = model_catalog.build(spec.model.name, dataset.features, dataset.task.outputs, spec.seed, spec.model.options)
     _fit(model, _pretraining_loss(dataset.task, spec), dataset.data.take(kept), spec, observe)
     if not bool(torch.isfinite(flatten(model)).all()):
@@ -111,6 +114,18 @@ def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: N
         name: round(value, 6),
     }
     return Backbone({name: tensor.clone() for name, tensor in model.state_dict().items()}, facts)
+
+
+def _require_both(data: SubjectData, held_out: NDArray[np.int64]) -> None:
+    """Refuse data of so few subjects that nobody is left to train on, or to measure on."""
+    away = len(np.unique(data.subjects[held_out]))
+    if 0 < away < data.subject_count:
+        return
+    change = "lower training.held_out" if away else "raise training.held_out"
+    raise SpecError(
+        f"Of the public data, {away} of {data.subject_count} subjects are held out, and some must be on either side;"
+        f" {change}, or take more data."
+    )
 
 
 def _origin(dataset: Dataset, spec: PretrainSpec) -> Mapping[str, Any]:

@@ -29,6 +29,7 @@ from wholegrain.federation.server_optimiser import Server
 from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.parted_sum import sum_in_parts
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.unit_passes import clipped_sums
 from wholegrain.policies.score_plan import ScorePlan
@@ -129,7 +130,7 @@ def prepare(
         layout=dataset.layout,
         origins=origins,
         loss=loss,
-        clipped_sum=gradients,
+        clipped_sum=sum_in_parts(gradients, spec.compute.ranks_per_silo, plan.rows[0][0].clip),
         compute=compute,
         noise=noise_source(spec.privacy.noise, spec.seed),
         server=Server.of(spec.server),

@@ -56,6 +56,12 @@ def name_unpaid(origins: Origins) -> tuple[str, ...]:
     return tuple(place for place, origin in origins.items() if origin is Origin.UNPAID)
 
 
+def name_tuned(origins: Origins, spec: RunSpec) -> tuple[str, ...]:
+    """Settings that a paid tuning chose as it made this run; not those that a spec has from an earlier one."""
+    stated = _declared_origins(spec)
+    return tuple(place for place, origin in origins.items() if origin is Origin.PAID and place not in stated)
+
+
 def _declared_origins(spec: RunSpec) -> dict[str, Origin]:
     """What the section `[origin]` says, by place; one that names no setting is refused."""
     found: dict[str, Origin] = {}

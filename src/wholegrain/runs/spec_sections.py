@@ -262,6 +262,9 @@ class ComputeSpec(Section):
     On the CPU in float32, batches whose activations need more memory than `memory_gib` are computed in pieces. With
     another `device` or `precision`, every unit (subject or item) has passes of its own, of a few items each.
     `precision` is that of products in forward and backward passes; clipped gradients are summed in float64 in any case.
+
+    So many as `ranks_per_silo` processes can share a silo's step (`--engine distributed`): its sum is made in so many
+    parts, on however many processes they are computed.
     """
 
     memory_gib: float = 0.25
@@ -269,6 +272,7 @@ class ComputeSpec(Section):
     precision: Annotated[
         Literal["float32", "bfloat16", "float16"], Field(exclude_if=lambda precision: precision == "float32")
     ] = "float32"
+    ranks_per_silo: Annotated[int, Field(ge=1, le=1024, exclude_if=lambda ranks: ranks == 1)] = 1
 
 
 Words = Annotated[str | None, Field(exclude_if=lambda words: words is None, min_length=1, max_length=600)]

@@ -13,6 +13,7 @@ from wholegrain.gradients.layers.attention import Attention
 from wholegrain.gradients.layers.base import Layer, ModuleSlots
 from wholegrain.gradients.layers.convolution import ConvLayer
 from wholegrain.gradients.layers.embedding import EmbeddingLayer
+from wholegrain.gradients.layers.encoder import encoder_layer
 from wholegrain.gradients.layers.linear import LinearLayer
 from wholegrain.gradients.layers.normalisation import GroupNormLayer, LayerNormLayer
 from wholegrain.gradients.layers.recurrent import Recurrent
@@ -37,6 +38,9 @@ COMPOSITES: dict[type[nn.Module], Callable[[Any, ModuleSlots], Callable[..., Any
     nn.MultiheadAttention: Attention,
 }
 """Modules made of several layers, which call `apply(layer, *tensors)` for each."""
+
+IN_SEQUENCE: dict[type[nn.Module], Rule] = {nn.TransformerEncoderLayer: encoder_layer}
+"""Modules that are a rule where they are called with one input only, as in a plain sequence."""
 
 
 def register_rule(kind: type[nn.Module], rule: Rule) -> None:

@@ -68,6 +68,11 @@ class ModuleSlots:
         """The slot of a parameter, or None where it is absent or frozen."""
         return self.slots.get(name)
 
+    def within(self, part: str) -> "ModuleSlots":
+        """Those of a part of the module, by their name in that part."""
+        first = f"{part}."
+        return ModuleSlots({name[len(first) :]: slot for name, slot in self.slots.items() if name.startswith(first)})
+
     def require(self, *names: str) -> None:
         """Refuse parameters other than these: a module that was given others computes something else."""
         others = set(self.slots) - set(names)

