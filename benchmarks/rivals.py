@@ -1,25 +1,21 @@
-"""Algorithms that others print, and ours beside them, as sums of clipped contributions of a linear model.
+"""Algorithms that others print, and ours beside them: who is clipped as one, what each counts, and the noise of it.
 
 ULDP-NAIVE, ULDP-GROUP, ULDP-SGD, ULDP-AVG and its weighted form are those of Kato et al. (arXiv 2308.12210); DP-FedAvg
 clips what a silo sends; example-level DP-SGD becomes user-level by group privacy; central user-level DP has all records
 in one trusted place and is the upper line. All of them are full-batch here, so that a round is one Gaussian mechanism
 and group privacy is exact: the sum of a person's k clipped records moves by k·C. That favours the rivals, whose papers
 price sampling and groups more coarsely.
-
-The model has a score for each of two classes, and only their difference is trained: its gradient is twice that of the
-second class, its length √2 times as much.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.sparse import csr_matrix
-from scipy.special import expit
+from scipy.sparse import coo_matrix, csr_matrix
 from scipy.stats import norm
 
 Floats = NDArray[np.floating[Any]]
@@ -53,45 +49,103 @@ class Records:
     def owners(self) -> Mapping[str, "Owners"]:
         """Who is clipped as one, by kind."""
         return {
-            "silo": Owners.of(self.silo, self),
+            "silo": Owners.of(self.silo, self, few=True),
             "pair": Owners.of(self.silo * self.people + self.person, self),
             "person": Owners.of(self.person, self),
         }
 
+    @cached_property
+    def lengths(self) -> Floats:
+        """Of each record's input [record]."""
+        return np.sqrt(np.einsum("ij,ij->i", self.inputs, self.inputs))
+
+    def take(self, kept: NDArray[Any]) -> "Records":
+        """Some of the records."""
+        return Records(self.inputs[kept], self.targets[kept], self.person[kept], self.silo[kept])
+
     def without(self, person: int) -> "Records":
         """All but one person's records."""
-        kept = self.person != person
-        return Records(self.inputs[kept], self.targets[kept], self.person[kept], self.silo[kept])
+        return self.take(self.person != person)
 
     def capped(self, most: int) -> "Records":
         """At most so many records of each person: the first ones."""
         order = np.argsort(self.person, kind="stable")
         ordered = self.person[order]
         place = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-        kept = np.sort(order[place < most])
-        return Records(self.inputs[kept], self.targets[kept], self.person[kept], self.silo[kept])
+        return self.take(np.sort(order[place < most]))
 
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Groups of records: the mean over each [owner, record], whose it is, and how many records it has."""
+    """Groups of records: which they are [owner, record], how many each has, and of whose records which share."""
 
-    means: csr_matrix
+    members: csr_matrix
     of_record: Numbers
+    count: Floats
     span: Floats
     """In how many silos the owner's person is."""
     share: Floats
     """Which share of its person's records the owner has."""
+    inputs: Floats
+    few: bool
+    """Whether they are few with many records each, and are taken one by one."""
 
     @classmethod
-    def of(cls, codes: Numbers, records: Records) -> "Owners":
+    def of(cls, codes: Numbers, records: Records, few: bool = False) -> "Owners":
         _, first, owner, count = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
-        share = (1 / count[owner]).astype(np.float32)
         pairs = np.unique(records.silo * records.people + records.person)
         spans = np.bincount(pairs % records.people, minlength=records.people)
         own = np.bincount(records.person, minlength=records.people)
-        person = records.person[first]
-        return cls(csr_matrix((share, (owner, np.arange(len(owner))))), owner, spans[person], count / own[person])
+        person, ones = records.person[first], np.ones(len(owner), np.float32)
+        members = csr_matrix((ones, (owner, np.arange(len(owner)))))
+        return cls(members, owner, count, spans[person], count / own[person], records.inputs, few)
+
+    @cached_property
+    def products(self) -> csr_matrix:
+        """Inner products of the inputs of one owner's records."""
+        pairs = (self.members.T @ self.members).tocoo()
+        values = np.einsum("ij,ij->i", self.inputs[pairs.row], self.inputs[pairs.col])
+        return coo_matrix((values, (pairs.row, pairs.col)), pairs.shape).tocsr()
+
+    def meet(self, parts: Floats) -> Floats:
+        """Each record's input times its owner's combination of inputs, whose factors are `parts` [record, column]."""
+        if not self.few:
+            return self.products @ parts  # type: ignore[no-any-return]
+        met = np.empty_like(parts)
+        for own in self._slices:
+            met[own] = self.inputs[own] @ (self.inputs[own].T @ parts[own])
+        return met
+
+    @cached_property
+    def _slices(self) -> list[slice]:
+        """Where each owner's records are; they stand one owner after the other."""
+        ends = np.cumsum(np.bincount(self.of_record))
+        if (np.diff(self.of_record) < 0).any():
+            raise ValueError("Few owners are for records that are in their owners' order.")
+        return [slice(end - count, end) for end, count in zip(ends.tolist(), self.count.tolist(), strict=True)]
+
+    @cached_property
+    def _parts(self) -> Floats:
+        return (1 / self.count[self.of_record, None]).astype(np.float32)
+
+    def spread(self, parts: Floats, pool: str) -> Floats:
+        """What each record counts in its owner's mean, or sum [record, column]."""
+        return parts if pool == "sum" else parts * self._parts
+
+
+Weights = Callable[[Owners, Bounds], Floats]
+
+
+def _alike(owners: Owners, bounds: Bounds) -> Floats:
+    return np.ones(len(owners.span))
+
+
+def _even(owners: Owners, bounds: Bounds) -> Floats:
+    return np.full(len(owners.span), 1 / bounds.silos)
+
+
+def _by_share(owners: Owners, bounds: Bounds) -> Floats:
+    return owners.share
 
 
 @dataclass(frozen=True)
@@ -102,7 +156,7 @@ class Method:
     moves: Callable[[Bounds], float]
     """Proved. Of what is summed where `each` is not set, of all silos' releases as one vector where it is."""
     trust: str
-    weight: Callable[[Owners, Bounds], Floats] = lambda owners, bounds: np.ones(len(owners.span))
+    weight: Weights = _alike
     steps: int = 1
     cap: int | None = None
     """Records of a person that are used at most."""
@@ -110,39 +164,81 @@ class Method:
     """Whether every silo's release is seen and has noise of its own."""
     printed: Callable[[Bounds], float] | None = None
     """How far a person moves it by its paper, where that is less than what can be proved."""
+    pool: str = "mean"
+    """Whether an owner's gradients are averaged or added up before they are clipped."""
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    """The spec's section `trust`, of our methods."""
+    by_span: bool = False
+    """Whether silos must know spans, of our methods."""
+    inside: bool = False
+    """Whether an owner is clipped to its weight times C, as by the library; else what is clipped to C is weighted."""
 
     def noise(self, multiplier: float, bounds: Bounds) -> float:
         """The standard deviation of all noise together, as a multiple of C."""
         return multiplier * self.moves(bounds) * (np.sqrt(bounds.silos) if self.each else 1.0)
 
-
-def _even(owners: Owners, bounds: Bounds) -> Floats:
-    return np.full(len(owners.span), 1 / bounds.silos)
+    def kept(self, lengths: Floats, weights: Floats, clips: Floats) -> Floats:
+        """The factor of each owner's contribution [owner, column], from its length, for each clip norm [column]."""
+        column, norms = weights[:, None].astype(np.float32), np.asarray(clips, np.float32)
+        reached = column * norms / np.maximum(lengths, np.float32(1e-12))
+        return np.minimum(np.float32(1) if self.inside else column, reached, out=reached)
 
 
 AGGREGATOR = "secure aggregation of all silos; none drops out, none colludes"
 COLLUSION = "a secure sum; a sixth of the silos may drop out, one may collude"
+ONE_PLACE = "one trusted place"
+CAPPED = "nobody; whoever caps records knows them all"
+
+
+TRUST: Mapping[str, Mapping[str, Any]] = {
+    "nobody": {"model": "local"},
+    COLLUSION: {"model": "secure_sum"},
+    AGGREGATOR: {"model": "secure_sum", "answers": "all", "colluding": 0},
+}
+
+
+def _ours(trust: str, weight: Weights, steps: int = 1, pool: str = "mean") -> Method:
+    made = Method("pair", lambda bounds: 1, trust, weight, steps, each=trust == "nobody", pool=pool)
+    return replace(made, sections=TRUST[trust], by_span=True, inside=True)
+
+
+def _without_spans(trust: str) -> Method:
+    return Method("pair", lambda bounds: bounds.span, trust, pool="sum", sections=TRUST[trust], inside=True)
+
+
+def _by_span(owners: Owners, bounds: Bounds) -> Floats:
+    return 1 / owners.span
+
+
+def _by_root(owners: Owners, bounds: Bounds) -> Floats:
+    return 1 / np.sqrt(owners.span)
+
+
 METHODS: Mapping[str, Method] = {
     # Whatever a silo sends lies in a ball of radius C: one person can move it across. The paper counts one radius.
     "ULDP-NAIVE": Method("silo", lambda b: 2 * b.silos, AGGREGATOR, steps=3, printed=lambda b: b.silos),
     "DP-FedAvg, silo": Method("silo", lambda b: 2 * b.span, AGGREGATOR, steps=3, printed=lambda b: b.span),
-    "ULDP-GROUP-2": Method("record", lambda b: 2, "nobody; whoever caps records knows them all", cap=2, each=True),
-    "ULDP-GROUP-8": Method("record", lambda b: 8, "nobody; whoever caps records knows them all", cap=8, each=True),
+    "ULDP-GROUP-2": Method("record", lambda b: 2, CAPPED, cap=2, each=True),
+    "ULDP-GROUP-8": Method("record", lambda b: 8, CAPPED, cap=8, each=True),
     "ULDP-SGD": Method("pair", lambda b: 1, AGGREGATOR, _even),
     "ULDP-AVG": Method("pair", lambda b: 1, AGGREGATOR, _even, steps=LOCAL_STEPS),
-    "ULDP-AVG-w": Method("pair", lambda b: 1, AGGREGATOR, lambda o, b: o.share, steps=LOCAL_STEPS),
-    "DP-SGD, group": Method("record", lambda b: b.records, "one trusted place"),
-    "central": Method("person", lambda b: 1, "one trusted place"),
-    "ours, local": Method("pair", lambda b: 1, "nobody", lambda o, b: 1 / np.sqrt(o.span), each=True),
-    "ours, secure sum": Method("pair", lambda b: 1, COLLUSION, lambda o, b: 1 / o.span),
-    "ours, secure sum, local steps": Method("pair", lambda b: 1, COLLUSION, lambda o, b: 1 / o.span, LOCAL_STEPS),
+    "ULDP-AVG-w": Method("pair", lambda b: 1, AGGREGATOR, _by_share, steps=LOCAL_STEPS),
+    # Not in the paper: the weights of ULDP-AVG-w without its local steps, to tell what each of them is worth.
+    "ULDP-SGD-w": Method("pair", lambda b: 1, AGGREGATOR, _by_share),
+    "DP-SGD, group": Method("record", lambda b: b.records, ONE_PLACE),
+    "central": Method("person", lambda b: 1, ONE_PLACE),
+    "ours, local": _ours("nobody", _by_root),
+    "ours, local, pooled": _ours("nobody", _by_root, pool="sum"),
+    "ours, sum": _ours(COLLUSION, _by_span),
+    "ours, sum, pooled": _ours(COLLUSION, _by_span, pool="sum"),
+    "ours, full sum": _ours(AGGREGATOR, _by_span),
+    "ours, full sum, pooled": _ours(AGGREGATOR, _by_span, pool="sum"),
+    "ours, full sum, local steps": _ours(AGGREGATOR, _by_span, LOCAL_STEPS),
+    # Where silos know no spans, a person moves a sum in all of M silos, and every record counts.
+    "ours, sum, no spans": _without_spans(COLLUSION),
+    "ours, full sum, no spans": _without_spans(AGGREGATOR),
 }
-OURS = {
-    "ours, local": ("subject_dp", "local"),
-    "ours, secure sum": ("subject_dp", "secure_sum"),
-    "ours, secure sum, local steps": ("uldp_avg", "secure_sum"),
-}
-"""The library's policy and trust, whose plan says how much noise there is."""
+OURS = {name: each for name, each in METHODS.items() if name.startswith("ours")}
 
 
 def multiplier(epsilon: float, delta: float, rounds: int) -> float:
@@ -164,32 +260,3 @@ def proved(claimed: float, delta: float, ratio: float) -> float:
     """The ε that is proved of noise that was calibrated to `claimed` for moves `ratio` times too small."""
     sigma = multiplier(claimed, delta, 1) / ratio
     return float(brentq(lambda epsilon: gaussian_delta(epsilon, sigma) - delta, 1e-3, 1e4))
-
-
-def total(method: Method, records: Records, bounds: Bounds, vector: Floats, clip: float) -> tuple[Floats, float]:
-    """The sum of clipped contributions, of the second class; and how far it could reach at most, as a multiple of C."""
-    if method.owner == "record":
-        errors = _errors(records, records.inputs @ vector.astype(np.float32))
-        lengths = np.sqrt(2 * np.einsum("ij,ij->i", records.inputs, records.inputs)) * np.abs(errors)
-        return (errors * np.minimum(1, clip / np.maximum(lengths, 1e-12))) @ records.inputs, float(len(errors))
-    owners = records.owners[method.owner]
-    each = _updates(records, owners, vector.astype(np.float32), method.steps)
-    weights = method.weight(owners, bounds)
-    lengths = np.sqrt(2 * np.einsum("ij,ij->i", each, each))
-    return (weights * np.minimum(1, clip / np.maximum(lengths, 1e-12))) @ each, float(weights.sum())
-
-
-def _errors(records: Records, scores: Floats) -> Floats:
-    return expit(scores) - records.targets
-
-
-def _updates(records: Records, owners: Owners, vector: Floats, steps: int) -> Floats:
-    """How far each owner comes in its local steps; of one step, its gradient."""
-    mean: Floats = owners.means @ (_errors(records, records.inputs @ vector)[:, None] * records.inputs)
-    sum_, own = mean.copy(), vector - np.zeros_like(mean)
-    for _ in range(steps - 1):
-        own -= LOCAL_RATE * 2 * mean
-        scores = np.einsum("ij,ij->i", own[owners.of_record], records.inputs)
-        mean = owners.means @ (_errors(records, scores)[:, None] * records.inputs)
-        sum_ += mean
-    return sum_

