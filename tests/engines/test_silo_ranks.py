@@ -380,12 +380,13 @@ def test_a_helper_that_is_killed_ends_the_run_with_a_sentence_and_the_run_goes_o
 
 
 @pytest.mark.slow
-def test_processes_that_have_nothing_to_do_are_told_of_and_end_with_the_run(here, spec: Path, tmp_path: Path) -> None:
+def test_processes_that_have_nothing_to_do_are_told_of_and_end_with_the_run(
+    here, spec: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = ("--quiet", "--engine", "distributed", "--processes", 2)
-    code, error = here("run", spec, "--out", tmp_path / "run", *options)
-    assert code == 0
-    assert "1 of 2 processes have nothing to do" in error
-    assert "--ranks-per-silo 2" in error
+    assert here("run", spec, "--out", tmp_path / "run", *options)[0] == 0
+    assert "1 of 2 processes have nothing to do" in caplog.text
+    assert "--ranks-per-silo 2" in caplog.text
 
 
 @pytest.mark.parametrize(

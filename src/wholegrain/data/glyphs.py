@@ -50,7 +50,7 @@ def glyphs(*, writers: int = 3500, items: int = 145, classes: int = 62, hands: i
     targets = np.empty((writers, items), np.int64)
     for writer in range(writers):
         draws = generator(seed, Purpose.SYNTHETIC, "glyphs", writer)
-        hand = Hand.draw(draws, *lines.shape[:2], hands)
+        hand = Hand.draw(draws, lines.shape[0], lines.shape[1], hands)
         targets[writer] = _deck(draws, classes, items)
         images[writer] = hand.write(targets[writer], lines, draws)
     data = SubjectData(images.reshape(-1, PIXELS * PIXELS), targets.ravel(), np.repeat(np.arange(writers), items))

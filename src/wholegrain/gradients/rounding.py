@@ -80,14 +80,15 @@ def _squares(rows: Tensor) -> Tensor:
     # The norm and its square again: a product and a sum would write all squares to memory, which takes thrice as long.
     width = rows.shape[-1]
     if width <= BLOCK:
-        return torch.linalg.vector_norm(rows, dim=-1).square_()
+        squares: Tensor = torch.linalg.vector_norm(rows, dim=-1).square_()
+        return squares
     # Block after block, in one order for every row: a sum over a dimension is added up by where its column stands.
     whole = width // BLOCK
-    blocks = torch.linalg.vector_norm(rows[..., : whole * BLOCK].unflatten(-1, (whole, BLOCK)), dim=-1)
-    norms = [*blocks.unbind(-1)]
+    blocks = rows[..., : whole * BLOCK].view(*rows.shape[:-1], whole, BLOCK)
+    norms = [*torch.linalg.vector_norm(blocks, dim=-1).unbind(-1)]
     if width % BLOCK:
         norms.append(torch.linalg.vector_norm(rows[..., whole * BLOCK :], dim=-1))
-    total = norms[0].double().square_()
+    total: Tensor = norms[0].double().square_()
     for norm in norms[1:]:
         total.add_(norm.double().square_())
     return total.to(rows.dtype)

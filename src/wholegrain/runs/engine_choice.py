@@ -145,7 +145,7 @@ def _assign_ranks(prepared: PreparedRun) -> RankAssignment:
 def _tell_of_idle(spread: RankAssignment) -> None:
     if spread.idle:
         log.warning(
-            "%d of %d processes have nothing to do: there are %d silos, and compute.ranks_per_silo = %d. A run with"
+            "%d of %d processes have nothing to do (silos: %d, compute.ranks_per_silo: %d). A run with"
             " --ranks-per-silo %d would use all of them.",
             spread.idle,
             spread.size,

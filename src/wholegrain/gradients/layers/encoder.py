@@ -108,7 +108,7 @@ class DotProducts:
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """The library's, keeping what its backward pass asks for."""
         (packed,) = inputs
-        parts = packed.unflatten(-1, (3, self._heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        parts = packed.view(*packed.shape[:2], 3, self._heads, -1).permute(2, 0, 3, 1, 4).unbind()
         seen, logs = aten._scaled_dot_product_flash_attention_for_cpu(*parts)
         return seen.transpose(1, 2).flatten(2), (parts, seen, logs)
 
