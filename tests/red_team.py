@@ -39,7 +39,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.trust import SecureSum
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import clip_fuzz
 
 Line = Callable[[Sequence[Message]], list[Message]]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import wholegrain as wg
 from visit_tables import data
+from wholegrain.api import policy_values
 from wholegrain.api.arguments import Settings, flat_keys, known_keywords, read_keywords
 from wholegrain.api.policy_values import PolicyMaker
 from wholegrain.errors import SpecError
@@ -66,10 +67,18 @@ def test_silos_can_be_a_number() -> None:
     assert (spec.silos.partition, spec.silos.count, spec.silos.span) == ("uniform", 5, 2)
 
 
+MAKERS = {name: maker for name, maker in vars(policy_values).items() if isinstance(maker, PolicyMaker)}
+
+
 @pytest.mark.parametrize("name", CATALOG)
-def test_every_policy_is_a_public_value(name: str) -> None:
-    maker = getattr(wg, name)
-    assert isinstance(maker, PolicyMaker)
+def test_every_policy_of_the_catalogue_is_known_by_its_name(name: str) -> None:
+    assert read_keywords("train", {"policy": name}).policy.name == name
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_policies_with_a_maker_are_public_values(name: str) -> None:
+    maker = MAKERS[name]
+    assert getattr(wg, name) is maker
     assert name in wg.__all__
     made = maker(rate=0.25)
     assert (made.name, made.rate) == (name, 0.25)

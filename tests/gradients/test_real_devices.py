@@ -24,7 +24,7 @@ from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.secure_noise import SecureNoise, grid
 from wholegrain.silo.training import Silo, Trainer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import clip_fuzz
 
 pytestmark = pytest.mark.device

@@ -22,7 +22,7 @@ from wholegrain.gradients.unit_passes import ROWS, UnitPasses, clipped_sums
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import clip_fuzz
 
 HALF = Compute(HOST, torch.bfloat16)

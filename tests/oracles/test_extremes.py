@@ -18,7 +18,7 @@ from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.rounding import LEAST, SLACK, squared_norms
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import clip_fuzz
 
 SUBJECTS = Clip(ClipPer.SUBJECT, Pool.MEAN, 1.0)

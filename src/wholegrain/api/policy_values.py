@@ -1,6 +1,6 @@
 """The policies of the catalogue as values: `subject_dp(rate=0.1)` instead of a mapping.
 
-Every row of `policies.policy_catalog` has a maker here, and a maker takes the settings that its row reads.
+A maker takes the settings that its row of `policies.policy_catalog` reads. A row without a maker is given by its name.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The algorithms, five lines each: rows over the one step.
 
 A new algorithm is a new row here. If its combination of sampling, clip and pool has a proved event, `guarantees` finds
-it; if not, a plan refuses it. A row is also a public name, with a maker in `api.policy_values`.
+it; if not, a plan refuses it. A maker in `api.policy_values` offers it in Python by a name of its own.
 """
 
 from collections.abc import Callable
