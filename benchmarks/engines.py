@@ -9,20 +9,20 @@ record, without the first, which warms up. The runs take turns. "Bare steps" tra
 parameters without ledger, record, averaging or engine. "Two at once" are two runs in one process each, side by side:
 what two processes could do at best on this machine, whose cores may share what they compute with. Flower is a real
 federation on the loopback: a SuperLink and three silos, with TLS, authentication, and a ledger in each. CPU time, which
-other programs change little, is that of a run with all its processes, less that of a run of one round.
+other programs change less, is that of all processes of a run, from its first round to its last but one.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -103,10 +103,8 @@ def one_machine(spec: Path) -> Ways:
 def shared_steps(options: argparse.Namespace, folder: Path) -> str:
     """Seconds and CPU seconds a round of one silo, whose steps one or two processes compute."""
     one = {"silos": 1, "writers": 256, "items": 4, "cap": 4, "policy": "local_item_dp", "batch": 256}
-    specs = {}
-    for rounds in (1, options.rounds):
-        specs[rounds] = folder / f"{rounds}.toml"
-        specs[rounds].write_text(SPEC.format(rounds=rounds, **one))
+    spec = folder / "one.toml"
+    spec.write_text(SPEC.format(rounds=options.rounds, **one))
     parts = ("--ranks-per-silo", "2")
     ways = {
         "inprocess": (),
@@ -116,21 +114,40 @@ def shared_steps(options: argparse.Namespace, folder: Path) -> str:
     cpu: dict[str, list[float]] = {way: [] for way in ways}
 
     def play(way: str, out: Path) -> list[float]:
-        spent = []
-        for rounds, spec in specs.items():
-            before = _children_cpu()
-            seconds = played(spec, [out.with_suffix(f".{rounds}")], *ways[way])
-            spent.append(_children_cpu() - before)
-        cpu[way].append((spent[1] - spent[0]) / (options.rounds - 1))
+        with watching_cpu(out, options.rounds - 1) as found:
+            seconds = played(spec, [out], *ways[way])
+        cpu[way].append((found[-1] - found[0]) / (len(found) - 1))
         return seconds
 
     found = measured({way: partial(play, way) for way in ways}, options.turns, folder)
     return gains(found, {"CPU seconds a round": [f"{statistics.median(cpu[way]):.2f}" for way in found]})
 
 
-def _children_cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+@contextlib.contextmanager
+def watching_cpu(out: Path, rounds: int) -> Iterator[list[float]]:
+    """CPU seconds that all processes below this one have had, each time that a run has recorded one of its rounds."""
+    found: list[float] = []
+
+    def watch() -> None:
+        while len(found) < rounds:
+            path = out / "rounds.jsonl"
+            if path.exists() and len(path.read_text().splitlines()) > len(found):
+                found.append(_cpu_below(os.getpid()))
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield found
+    thread.join()
+
+
+def _cpu_below(pid: int) -> float:
+    """CPU seconds of a process' children and theirs, as Linux tells."""
+    total = 0.0
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        fields = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()
+        total += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") + _cpu_below(int(child))
+    return total
 
 
 def measured(ways: Ways, turns: int, folder: Path) -> dict[str, list[float]]:
