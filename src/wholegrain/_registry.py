@@ -63,18 +63,26 @@ your own as module:name.
         except Exception as error:
             if ":" not in name:
                 raise
-            raise SpecError(f"The {self._what} '{name}' cannot be made: {_check.reason(error)}.") from error
+            # With its kind: what a missing file says is often its path alone.
+            why = f"{type(error).__name__}: {_check.reason(error)}"
+            raise SpecError(f"The {self._what} '{name}' cannot be made: {why}.") from error
         if not isinstance(made, kind):
             raise SpecError(f"The {self._what} '{name}' gave {type(made).__name__}, not a {kind.__name__}.")
         return made
 
     def _import(self, name: str) -> Callable[..., Any]:
-        module, _, attribute = name.partition(":")
+        path, _, attribute = name.partition(":")
+        cannot = f"The {self._what} '{name}' cannot be imported"
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            module = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            raise SpecError(f"{cannot}: {_check.reason(error)}; put its folder on PYTHONPATH.") from error
         except Exception as error:  # whatever the user's module raises
-            raise SpecError(f"The {self._what} '{name}' cannot be imported: {_check.reason(error)}.") from error
-        if not callable(found):
+            raise SpecError(f"{cannot}: {_check.reason(error)}.") from error
+        if not hasattr(module, attribute):
+            near = _check.suggestion(attribute, vars(module))
+            raise SpecError(f"{cannot}: the module '{path}' has no '{attribute}'{near}.")
+        if not callable(found := getattr(module, attribute)):
             raise SpecError(f"The {self._what} '{name}' is not callable.")
         return found  # type: ignore[no-any-return]
 

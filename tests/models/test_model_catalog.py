@@ -116,8 +116,8 @@ def test_a_callers_own_factory() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nowhere_at_all:linear", "cannot be imported"),
-        ("own_models:missing", "cannot be imported"),
+        ("nowhere_at_all:linear", "cannot be imported: No module named 'nowhere_at_all'; put its folder on PYTHONPATH"),
+        ("own_models:missing", "cannot be imported: the module 'own_models' has no 'missing'"),
         (":linear", "cannot be imported"),
         ("own_models:", "cannot be imported"),
         ("own_models:constant", "not callable"),
