@@ -137,14 +137,19 @@ def _near(draws: np.random.Generator, spread: float, shape: tuple[int, ...]) -> 
 
 
 def _faces(draws: np.random.Generator, faces: int, classes: int, hands: int) -> NDArray[np.int64]:
-    """A face for each class: mostly the writer's favourite, and what is written by hand mostly so."""
+    """A face for each class: mostly the writer's favourite, and what is written by hand mostly so.
+
+    With more than one hand, a 1 always is: no hand gives it the foot that typefaces do.
+    """
     favourite, other = draws.integers(faces), draws.integers(faces, size=classes)
     chosen = np.where(draws.random(classes) < 0.5, favourite, other)
     written = set().union(*HANDS[:hands])
     by_hand = np.isin(np.arange(classes), [CHARACTERS.index(character) for character in written])
-    mostly = by_hand & (draws.random(classes) < (0.6 if hands == 1 else 0.85))
-    hand = draws.integers(hands, size=classes) if hands > 1 else np.zeros(classes, np.int64)
-    return np.where(mostly, faces - hands + hand, chosen)
+    luck = draws.random(classes)
+    if hands == 1:
+        return np.where(by_hand & (luck < 0.6), faces - 1, chosen)
+    luck[1] = 0
+    return np.where(by_hand & (luck < 0.85), faces - hands + draws.integers(hands, size=classes), chosen)
 
 
 def _frame(draws: np.random.Generator) -> NDArray[np.float64]:
