@@ -97,7 +97,7 @@ def test_a_policy_that_is_none(
 
 @pytest.mark.slow
 def test_several_processes(here: Path) -> None:
-    (command,) = re.findall(r"^wholegrain (run .*)$", (DOCS / "engines.md").read_text(encoding="utf-8"), re.M)
+    (command,) = re.findall(r"^wholegrain (run examples/.*)$", (DOCS / "engines.md").read_text(encoding="utf-8"), re.M)
     done = subprocess.run(
         [sys.executable, "-m", "wholegrain", *command.split()], cwd=here, capture_output=True, text=True, check=False
     )
