@@ -46,7 +46,7 @@ from wholegrain.gradients.rounding import SUM, all_finite
 from wholegrain.gradients.sum_groups import SumGroups, narrow_adds, plan_groups
 from wholegrain.gradients.trial import MOST_TRIED
 from wholegrain.gradients.workspace import Lease
-from wholegrain.models.dropout import DropoutByItem
+from wholegrain.models.dropout import DropoutCoins
 
 MEMORY = 1 << 28
 """Bytes that the activations of a batch may take, unless told otherwise. More is not faster: it is more page faults."""
@@ -63,7 +63,7 @@ ONE_SUBJECT = Units.of_sizes(np.array([1]))
 UNGROUPED = SumGroups(True, lambda size: 1, lambda size: sys.maxsize)
 
 
-class BookKeeping:
+class BookKeeping(DropoutCoins):
     """`ClippedSum` for one model and loss, by one backward pass.
 
     Guarantee: removing the items of one subject moves the sum by at most what the clip allows, times 1 + SLACK, for all
@@ -88,16 +88,6 @@ class BookKeeping:
         self._small: Views | None = None
         self._single, self._wide = Lease(), Lease()
         self._buffers: AddBuffers | None = None
-
-    @property
-    def draws_coins(self) -> bool:
-        """Whether the model has dropout."""
-        return isinstance(self.model, DropoutByItem)
-
-    def renew_coins(self, key: int) -> None:
-        """Draw the coins of the next step with this key."""
-        if isinstance(self.model, DropoutByItem):
-            self.model.key.renew(key)
 
     @in_plain_arithmetic
     def __call__(

@@ -29,7 +29,7 @@ from wholegrain.gradients.parameters import Layout, compute_at, flatten
 from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
 from wholegrain.gradients.reference import ClippedSum, Loss, batch_gradient
 from wholegrain.gradients.trial_items import TRIAL, make_items, perturb, zero_items
-from wholegrain.models.dropout import DropoutByItem
+from wholegrain.models.dropout import DropoutCoins
 
 ROWS = 64
 """The most items of a pass; a unit that has more takes several."""
@@ -76,7 +76,7 @@ class Cut:
             yield slice(start, stop), share
 
 
-class UnitPasses:
+class UnitPasses(DropoutCoins):
     """`ClippedSum` for one model and loss, one unit after the other.
 
     Guarantee: removing the items of one subject moves the sum by at most what the clip allows, times 1 + SLACK, for all
@@ -95,16 +95,6 @@ class UnitPasses:
     def place(self) -> torch.device:
         """Where parameters are best given; what is given on the host, is summed there in the end."""
         return self.compute.place
-
-    @property
-    def draws_coins(self) -> bool:
-        """Whether the model has dropout."""
-        return isinstance(self.model, DropoutByItem)
-
-    def renew_coins(self, key: int) -> None:
-        """Draw the coins of the next step with this key."""
-        if isinstance(self.model, DropoutByItem):
-            self.model.key.renew(key)
 
     @in_plain_arithmetic
     def __call__(

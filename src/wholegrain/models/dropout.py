@@ -172,3 +172,19 @@ RULES: Mapping[str, Callable[[ItemCoins, Any, Any, Any], Any]] = {
     "scaled_dot_product_attention": _attention,
 }
 """By the name of torch's function."""
+
+
+class DropoutCoins:
+    """For engines that compute gradients of a `model`: the coins of its dropout, if it has any."""
+
+    model: nn.Module
+
+    @property
+    def draws_coins(self) -> bool:
+        """Whether the model has dropout."""
+        return isinstance(self.model, DropoutByItem)
+
+    def renew_coins(self, key: int) -> None:
+        """Draw the coins of the next step with this key."""
+        if isinstance(self.model, DropoutByItem):
+            self.model.key.renew(key)
