@@ -224,11 +224,16 @@ def kill_at_random(trial: Trial, kills: int, separate: float, seed: int) -> None
             trial.end(stage)
 
 
-def kill_at_points(trial: Trial, most: int | None) -> int:
-    """Before and after each operation, or at `most` of these points, spread evenly; how many points there are."""
+def count_points(trial: Trial) -> int:
+    """How many times an unbroken run stands before or after an operation on files or on the ledger."""
     with trial.stage() as stage:
         wait(trial.goes_on(stage, Trap(None)))
-        points = int(stage.ticks.read_text())
+        return int(stage.ticks.read_text())
+
+
+def kill_at_points(trial: Trial, most: int | None) -> int:
+    """Before and after each operation, or at `most` of these points, spread evenly; how many points there are."""
+    points = count_points(trial)
     count = points if most is None else min(most, points)
     for number in range(count):
         with trial.stage() as stage:
@@ -258,13 +263,16 @@ def damage(trial: Trial, times: int, seed: int) -> Counter[str]:
 
 @contextlib.contextmanager
 def _half_way(trial: Trial) -> Iterator[Stage]:
-    """A run that was killed when it had recorded some rounds and was in another."""
+    """A run that was killed when it had recorded some rounds and was in another.
+
+    It kills itself at a chosen point: on a busy machine, a run that is watched from outside may be over by the time
+    that somebody looks.
+    """
     with trial.stage() as stage:
-        pid, record = trial.goes_on(stage), stage.out / "rounds.jsonl"
-        while not (record.exists() and record.read_bytes().count(b"\n") >= ROUNDS // 2):
-            time.sleep(0.001)
-        if not was_killed(kill_after(pid, 0)):
-            raise SystemExit("The run was over before it could be damaged.")
+        status = kill_after(trial.goes_on(stage, Trap(count_points(trial) * 3 // 4)), 600)
+        recorded = (stage.out / "rounds.jsonl").read_bytes().count(b"\n")
+        if not (was_killed(status) and 0 < recorded < ROUNDS):
+            raise SystemExit(f"The run to be damaged had recorded {recorded} of {ROUNDS} rounds.")
         yield stage
 
 

@@ -76,6 +76,17 @@ def test_whatever_operation_fails_the_run_goes_on_from_there(tmp_path: Path, rec
     assert refused > 30
 
 
+def test_a_resume_removes_what_a_killed_process_had_begun_to_write(tmp_path: Path, unbroken: Path) -> None:
+    """Also where the file itself is there already, so that the resumed run does not write it again."""
+    out = tmp_path / "run"
+    stop_after(out, 1)
+    kept = max((out / "checkpoints").glob("*.safetensors"))
+    for begun in (kept, out / "plan.json", out / "summary.json"):
+        begun.with_name(f"{begun.name}.partial").write_bytes(b"half")
+    resume(out)
+    assert_finished(out, unbroken)
+
+
 def refusal(call: Callable[[], None]) -> str | None:
     try:
         call()

@@ -198,6 +198,7 @@ class RunFolder:
         done = done[: state.round]
         try:
             self._write_text(ROUNDS, "".join(each.line() for each in done))
+            self._remove_partial_files()
         except OSError as error:
             raise RunError(f"The folder '{self.path}' cannot be written: {error.strerror}.") from error
         return StartState(state, done)
@@ -231,6 +232,12 @@ class RunFolder:
             self._write(SUMMARY, RunSummary.of(run).facts())
         except OSError as error:
             raise RunError(f"The run cannot be saved in '{self.path}': {error.strerror}.") from error
+
+    def _remove_partial_files(self) -> None:
+        """What a killed process had begun to write, of which a resumed one may have no more to write."""
+        for folder in (self.path, self._checkpoints.path):
+            for left in folder.glob("*.partial"):
+                left.unlink(missing_ok=True)
 
     @property
     def _checkpoints(self) -> Checkpoints:
