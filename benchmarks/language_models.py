@@ -1,6 +1,7 @@
 """BERT, GPT-2 and adapters of Hugging Face's transformers as workloads: built from configs, with random parameters.
 
-Four layers of width 256, no dropout. transformers 4.57.1 and, for adapters, peft have to be installed.
+Four layers of width 256. Dropout is 0 in the configs, since Opacus asks for models in training mode. transformers 4.57.1
+and, for adapters, peft have to be installed.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ DEEP, WIDE, HEADS = 4, 256, 4
 
 def bert(features: int, classes: int) -> nn.Module:
     """BertForSequenceClassification."""
-    return from_transformers(_bert(features, classes).eval())
+    return from_transformers(_bert(features, classes))
 
 
 def gpt2(features: int, classes: int) -> nn.Module:
@@ -28,8 +29,11 @@ def gpt2(features: int, classes: int) -> nn.Module:
         n_layer=DEEP,
         n_head=HEADS,
         n_positions=features,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
     )
-    return from_transformers(transformers.GPT2ForSequenceClassification(config).eval())
+    return from_transformers(transformers.GPT2ForSequenceClassification(config))
 
 
 def bert_with_lora(features: int, classes: int) -> nn.Module:
@@ -37,7 +41,7 @@ def bert_with_lora(features: int, classes: int) -> nn.Module:
     import peft
 
     config = peft.LoraConfig(r=8, lora_dropout=0.0, target_modules=["query", "value"], task_type="SEQ_CLS")
-    return from_transformers(peft.get_peft_model(_bert(features, classes), config).eval())
+    return from_transformers(peft.get_peft_model(_bert(features, classes), config))
 
 
 def _bert(features: int, classes: int) -> Any:
@@ -50,6 +54,8 @@ def _bert(features: int, classes: int) -> Any:
         num_attention_heads=HEADS,
         intermediate_size=4 * WIDE,
         max_position_embeddings=features,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     return transformers.BertForSequenceClassification(config)
 
