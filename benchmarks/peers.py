@@ -85,7 +85,26 @@ def accepted(model: nn.Module) -> nn.Module:
     warnings.filterwarnings("ignore", message="Full backward hook is firing")
     fixed: nn.Module = ModuleValidator.fix(model)
     ModuleValidator.validate(fixed, strict=True)
+    _give_every_item_its_positions(fixed)
     return fixed.train()
+
+
+def _give_every_item_its_positions(model: nn.Module) -> None:
+    """Opacus takes a table's first dimension for the items, where Hugging Face looks positions up once for all."""
+    items = 0
+
+    def count_items(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        nonlocal items
+        items = len(inputs[0])
+
+    def repeat(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        indices = inputs[0].expand(items, *inputs[0].shape[1:]) if len(inputs[0]) == 1 else inputs[0]
+        return (indices.contiguous(),)
+
+    model.register_forward_pre_hook(count_items)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            module.register_forward_pre_hook(repeat)
 
 
 def sgd(module: nn.Module, learning_rate: float = LEARNING_RATE) -> torch.optim.Optimizer:
