@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from command import Command, Outcome
 from effort import amount, coarse_grids
+from repeated_trials import remembered_trials
 
 torch.set_num_threads(1)
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=amount(100, quick=30))
@@ -64,6 +65,14 @@ def usual_prices(request: pytest.FixtureRequest) -> Iterator[None]:
     """Prices on a coarse grid wherever runs are only a means, unless the file has `pytestmark = exact_prices`."""
     coarse = request.path.parent.name in COARSE and not request.node.get_closest_marker("exact_prices")
     with coarse_grids() if coarse else nullcontext():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def usual_trials(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Equal models are tried once for the company of their rows, but in tests of the engine's own parts."""
+    anew = request.path.parent.name == "gradients" or request.node.get_closest_marker("own_trials")
+    with nullcontext() if anew else remembered_trials():
         yield
 
 

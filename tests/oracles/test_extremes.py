@@ -300,6 +300,7 @@ class MeanOfPositions(nn.Module):
         return values.mean(1)
 
 
+@pytest.mark.own_trials
 def test_a_gradient_that_is_formed_by_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last bit in one value of one unit, as a kernel for odd widths leaves it."""
     real = torch.bmm
@@ -318,6 +319,7 @@ def test_a_gradient_that_is_formed_by_place_is_noticed(monkeypatch: pytest.Monke
         assert isinstance(engine._chosen.sizes, kind)
 
 
+@pytest.mark.own_trials
 def test_a_small_layers_norm_that_depends_on_the_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a layer whose norm is so much larger that the sum of both is the same."""
     real = ghost_norms._products

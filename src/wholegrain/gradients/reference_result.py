@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -48,6 +49,12 @@ def _norms_and_sketches(gradients: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
 
 def compute_sketches(gradients: Iterable[Tensor]) -> list[Tensor]:
     """For each parameter, products of its blocks with one random vector: what differs in the whole differs in these."""
-    random = torch.randn(BLOCK, generator=torch.Generator().manual_seed(2))
+    random = _random_block()
     blocks = [torch.split(gradient.reshape(-1), BLOCK) for gradient in gradients]
     return [torch.stack([block @ random[: len(block)].to(block.dtype) for block in each]) for each in blocks]
+
+
+@cache
+def _random_block() -> Tensor:
+    with torch.inference_mode(False):
+        return torch.randn(BLOCK, generator=torch.Generator().manual_seed(2))

@@ -1,7 +1,7 @@
 """Tests a backend on made-up items: against the reference item by item, and against itself in other batches."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.row_digests import digest_rows
 from wholegrain.gradients.shape_probe import outside_watchers
-from wholegrain.gradients.trial_companies import RESIDUES, Company, companies, count_residues, relevant_widths
+from wholegrain.gradients.trial_companies import DIFFERENT, RESIDUES, Company, companies, count_residues, relevant_widths
 from wholegrain.gradients.trial_items import FEW, PERIOD, TRIAL, vary_items
 
 MOST_TRIED = 32
@@ -56,6 +56,11 @@ class BackendTrial:
         self._residues = RESIDUES
         self.refusal: str | None = None
         """Why a rule did not cover the model, where one said so."""
+
+    @cached_property
+    def _varied(self) -> tuple[Tensor, Tensor]:
+        """Many different items, and their targets."""
+        return vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
 
     @property
     def tells(self) -> bool:
@@ -98,7 +103,7 @@ class BackendTrial:
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
         """
-        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = self._varied
         vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
         first, period = (FIRST, PERIOD) if most >= FIRST else (LEAST_ROWS, FEW)
         widths: list[int] = []
@@ -159,20 +164,23 @@ class BackendTrial:
 
         Passes have sizes that training uses, too: in others, rows depend on each other whoever they belong to.
         """
-        first: dict[int, list[Tensor]] = {}
+        first = torch.empty(0)
+        seen = torch.zeros(DIFFERENT, dtype=torch.bool)
         for turn, company in enumerate(companies(size, self._residues, sizes)):
             if company is None:
                 return False
-            found = self._measure(made, company, turn)
-            for place, subject in enumerate(company.subjects(turn).tolist()):
-                rows = [each[place] for each in found]
-                if not all(map(torch.equal, rows, first.setdefault(subject, rows))):
-                    return False
+            found, subjects = torch.stack(self._measure(made, company, turn)), company.subjects(turn)
+            if not turn:
+                first = found.new_zeros(len(found), DIFFERENT)
+            new = ~seen[subjects]
+            first[:, subjects[new]], seen[subjects] = found[:, new], True
+            if not torch.equal(found, first[:, subjects]):
+                return False
         return True
 
     def _measure(self, made: Candidate, company: Company, turn: int) -> list[Tensor]:
         """Norms and gradients of subjects in their company."""
-        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = self._varied
         number = torch.cat([torch.arange(company.items_before), company.items(company.subjects(turn))]) % PERIOD
         number = torch.cat([number, number[:1].expand(company.filled)])  # as passes are filled up in training
         units = company.units.pad(company.filled)
