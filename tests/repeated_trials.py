@@ -1,13 +1,16 @@
 """Models of the same making are tried once in a process for the company that their rows may be in.
 
 Most of an engine's trials ask in which sizes of pass, and beside whom, rows come out the same to the last bit. The
-answer depends on a model's modules and on shapes, not on the numbers it was made with: the trial has its own. Tests build
-the same few models over and over. Whether gradients agree with the reference is tried anew for each of them.
+answer depends on a model's modules and on shapes, not on the numbers it was made with: the order in which a kernel adds
+never depends on values. Tests build the same few models over and over. Whether gradients agree with the reference is
+tried anew for each of them.
 """
 
 import sys
+import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -16,7 +19,9 @@ from torch import Tensor, nn
 
 from wholegrain.gradients.batch_invariance import PassSizes, Rows, SteadySizes
 from wholegrain.gradients.candidates import Candidate
+from wholegrain.gradients.layers import LAYERS
 from wholegrain.gradients.trial import BackendTrial
+from wholegrain.gradients.trial_companies import companies
 
 PLAIN = (int, float, str, bool, bytes, type(None), torch.dtype, torch.device, torch.Size, type)
 DERIVED = {"_parameters", "_buffers", "_modules", "_flat_weights", "_flat_weight_refs", "training"}
@@ -34,6 +39,7 @@ def making(model: nn.Module) -> Hashable:
         (
             name,
             type(module),
+            LAYERS.get(type(module)),
             module.training,
             *(_known(value, (name, key)) for key, value in vars(module).items() if key not in DERIVED),
             *(_parameter(f"{name}.{key}", p, names) for key, p in module._parameters.items()),
@@ -77,20 +83,20 @@ def trial_key(trial: BackendTrial, made: Candidate) -> Hashable:
 
 
 @contextmanager
-def remembered_trials() -> Iterator[None]:
-    """What was found in trials of company is remembered meanwhile."""
+def remembered_trials(*, few: bool = False) -> Iterator[None]:
+    """What was found in trials of company is remembered meanwhile; with `few`, subjects are tried in three of them."""
     find_sizes, repeats, of = BackendTrial.find_sizes, BackendTrial._repeats, SteadySizes.of
-    key: Hashable = None
+    asking = threading.local()  # some engines are tried in threads
 
     def find(trial: BackendTrial, made: Candidate, most: int) -> PassSizes | None:
-        nonlocal key
-        key = trial_key(trial, made), most
+        asking.key = trial_key(trial, made), most
         try:
             return find_sizes(trial, made, most)
         finally:
-            key = None
+            asking.key = None
 
     def remember_sizes(run: Rows, period: int, multiple: int, most: int = sys.maxsize) -> SteadySizes | None:
+        key = getattr(asking, "key", None)
         if key is None:  # asked by a test itself
             return of(run, period, multiple, most)
         if key in _sizes:
@@ -103,12 +109,14 @@ def remembered_trials() -> Iterator[None]:
 
     def repeat(trial: BackendTrial, made: Candidate, size: int, sizes: PassSizes) -> bool:
         assert isinstance(sizes, SteadySizes)
-        asked = trial_key(trial, made), size, sizes.period, sizes.multiple, sizes.most
+        asked = few, trial_key(trial, made), size, sizes.period, sizes.multiple, sizes.most
         if asked not in _repeats:
             _repeats[asked] = repeats(trial, made, size, sizes)
         return _repeats[asked]
 
     with pytest.MonkeyPatch.context() as patch:
+        if few:
+            patch.setattr("wholegrain.gradients.trial.companies", lambda *given: islice(companies(*given), 3))
         patch.setattr(BackendTrial, "find_sizes", find)
         patch.setattr(BackendTrial, "_repeats", repeat)
         patch.setattr(SteadySizes, "of", staticmethod(remember_sizes))

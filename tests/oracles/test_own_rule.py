@@ -9,8 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
-from wholegrain.gradients.bookkeeping import Rows
+from wholegrain.gradients.backend_selection import SlowGradients
+from wholegrain.gradients.bookkeeping import Lengths, Rows
 from wholegrain.gradients.chain_backend import Chain
+from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import LAYERS, register_rule
@@ -69,9 +71,33 @@ def test_a_rule_of_ones_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(compared(ShiftRule, monkeypatch)._chosen.program, Chain)
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
-def test_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not isinstance(compared(WrongRule, monkeypatch)._chosen.program, Chain)
+class LongRule(ShiftRule):
+    """Gives the right sums and norms that are a tenth too long."""
+
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
+        given, shares = super().backward(space, saved, outward, needed)
+        return given, tuple(Long(share._held) for share in shares)
+
+
+class Long(Rows):
+    """Rows whose norms are wrong."""
+
+    def lengths(self, units: Units) -> Lengths:
+        found = super().lengths(units)
+        return found._replace(squared=found.squared * 1.21)
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (WrongRule, r"the rule WrongRule for 1 \(Shift\) gives gradients of '1\.b' that are (\d+\.\d)% off"),
+        (LongRule, r"the rule LongRule for 1 \(Shift\) gives norms of '1\.b' that are (10\.0)% off"),
+    ],
+)
+def test_a_wrong_rule_is_found_out_and_named(rule: type[ShiftRule], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(SlowGradients, match=says):
+        engine = compared(rule, monkeypatch)
+    assert not isinstance(engine._chosen.program, Chain)
 
 
 def test_what_is_no_rule_is_refused() -> None:

@@ -22,6 +22,7 @@ from wholegrain.federation.server_settings import Average, ServerSettings
 
 Memory = Mapping[str, Tensor]
 NOTHING: Memory = MappingProxyType({})
+USUAL = ServerSettings()
 RESERVED = ("average", "averages")
 """Names in the memory that are the server's own; an optimiser's state has others."""
 
@@ -122,10 +123,15 @@ OPTIMISERS: Registry[Callable[..., Any]] = Registry(
 def make_optimiser(name: str, options: Mapping[str, Any], momentum: float) -> ServerOptimiser:
     """The named optimiser, or the user's own `module:name`, with these options.
 
-    `momentum` is for whichever has that option.
+    `momentum` is for whichever has that option; for others only its default can be given.
     """
     factory = OPTIMISERS.find(name)
     has_momentum = "momentum" in inspect.signature(factory).parameters
+    if not has_momentum and momentum != USUAL.momentum:
+        raise SpecError(
+            f"server.momentum = {momentum:g} would have no effect, as the server optimiser '{name}' has no momentum;"
+            " remove it, or set server.step to 'momentum' or 'adam'."
+        )
     given = {"momentum": momentum, **options} if has_momentum else options
     optimiser = OPTIMISERS.make(name, factory, given, ServerOptimiser)  # type: ignore[type-abstract]
     _require_pure(name, optimiser)
@@ -173,9 +179,6 @@ SCHEDULES: Mapping[str, Callable[[float], float]] = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
 }
 """What the learning rate is multiplied by when this share of the rounds is done."""
-
-
-USUAL = ServerSettings()
 
 
 @dataclass(frozen=True, kw_only=True)

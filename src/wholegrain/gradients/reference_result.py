@@ -19,6 +19,7 @@ class ReferenceResult:
 
     units: Units
     weights: Tensor  # [unit]
+    norms: Tensor  # [unit, parameter]
     lengths: Tensor  # [unit]
     sketches: list[Tensor]
     sizes: list[float]
@@ -34,7 +35,7 @@ class ReferenceResult:
         norms = torch.stack([norms for norms, _ in found])  # [unit, parameter]
         weights = torch.linspace(1, 2, units.count).to(norms.dtype)
         sketches = [weights @ torch.stack(each) for each in zip(*(each for _, each in found), strict=True)]
-        return ReferenceResult(units, weights, norms.norm(dim=1), sketches, (weights @ norms).tolist())
+        return ReferenceResult(units, weights, norms, norms.norm(dim=1), sketches, (weights @ norms).tolist())
 
 
 def _items_of_each(units: Units) -> Iterator[slice]:

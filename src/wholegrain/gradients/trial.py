@@ -22,8 +22,16 @@ from wholegrain.gradients.parameters import Layout, Views, call
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.row_digests import digest_rows
+from wholegrain.gradients.rule_disagreement import describe_norms, describe_sum, distance
 from wholegrain.gradients.shape_probe import outside_watchers
-from wholegrain.gradients.trial_companies import DIFFERENT, RESIDUES, Company, companies, count_residues, relevant_widths
+from wholegrain.gradients.trial_companies import (
+    DIFFERENT,
+    RESIDUES,
+    Company,
+    companies,
+    count_residues,
+    relevant_widths,
+)
 from wholegrain.gradients.trial_items import FEW, PERIOD, TRIAL, vary_items
 
 MOST_TRIED = 32
@@ -85,7 +93,11 @@ class BackendTrial:
         try:
             made = self.make(make)
             made.attach(self._vector)
-            return all(self._agrees(made.program, expected) for expected in self._expected)
+            found = (self._find_disagreement(made.program, expected) for expected in self._expected)
+            disagreement = next((each for each in found if each), None)
+            if disagreement and not isinstance(made.program, WholeModel):
+                self.refusal = disagreement
+            return disagreement is None
         except RuleError as error:
             self.refusal = str(error)
             return False
@@ -209,7 +221,8 @@ class BackendTrial:
         return max(1, int(taken[1] - taken[0]) // (TRIAL - 1))
 
     @torch.no_grad()
-    def _agrees(self, program: Program, expected: ReferenceResult) -> bool:
+    def _find_disagreement(self, program: Program, expected: ReferenceResult) -> str | None:
+        """Where a program differs from the reference by more than rounding, and by how much."""
         uses = merge_uses(program.run(self._loss, self.inputs, self._targets, expected.units))
         squared = gradient_lengths(uses, expected.units).squared
         # A norm that a program does not vouch for is not wrong.
@@ -219,18 +232,17 @@ class BackendTrial:
         for share in uses.shares:
             share.add(expected.units, expected.units.whole, expected.weights, sums)
         total = zeros.settle()
-        if not _close(found_lengths, expected.lengths, float(expected.lengths.max())):
-            return False
+        agreement, names = AGREEMENT.get(total.dtype, 0.1), list(self._layout.views(total))
         # In each parameter by itself, however small its gradients are beside those of others.
-        nothing = NOTHING / AGREEMENT.get(total.dtype, 0.1) * max(expected.sizes)
-        found = zip(
-            compute_sketches(self._layout.views(total).values()), expected.sketches, expected.sizes, strict=True
-        )
-        return all(_close(one, other, size + nothing) for one, other, size in found)
-
-
-def _close(value: Tensor, expected: Tensor, size: float) -> bool:
-    return float(torch.dist(value, expected, p=float("inf"))) <= AGREEMENT.get(expected.dtype, 0.1) * size
+        nothing = NOTHING / agreement * max(expected.sizes)
+        sketches = compute_sketches(self._layout.views(total).values())
+        for name, found, other, size in zip(names, sketches, expected.sketches, expected.sizes, strict=True):
+            if not distance(found, other, size + nothing) <= agreement:
+                return describe_sum(self._model, name, distance(found, other, size))
+        off = distance(found_lengths, expected.lengths, float(expected.lengths.max()))
+        if off <= agreement:
+            return None
+        return describe_norms(self._model, uses.shares, expected.units, names, expected.norms, off)
 
 
 def _by_item(rows: Tensor, items: int) -> Tensor:
