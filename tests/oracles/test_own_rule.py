@@ -1,5 +1,6 @@
 """A rule of the caller's own is used like any other, and is not trusted more than any other."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from agreement import World
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
 from wholegrain.gradients.backend_selection import SlowGradients
@@ -14,7 +16,7 @@ from wholegrain.gradients.bookkeeping import Lengths, Rows
 from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.layers import LAYERS, register_rule
 from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space
 from wholegrain.gradients.parameters import flatten
@@ -105,3 +107,41 @@ def test_what_is_no_rule_is_refused() -> None:
         register_rule(Shift(2), ShiftRule)
     with pytest.raises(ModelError, match="for Shift is not callable"):
         register_rule(Shift, 3)
+
+
+class Unsure(Rows):
+    """Rows that vouch for none of their norms."""
+
+    def lengths(self, units: Units) -> Lengths:
+        found = super().lengths(units)
+        return found._replace(squared=found.squared * torch.nan)
+
+
+class UnsureRule(ShiftRule):
+    """Leaves every norm to the reference."""
+
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
+        given, shares = super().backward(space, saved, outward, needed)
+        return given, tuple(Unsure(share._held) for share in shares)
+
+
+WORLD = World(seed=0, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
+
+
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()), "there is no rule for"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), Shift(4)), "every clipped unit was left to the reference"),
+    ],
+)
+def test_a_comparison_fails_where_the_rule_was_not_used(
+    make: Callable[[], nn.Module], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LAYERS, Shift, ShiftRule)
+    if "PReLU" not in str(make()):
+        WORLD.compare(make, (4,))
+        monkeypatch.setitem(LAYERS, Shift, UnsureRule)
+    with pytest.raises(AssertionError, match=says):
+        WORLD.compare(make, (4,))
