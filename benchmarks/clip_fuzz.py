@@ -198,8 +198,8 @@ class Found:
     move: float
 
 
-def fuzz(kind: str, cases: int, seed: int, compute: Compute = USUAL) -> Iterator[Found]:
-    """So many cases of one kind of model."""
+def fuzz(kind: str, cases: int, seed: int, compute: Compute = USUAL, large: float = LARGE) -> Iterator[Found]:
+    """So many cases of one kind of model; a large subject is in this part of the batches."""
     draws, made = np.random.default_rng(seed), KINDS[kind].make()
     torch.manual_seed(seed)
     with warnings.catch_warnings():
@@ -208,7 +208,7 @@ def fuzz(kind: str, cases: int, seed: int, compute: Compute = USUAL) -> Iterator
         done = 0
         while done < cases:
             vector = extreme_parameters(layout, start, draws)
-            inputs, targets, groups = extreme_batch(KINDS[kind], draws)
+            inputs, targets, groups = extreme_batch(KINDS[kind], draws, large)
             mode = MODES[draws.integers(len(MODES))]
             clip = Clip(*mode, float(10 ** draws.uniform(math.log10(LEAST_NORM), math.log10(MOST_NORM))))
             whole = engine(vector, inputs, targets, groups, clip).total.double()
@@ -234,10 +234,10 @@ def extreme_parameters(layout: Layout, start: Tensor, draws: np.random.Generator
     return vector.nan_to_num_(0.0, 3e38, -3e38)
 
 
-def extreme_batch(kind: Kind, draws: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def extreme_batch(kind: Kind, draws: np.random.Generator, large: float = LARGE) -> tuple[Tensor, Tensor, Tensor]:
     """Two to five subjects with one to three items each; now and then one with as many as are computed together."""
     sizes = draws.integers(1, 4, draws.integers(2, 6))
-    if draws.random() < LARGE:
+    if draws.random() < large:
         sizes[draws.integers(len(sizes))] = draws.integers(4, MOST_TRIED + 3)
     count = int(sizes.sum())
     if kind.tokens:

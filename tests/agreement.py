@@ -11,10 +11,14 @@ from torch import Tensor, nn
 from wholegrain.gradients.backend_selection import SlowGradients
 from wholegrain.gradients.candidates import WholeModel
 from wholegrain.gradients.chain_backend import Chain
+from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.engine import MEMORY, BookKeeping
+from wholegrain.gradients.gradient_norms import Uses
 from wholegrain.gradients.graph_backend import Graph
+from wholegrain.gradients.parameter_sums import SplitTotal
 from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.pieces import Piece
 from wholegrain.gradients.reference import Loss, batch_gradient
 
 MODES = (
@@ -95,6 +99,33 @@ def slow(call: Callable[[], object]) -> list[str]:
     return [str(one.message) for one in caught if issubclass(one.category, SlowGradients)]
 
 
+class WatchedEngine(BookKeeping):
+    """An engine that counts what it computes by rules, and what it leaves to the reference."""
+
+    passes = units_by_reference = 0
+
+    def _run(self, piece: Piece, units: Units) -> Uses:
+        self.passes += 1
+        return super()._run(piece, units)
+
+    def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal) -> int:
+        self.units_by_reference += piece.units.count
+        return super()._add_one_by_one(vector, piece, clip, total)
+
+    def require_rules(self, batch: Batch) -> None:
+        """That every module has its rule, and that a comparison in all modes has used it, for norms as well."""
+        program = program_of(self)
+        assert isinstance(program, RULED), "the model was computed without rules"
+        assert not getattr(program, "unruled", None), f"there is no rule for {program.unruled}"
+        assert self.passes, "no pass was computed by rules"
+        units = sum(
+            len(batch.groups) if per is ClipPer.ITEM else len(batch.groups.unique())
+            for per, _ in MODES
+            if per in (ClipPer.ITEM, ClipPer.SUBJECT)
+        )
+        assert self.units_by_reference < units, "every clipped unit was left to the reference"
+
+
 @dataclass(frozen=True)
 class World:
     """Everything about a comparison but the model: what hypothesis draws for each."""
@@ -128,11 +159,11 @@ class World:
         return Batch(inputs, targets, torch.randint(self.subjects, (self.items,), generator=generator))
 
     def compare(self, make: Callable[[], nn.Module], shape: tuple[int, ...], tokens: int | None = None) -> BookKeeping:
-        """Engine and reference on a model with rules for all its layers."""
+        """Engine and reference on a model with rules for all its layers, by which the engine did compute."""
         model, batch = self.built(make), self.batch(shape, tokens)
-        engine = BookKeeping(model, wavy, self.memory)
+        engine = WatchedEngine(model, wavy, self.memory)
         assert_agrees(engine, model, wavy, flatten(model), batch, self.norm)
-        assert isinstance(program_of(engine), RULED)
+        engine.require_rules(batch)
         return engine
 
     def but(self, **changes: object) -> "World":

@@ -27,6 +27,7 @@ def accuracy(net: Any, names: dict[str, Any]) -> float:
 
 @pytest.mark.usefixtures("coarse_prices")
 @pytest.mark.parametrize("title", ["with wholegrain", "with wholegrain, silos", "with wholegrain, ULDP-AVG"])
+@pytest.mark.slow
 def test_wholegrain_does_the_task(title: str) -> None:
     names = play(title)
     if "run" in names:

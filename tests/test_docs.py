@@ -122,6 +122,7 @@ def test_no_link_is_dead(page: str) -> None:
 
 
 @pytest.mark.usefixtures("coarse_prices")
+@pytest.mark.slow
 def test_the_tour_of_the_api_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second block of README, on a small table in the place of the reader's own."""
     monkeypatch.chdir(tmp_path)

@@ -78,6 +78,7 @@ def test_a_table_gives_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("coarse_prices")
+@pytest.mark.slow
 def test_a_torch_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     names = play("own_torch_model.py", monkeypatch)
     assert names["run"].guarantee.epsilon <= 8
@@ -98,6 +99,7 @@ def test_a_loop_learns_within_its_budget(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("coarse_prices")
+@pytest.mark.slow
 def test_a_report_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     names = play("read_report.py", monkeypatch)
     assert names["page"].read_text("utf-8").startswith("<!doctype html>")

@@ -187,6 +187,7 @@ def test_a_net_stays_in_the_mode_in_which_it_was_tried() -> None:
     assert torch.equal(*found)
 
 
+@pytest.mark.slow
 def test_a_loop_in_half_precision_gives_the_model_of_train_to_the_bit() -> None:
     net, same = a_net(), a_net()
     private = loop(net, torch.optim.SGD(net.parameters(), lr=0.5), precision="bfloat16")

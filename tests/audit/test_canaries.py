@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from audit.planted import POLICIES, prepared
+from planted_faults import POLICIES, prepared
 from wholegrain.audit.attacks import attack_crowd, attack_each_home, secret_coins
 from wholegrain.audit.canaries import Block, CanaryCompany, Design
 from wholegrain.audit.canary_gradients import BASE

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from audit.planted import short_sums
 from command import Command
+from planted_faults import short_sums
 from wholegrain.silo.noise import _Twister
 
 SPEC = """

@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 from scipy import stats
 
-from audit.simulated import gaussian_guesses, rejected_at_most, responses
+from simulated_audits import gaussian_guesses, rejected_at_most, responses
 from wholegrain.audit.confidence_bounds import (
     Counts,
     Guesses,

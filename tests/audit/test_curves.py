@@ -5,7 +5,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent, NoOpDpEvent, get_epsilon_gaussian
 from scipy import stats
 
-from audit.simulated import rejected_at_most
+from simulated_audits import rejected_at_most
 from wholegrain.audit.confidence_bounds import Counts, Rates, rates
 from wholegrain.audit.curves import curve, refuted_by_rates, refuted_epsilon, scale_noise
 from wholegrain.privacy import events

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 
-from audit.simulated import rejected_at_most
+from simulated_audits import rejected_at_most
 from wholegrain.audit.estimators import (
     AttackEvidence,
     curve_bound,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from audit.planted import (
+from planted_faults import (
     Halved,
     LyingDivisor,
     SameEveryRound,

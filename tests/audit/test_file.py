@@ -14,8 +14,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from audit.planted import findings, short_sums
 from backbones import public_model, write_backbone
+from planted_faults import findings, short_sums
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.auditing import AuditSettings, audit
 from wholegrain.audit.findings import Audit, AuditVerdict

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.planted import prepared
+from planted_faults import prepared
 from wholegrain.audit.likelihoods import Law, canary_law
 from wholegrain.privacy.definitions import Unit
 

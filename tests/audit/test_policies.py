@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.planted import POLICIES, audited, prepared
+from planted_faults import POLICIES, audited, prepared
 from wholegrain.audit.findings import AuditVerdict
 from wholegrain.privacy.definitions import Standing
 

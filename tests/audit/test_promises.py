@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.planted import prepared
+from planted_faults import prepared
 from wholegrain.audit.attacks import attack_crowd
 from wholegrain.audit.auditing import TRIALS, AuditSettings, audit
 from wholegrain.audit.estimators import AttackEvidence, one_run_bound

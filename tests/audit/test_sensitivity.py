@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from audit.planted import POLICIES, SinglePrecision, audited, prepared, rounded_up
 from effort import amount
+from planted_faults import POLICIES, SinglePrecision, audited, prepared, rounded_up
 from wholegrain.audit import sensitivity
 from wholegrain.audit.findings import AuditVerdict
 from wholegrain.audit.sensitivity import extreme_vectors, largest_move, move_among_many, scaled_vector

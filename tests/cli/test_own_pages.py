@@ -42,6 +42,7 @@ def complete(spec: Path) -> None:
     spec.write_text(begun[:first] + shown[1] + "\n" + begun[rest:], encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_five_commands_on_a_table(wholegrain: Command, folder: Path) -> None:
     shown = consoles(DATA)
     assert [command.split()[1] for command, _ in shown] == ["data", "plan", "data", "plan", "run"]
@@ -52,6 +53,7 @@ def test_five_commands_on_a_table(wholegrain: Command, folder: Path) -> None:
         assert bare(said.out + said.err) == bare(output)
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own(wholegrain: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, module, _ = re.findall(r"```python\n(.*?)```", MODEL, re.S)
     assert (ROOT / "examples" / "own_model.py").read_text("utf-8").endswith(script)

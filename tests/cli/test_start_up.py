@@ -51,12 +51,14 @@ def test_help_imports_nothing_slow(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "verify"])
+@pytest.mark.slow
 def test_a_ledger_that_is_empty_or_absent_imports_nothing_slow(tmp_path: Path, verb: str) -> None:
     Ledger.open(tmp_path / "ledger.sqlite").close()
     for place in (tmp_path, tmp_path / "gone"):
         assert imported(CALL, "ledger", verb, place) & SLOW == set()
 
 
+@pytest.mark.slow
 def test_an_accountant_is_imported_to_price_a_ledger_and_not_to_verify_it(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with Ledger.open(path) as ledger:

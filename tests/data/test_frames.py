@@ -163,6 +163,26 @@ def test_features_without_bounds_are_refused_by_name() -> None:
         declared(pl.DataFrame(COLUMNS), target="ill")
 
 
+@pytest.mark.parametrize("place", COLUMNS)
+@pytest.mark.parametrize(
+    "values",
+    [
+        pl.Series([[1], [2], [3], [4]]),
+        pl.Series([datetime.timedelta(days=1)] * 4),
+        pl.Series([{"a": 1}] * 4),
+        pl.Series([[1], [2], [3], [4]], dtype=pl.Array(pl.Int64, 1)),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_a_column_of_lists_or_the_like_is_refused_by_name(values: pl.Series, place: str) -> None:
+    frame = pl.DataFrame(COLUMNS).with_columns(values.alias(place))
+    for missing in ([], ["?"]):
+        with pytest.raises(
+            DataError, match=f"^Column '{place}' holds .*, which is neither a number, a date nor a name"
+        ):
+            declared(frame, missing_values=missing)
+
+
 def test_a_person_who_leaves_the_table_changes_nothing_for_the_others() -> None:
     frame = pd.DataFrame(COLUMNS)
     whole, without = declared(frame), declared(frame[frame["patient"] != "ann"])

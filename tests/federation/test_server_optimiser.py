@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from wholegrain.federation.server_optimiser import NOTHING, PLAIN, Adam, Memory, Momentum, Server
+from wholegrain.errors import SpecError
+from wholegrain.federation.server_optimiser import NOTHING, PLAIN, Adam, Memory, Momentum, Plain, Server
 from wholegrain.federation.server_settings import Average, ServerSettings
 
 ROUNDS = 8
@@ -92,3 +93,12 @@ def test_an_exponential_average_counts_earlier_rounds_less() -> None:
 
 def test_averaging_does_not_change_the_path() -> None:
     assert_close(played(Server(settings=ServerSettings(average=Average.TAIL)))[0], played(Server())[0])
+
+
+def test_momentum_is_refused_where_the_optimiser_has_none() -> None:
+    with pytest.raises(
+        SpecError, match=r"^server\.momentum = 0\.3 would have no effect.*'plain' has no momentum; remove"
+    ):
+        Server.of(ServerSettings(momentum=0.3))
+    assert Server.of(ServerSettings(momentum=0.9)).optimiser == Plain()  # as a kept spec writes it
+    assert Server.of(ServerSettings(step="adam", momentum=0.3)).optimiser == Adam(momentum=0.3)

@@ -262,6 +262,7 @@ def test_a_model_that_is_changed_between_calls(change) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.own_trials
 def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     class Opposed(nn.Module):
         def __init__(self) -> None:

@@ -73,7 +73,7 @@ def test_calls_do_not_show_in_one_another(make: Callable[[], nn.Module], calls: 
         assert_same(actual, expected, "a result after later calls")
 
 
-@pytest.mark.parametrize("memory", [MEMORY, 1])
+@pytest.mark.parametrize("memory", [MEMORY, pytest.param(1, marks=pytest.mark.slow)])
 @each_model
 def test_what_was_given_is_untouched(make: Callable[[], nn.Module], memory: int) -> None:
     model, batch = WORLD.built(make), WORLD.batch(MODELS[make])

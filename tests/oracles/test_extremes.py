@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from effort import amount
+from effort import THOROUGH, amount
 from wholegrain.gradients import batch_invariance, ghost_norms, sum_groups
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
@@ -29,10 +29,15 @@ each_clip = pytest.mark.parametrize(
 each_pool = pytest.mark.parametrize("pool", Pool)
 
 
+WITH_LARGE = ("linear", "conv1d", "layer norm", "embedding", "gru", "encoder", "written by hand", "vmap")
+"""Kinds that `make test` plays with subjects of many items, too; before these, every smaller size is tried."""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", clip_fuzz.KINDS)
 def test_no_finite_number_breaks_the_clip(kind: str) -> None:
-    found = list(clip_fuzz.fuzz(kind, amount(60, quick=20), seed=7))
+    large = clip_fuzz.LARGE if THOROUGH or kind in WITH_LARGE else 0.0
+    found = list(clip_fuzz.fuzz(kind, amount(60, quick=20), seed=7, large=large))
     assert max(each.move for each in found) <= 1 + SLACK
     assert any(each.move > 0.99 for each in found), "nothing was clipped, so nothing was tested"
 
@@ -300,6 +305,7 @@ class MeanOfPositions(nn.Module):
         return values.mean(1)
 
 
+@pytest.mark.own_trials
 def test_a_gradient_that_is_formed_by_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last bit in one value of one unit, as a kernel for odd widths leaves it."""
     real = torch.bmm
@@ -318,6 +324,7 @@ def test_a_gradient_that_is_formed_by_place_is_noticed(monkeypatch: pytest.Monke
         assert isinstance(engine._chosen.sizes, kind)
 
 
+@pytest.mark.own_trials
 def test_a_small_layers_norm_that_depends_on_the_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a layer whose norm is so much larger that the sum of both is the same."""
     real = ghost_norms._products

@@ -63,6 +63,7 @@ def convolutions(draw: st.DrawFn, dimensions: int) -> tuple[type, dict[str, obje
     return (nn.Conv1d, nn.Conv2d)[dimensions - 1], options, (options["in_channels"], *size)
 
 
+@pytest.mark.own_trials
 @pytest.mark.parametrize("dimensions", [1, 2])
 @given(data=st.data(), world=worlds(), thin=st.booleans(), patches=st.sampled_from((1, 300, 1 << 19)))
 @examples(18)
@@ -99,6 +100,7 @@ def settled(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
     return model
 
 
+@pytest.mark.own_trials
 @given(worlds(), st.sampled_from(((), (4,), (2, 3))), st.sampled_from((None, 0, 3)), st.sampled_from((0, 1 << 22)))
 @examples(18)
 def test_embedding(world: World, shape: tuple[int, ...], padding: int | None, most: int) -> None:

@@ -1,5 +1,6 @@
 """A rule of the caller's own is used like any other, and is not trusted more than any other."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,12 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from agreement import World
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
-from wholegrain.gradients.bookkeeping import Rows
+from wholegrain.gradients.backend_selection import SlowGradients
+from wholegrain.gradients.bookkeeping import Lengths, Rows
 from wholegrain.gradients.chain_backend import Chain
+from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.layers import LAYERS, register_rule
 from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space
 from wholegrain.gradients.parameters import flatten
@@ -69,9 +73,33 @@ def test_a_rule_of_ones_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(compared(ShiftRule, monkeypatch)._chosen.program, Chain)
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
-def test_a_wrong_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not isinstance(compared(WrongRule, monkeypatch)._chosen.program, Chain)
+class LongRule(ShiftRule):
+    """Gives the right sums and norms that are a tenth too long."""
+
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
+        given, shares = super().backward(space, saved, outward, needed)
+        return given, tuple(Long(share._held) for share in shares)
+
+
+class Long(Rows):
+    """Rows whose norms are wrong."""
+
+    def lengths(self, units: Units) -> Lengths:
+        found = super().lengths(units)
+        return found._replace(squared=found.squared * 1.21)
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (WrongRule, r"the rule WrongRule for 1 \(Shift\) gives gradients of '1\.b' that are (\d+\.\d)% off"),
+        (LongRule, r"the rule LongRule for 1 \(Shift\) gives norms of '1\.b' that are (10\.0)% off"),
+    ],
+)
+def test_a_wrong_rule_is_found_out_and_named(rule: type[ShiftRule], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(SlowGradients, match=says):
+        engine = compared(rule, monkeypatch)
+    assert not isinstance(engine._chosen.program, Chain)
 
 
 def test_what_is_no_rule_is_refused() -> None:
@@ -79,3 +107,41 @@ def test_what_is_no_rule_is_refused() -> None:
         register_rule(Shift(2), ShiftRule)
     with pytest.raises(ModelError, match="for Shift is not callable"):
         register_rule(Shift, 3)
+
+
+class Unsure(Rows):
+    """Rows that vouch for none of their norms."""
+
+    def lengths(self, units: Units) -> Lengths:
+        found = super().lengths(units)
+        return found._replace(squared=found.squared * torch.nan)
+
+
+class UnsureRule(ShiftRule):
+    """Leaves every norm to the reference."""
+
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
+        given, shares = super().backward(space, saved, outward, needed)
+        return given, tuple(Unsure(share._held) for share in shares)
+
+
+WORLD = World(seed=0, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
+
+
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU()), "there is no rule for"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), Shift(4)), "every clipped unit was left to the reference"),
+    ],
+)
+def test_a_comparison_fails_where_the_rule_was_not_used(
+    make: Callable[[], nn.Module], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LAYERS, Shift, ShiftRule)
+    if "PReLU" not in str(make()):
+        WORLD.compare(make, (4,))
+        monkeypatch.setitem(LAYERS, Shift, UnsureRule)
+    with pytest.raises(AssertionError, match=says):
+        WORLD.compare(make, (4,))

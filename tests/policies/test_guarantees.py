@@ -23,7 +23,14 @@ from effort import examples
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
-from wholegrain.policies.guarantees import federation_epsilon, federation_event, obstacles, step_event, worst_row
+from wholegrain.policies.guarantees import (
+    federation_epsilon,
+    federation_event,
+    missing_bound,
+    obstacles,
+    step_event,
+    worst_row,
+)
 from wholegrain.policies.policy import (
     FixedNoise,
     NoiseByLargestGroup,
@@ -161,6 +168,19 @@ class TestRowsOfTheDesignPage:
         assert step_event(catalogued("subject_dp", silo), silo, Unit.SUBJECT) == PoissonSampledDpEvent(
             Q, GaussianDpEvent(SIGMA)
         )
+
+    @pytest.mark.parametrize("items", [1, 3, None])
+    def test_items_that_a_step_bounds_need_no_other_bound(self, items):
+        silo = facts(name="north", bound=None)
+        policy = built(PoissonSubjects(Q, items=items), ClipPer.ITEM, Pool.SUM)
+        if items is None:
+            assert missing_bound([(policy, silo)], Unit.SUBJECT) == "north"
+            return
+        assert missing_bound([(policy, silo)], Unit.SUBJECT) is None
+        assert step_event(policy, silo, Unit.SUBJECT) == PoissonSampledDpEvent(Q, GaussianDpEvent(SIGMA / items))
+        both = [(policy, silo), (replace(policy, sampling=PoissonSubjects(Q)), facts(name="south", bound=None))]
+        assert missing_bound(both, Unit.SUBJECT) == "south"
+        assert worst_row([(policy, silo), (policy, facts(bound=2))], Unit.SUBJECT)[0].sampling.items == items
 
 
 class TestBatchesOfFixedSize:

@@ -86,6 +86,7 @@ def test_nobody_can_sign_for_a_simulation(proved: Path, release: RunRecord) -> N
         assert "signature" not in dpia_annex(run).split("DRAFT")[1].split("signed", 1)[1]
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_annex_of_one_run(wholegrain: Command, proved: Path, tmp_path: Path) -> None:
     told = wholegrain("report", proved, "--out", tmp_path / "a.html", "--dpia", tmp_path / "annex.html")
     assert told.code == 0

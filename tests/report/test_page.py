@@ -94,6 +94,7 @@ def test_comparison_has_claims_and_proofs_side_by_side(proved: Path, printed: Pa
     assert "What is promised by printed" in text
 
 
+@pytest.mark.slow
 def test_figures_become_files(proved: Path, tmp_path: Path) -> None:
     export(read_runs([proved]), tmp_path)
     assert {path.stem for path in tmp_path.glob("*.svg")} == KEYS

@@ -127,6 +127,7 @@ def test_a_run_starts_where_the_backbone_ended(specs: Path, train: str) -> None:
     assert prepared.public.trained_parameters == prepared.first.numel()
 
 
+@pytest.mark.slow
 def test_a_cached_view_gives_what_the_whole_model_gives(specs: Path) -> None:
     """Frozen parameters are no part of the vector: with the view or without, the same steps come out."""
 

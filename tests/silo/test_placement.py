@@ -138,7 +138,10 @@ def test_parts_of_a_secure_sum_stay_on_the_device(policy: str, noise: NoiseSourc
     assert readers <= set(READERS)
 
 
-MADE = [(name, padding) for name in MODELS for padding in ((None, 0) if MODELS.find(name).reads_tokens else (None,))]
+MADE = [
+    *(pytest.param(name, None, marks=pytest.mark.slow if name == "resnet18" else ()) for name in MODELS),
+    *(pytest.param(name, 0, marks=pytest.mark.slow) for name in MODELS if MODELS.find(name).reads_tokens),
+]
 
 
 @pytest.mark.parametrize(("name", "padding"), MADE)

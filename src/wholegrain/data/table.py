@@ -283,6 +283,12 @@ def _column(frame: pl.DataFrame, name: str) -> pl.Series:
     if name not in frame.columns:
         near = _check.suggestion(name, frame.columns)
         raise DataError(f"The table has no column '{name}'{near}; it has {', '.join(frame.columns)}.")
+    kind = frame.schema[name]
+    if kind.is_nested() or kind in (pl.Duration, pl.Object):
+        raise DataError(
+            f"Column '{name}' holds {kind}, which is neither a number, a date nor a name; write it as numbers or text"
+            " first, or leave it out."
+        )
     return frame[name]
 
 

@@ -22,6 +22,7 @@ from wholegrain.federation.server_settings import Average, ServerSettings
 
 Memory = Mapping[str, Tensor]
 NOTHING: Memory = MappingProxyType({})
+USUAL = ServerSettings()
 RESERVED = ("average", "averages")
 """Names in the memory that are the server's own; an optimiser's state has others."""
 
@@ -125,11 +126,23 @@ def make_optimiser(name: str, options: Mapping[str, Any], momentum: float) -> Se
     `momentum` is for whichever has that option.
     """
     factory = OPTIMISERS.find(name)
-    has_momentum = "momentum" in inspect.signature(factory).parameters
-    given = {"momentum": momentum, **options} if has_momentum else options
+    given = {"momentum": momentum, **options} if _has_momentum(factory) else options
     optimiser = OPTIMISERS.make(name, factory, given, ServerOptimiser)  # type: ignore[type-abstract]
     _require_pure(name, optimiser)
     return optimiser
+
+
+def _has_momentum(factory: Callable[..., Any]) -> bool:
+    return "momentum" in inspect.signature(factory).parameters
+
+
+def _require_effect(settings: ServerSettings) -> None:
+    """Refuse a momentum that nobody would use; the default is in every kept spec, and says nothing."""
+    if settings.momentum != USUAL.momentum and not _has_momentum(OPTIMISERS.find(settings.step)):
+        raise SpecError(
+            f"server.momentum = {settings.momentum:g} would have no effect, as the server optimiser '{settings.step}'"
+            " has no momentum; remove it, or set server.step to 'momentum' or 'adam'."
+        )
 
 
 def _require_pure(name: str, optimiser: ServerOptimiser) -> None:
@@ -175,9 +188,6 @@ SCHEDULES: Mapping[str, Callable[[float], float]] = {
 """What the learning rate is multiplied by when this share of the rounds is done."""
 
 
-USUAL = ServerSettings()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Server:
     """The server's own step and average; by default the mean is taken as it is.
@@ -192,6 +202,7 @@ class Server:
     @staticmethod
     def of(settings: ServerSettings) -> "Server":
         """The server with the optimiser that the settings name."""
+        _require_effect(settings)
         return Server(optimiser=make_optimiser(settings.step, settings.options, settings.momentum), settings=settings)
 
     def pace(self, round: int, rounds: int) -> float:

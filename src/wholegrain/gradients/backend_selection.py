@@ -85,6 +85,8 @@ def select_backend(
     for make in ways:
         if all(trial.passes(make) for trial in trials):
             return _find_steadiest(trials[0], make, memory)
+        # The notice of what is used instead says why.
+        trials[0].refusal = next((trial.refusal for trial in trials if trial.refusal), None)
     copy, most = _measure(trials[0], play_one_by_one, memory)
     return _adopt(trials[0], copy, trials[0].make(play_one_by_one), AnySize(), most)
 

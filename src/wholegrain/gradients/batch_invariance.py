@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -122,7 +123,7 @@ class SteadySizes:
         return self._trusted[size]
 
     def _repeats(self, rows: Tensor, first: Tensor) -> bool:
-        return all(_equal(rows[k :: self.period], first[k]) for k in range(self.period))
+        return _equal(rows, first[torch.arange(rows.shape[0]) % self.period])
 
 
 def round_size_up(items: int, multiple: int) -> int:
@@ -136,6 +137,8 @@ def round_size_up(items: int, multiple: int) -> int:
     return -(-items // step) * step
 
 
-def _equal(rows: Tensor, row: Tensor) -> bool:
-    """Whether all rows are this one; what is not a number equals itself here."""
-    return rows.shape[1:] == row.shape and bool(((rows == row) | (rows.isnan() & row.isnan())).all())
+def _equal(rows: Tensor, others: Tensor) -> bool:
+    """Whether all values are the same; what is not a number equals itself here."""
+    if rows.shape != others.shape or rows.dtype != others.dtype:
+        return False
+    return torch.equal(rows, others) or bool(((rows == others) | (rows.isnan() & others.isnan())).all())

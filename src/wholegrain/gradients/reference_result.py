@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ class ReferenceResult:
 
     units: Units
     weights: Tensor  # [unit]
+    norms: Tensor  # [unit, parameter]
     lengths: Tensor  # [unit]
     sketches: list[Tensor]
     sizes: list[float]
@@ -33,7 +35,7 @@ class ReferenceResult:
         norms = torch.stack([norms for norms, _ in found])  # [unit, parameter]
         weights = torch.linspace(1, 2, units.count).to(norms.dtype)
         sketches = [weights @ torch.stack(each) for each in zip(*(each for _, each in found), strict=True)]
-        return ReferenceResult(units, weights, norms.norm(dim=1), sketches, (weights @ norms).tolist())
+        return ReferenceResult(units, weights, norms, norms.norm(dim=1), sketches, (weights @ norms).tolist())
 
 
 def _items_of_each(units: Units) -> Iterator[slice]:
@@ -48,6 +50,12 @@ def _norms_and_sketches(gradients: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
 
 def compute_sketches(gradients: Iterable[Tensor]) -> list[Tensor]:
     """For each parameter, products of its blocks with one random vector: what differs in the whole differs in these."""
-    random = torch.randn(BLOCK, generator=torch.Generator().manual_seed(2))
+    random = _random_block()
     blocks = [torch.split(gradient.reshape(-1), BLOCK) for gradient in gradients]
     return [torch.stack([block @ random[: len(block)].to(block.dtype) for block in each]) for each in blocks]
+
+
+@cache
+def _random_block() -> Tensor:
+    with torch.inference_mode(False):
+        return torch.randn(BLOCK, generator=torch.Generator().manual_seed(2))

@@ -1,7 +1,7 @@
 """Tests a backend on made-up items: against the reference item by item, and against itself in other batches."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -22,8 +22,16 @@ from wholegrain.gradients.parameters import Layout, Views, call
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
 from wholegrain.gradients.row_digests import digest_rows
+from wholegrain.gradients.rule_disagreement import describe_norms, describe_sum, distance
 from wholegrain.gradients.shape_probe import outside_watchers
-from wholegrain.gradients.trial_companies import RESIDUES, Company, companies, count_residues, relevant_widths
+from wholegrain.gradients.trial_companies import (
+    DIFFERENT,
+    RESIDUES,
+    Company,
+    companies,
+    count_residues,
+    relevant_widths,
+)
 from wholegrain.gradients.trial_items import FEW, PERIOD, TRIAL, vary_items
 
 MOST_TRIED = 32
@@ -57,6 +65,11 @@ class BackendTrial:
         self.refusal: str | None = None
         """Why a rule did not cover the model, where one said so."""
 
+    @cached_property
+    def _varied(self) -> tuple[Tensor, Tensor]:
+        """Many different items, and their targets."""
+        return vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+
     @property
     def tells(self) -> bool:
         """Whether anything can be compared: each item has a gradient, and a finite one."""
@@ -80,7 +93,11 @@ class BackendTrial:
         try:
             made = self.make(make)
             made.attach(self._vector)
-            return all(self._agrees(made.program, expected) for expected in self._expected)
+            found = (self._find_disagreement(made.program, expected) for expected in self._expected)
+            disagreement = next((each for each in found if each), None)
+            if disagreement and not isinstance(made.program, WholeModel):
+                self.refusal = disagreement
+            return disagreement is None
         except RuleError as error:
             self.refusal = str(error)
             return False
@@ -98,7 +115,7 @@ class BackendTrial:
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
         """
-        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = self._varied
         vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
         first, period = (FIRST, PERIOD) if most >= FIRST else (LEAST_ROWS, FEW)
         widths: list[int] = []
@@ -159,20 +176,23 @@ class BackendTrial:
 
         Passes have sizes that training uses, too: in others, rows depend on each other whoever they belong to.
         """
-        first: dict[int, list[Tensor]] = {}
+        first = torch.empty(0)
+        seen = torch.zeros(DIFFERENT, dtype=torch.bool)
         for turn, company in enumerate(companies(size, self._residues, sizes)):
             if company is None:
                 return False
-            found = self._measure(made, company, turn)
-            for place, subject in enumerate(company.subjects(turn).tolist()):
-                rows = [each[place] for each in found]
-                if not all(map(torch.equal, rows, first.setdefault(subject, rows))):
-                    return False
+            found, subjects = torch.stack(self._measure(made, company, turn)), company.subjects(turn)
+            if not turn:
+                first = found.new_zeros(len(found), DIFFERENT)
+            new = ~seen[subjects]
+            first[:, subjects[new]], seen[subjects] = found[:, new], True
+            if not torch.equal(found, first[:, subjects]):
+                return False
         return True
 
     def _measure(self, made: Candidate, company: Company, turn: int) -> list[Tensor]:
         """Norms and gradients of subjects in their company."""
-        inputs, targets = vary_items(self.inputs), self._targets[torch.arange(PERIOD) % TRIAL]
+        inputs, targets = self._varied
         number = torch.cat([torch.arange(company.items_before), company.items(company.subjects(turn))]) % PERIOD
         number = torch.cat([number, number[:1].expand(company.filled)])  # as passes are filled up in training
         units = company.units.pad(company.filled)
@@ -201,7 +221,8 @@ class BackendTrial:
         return max(1, int(taken[1] - taken[0]) // (TRIAL - 1))
 
     @torch.no_grad()
-    def _agrees(self, program: Program, expected: ReferenceResult) -> bool:
+    def _find_disagreement(self, program: Program, expected: ReferenceResult) -> str | None:
+        """Where a program differs from the reference by more than rounding, and by how much."""
         uses = merge_uses(program.run(self._loss, self.inputs, self._targets, expected.units))
         squared = gradient_lengths(uses, expected.units).squared
         # A norm that a program does not vouch for is not wrong.
@@ -211,18 +232,17 @@ class BackendTrial:
         for share in uses.shares:
             share.add(expected.units, expected.units.whole, expected.weights, sums)
         total = zeros.settle()
-        if not _close(found_lengths, expected.lengths, float(expected.lengths.max())):
-            return False
+        agreement, names = AGREEMENT.get(total.dtype, 0.1), list(self._layout.views(total))
         # In each parameter by itself, however small its gradients are beside those of others.
-        nothing = NOTHING / AGREEMENT.get(total.dtype, 0.1) * max(expected.sizes)
-        found = zip(
-            compute_sketches(self._layout.views(total).values()), expected.sketches, expected.sizes, strict=True
-        )
-        return all(_close(one, other, size + nothing) for one, other, size in found)
-
-
-def _close(value: Tensor, expected: Tensor, size: float) -> bool:
-    return float(torch.dist(value, expected, p=float("inf"))) <= AGREEMENT.get(expected.dtype, 0.1) * size
+        nothing = NOTHING / agreement * max(expected.sizes)
+        sketches = compute_sketches(self._layout.views(total).values())
+        for name, found, other, size in zip(names, sketches, expected.sketches, expected.sizes, strict=True):
+            if not distance(found, other, size + nothing) <= agreement:
+                return describe_sum(self._model, name, distance(found, other, size))
+        off = distance(found_lengths, expected.lengths, float(expected.lengths.max()))
+        if off <= agreement:
+            return None
+        return describe_norms(self._model, uses.shares, expected.units, names, expected.norms, off)
 
 
 def _by_item(rows: Tensor, items: int) -> Tensor:

@@ -30,7 +30,7 @@ from dp_accounting import DpEvent, NonPrivateDpEvent
 
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import Accountant
@@ -156,10 +156,9 @@ def federation_epsilon(
 
 def missing_bound(rows: Iterable[Row], unit: Unit) -> str | None:
     """The silo for which K is not declared, where the unit's price depends on it."""
-    rows = list(rows)
-    if unit is not Unit.SUBJECT or not needs_bound(rows[0][0]):
+    if unit is not Unit.SUBJECT:
         return None
-    return next((silo.name for _, silo in rows if silo.items_per_subject is None), None)
+    return next((silo.name for policy, silo in rows if needs_bound(policy) and silo.items_per_subject is None), None)
 
 
 def _unprovable(rows: list[Row], unit: Unit) -> bool:
@@ -167,10 +166,11 @@ def _unprovable(rows: list[Row], unit: Unit) -> bool:
 
 
 def needs_bound(policy: Policy) -> bool:
-    """Whether K enters the policy's subject-level event."""
-    return not isinstance(policy.sampling, PoissonSubjects) or policy.clip == Clip(
-        ClipPer.ITEM, Pool.SUM, policy.clip.norm
-    )
+    """Whether the policy's subject-level event cannot do without K."""
+    if not isinstance(policy.sampling, PoissonSubjects):
+        return True
+    counts_items = policy.clip.per is ClipPer.ITEM and policy.clip.pool is Pool.SUM
+    return counts_items and policy.sampling.items is None
 
 
 def worst_row(rows: list[Row], unit: Unit) -> Row:

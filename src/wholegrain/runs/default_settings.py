@@ -153,7 +153,8 @@ def adds_no_noise(spec: RunSpec, facts: PublicFacts) -> bool:
 def _fill_unprivate(found: _Draft, steepness: Steepness | None) -> None:
     found.set("rounds.count", UNPRIVATE_ROUNDS, "without noise nothing but time speaks against more rounds")
     found.set("server.step", "momentum", "goes further in flat directions")
-    found.set("server.momentum", UNPRIVATE_MOMENTUM, "goes further in flat directions")
+    if found.spec.server.step in ("momentum", "adam"):  # a user's own step may have none
+        found.set("server.momentum", UNPRIVATE_MOMENTUM, "goes further in flat directions")
     found.set("rounds.averaging", "items", "the mean over all records, wherever they are")
     rate, why = OTHER_RATE, "a cautious rate for a model of unknown curvature"
     if steepness is not None:
