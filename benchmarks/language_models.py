@@ -1,7 +1,7 @@
 """BERT, GPT-2 and adapters of Hugging Face's transformers as workloads: built from configs, with random parameters.
 
-Four layers of width 256. Dropout is 0 in the configs, since Opacus asks for models in training mode. transformers 4.57.1
-and, for adapters, peft have to be installed.
+Four layers of width 256. Dropout is 0 in the configs, since Opacus asks for models in training mode. transformers
+4.57.1 and, for adapters, peft have to be installed.
 """
 
 from typing import Any
