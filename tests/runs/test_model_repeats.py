@@ -33,7 +33,7 @@ def drop_layer(model: Twisted, hidden: Tensor) -> Tensor:
 
 def mask_by_numpy(model: Twisted, hidden: Tensor) -> Tensor:
     mask = np.ones(hidden.shape[1], np.float32)
-    mask[np.random.randint(hidden.shape[1])] = 0  # noqa: NPY002 (as many models do)
+    mask[np.random.randint(hidden.shape[1])] = 0
     return hidden * torch.from_numpy(mask)
 
 
