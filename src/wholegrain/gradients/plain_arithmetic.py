@@ -7,8 +7,8 @@ many people are there, so that one who leaves would change others, in the middle
 Full precision. Autocast, and a lower precision of products that torch allows on request, have another unit roundoff;
 and kernels were tried in full precision, while a program may ask for less at any time.
 
-Numbers below 2⁻¹²⁶. Where they are flushed to zero, as `torch.set_flush_denormal` does, and some libraries when they are
-loaded, a rounding error is up to 2²⁴ times as large as the bounds say.
+Numbers below 2⁻¹²⁶. Where they are flushed to zero, as `torch.set_flush_denormal` does, and some libraries when
+they are loaded, a rounding error is up to 2²⁴ times as large as the bounds say.
 """
 
 from collections.abc import Callable, Iterator
