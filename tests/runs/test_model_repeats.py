@@ -94,3 +94,10 @@ def test_what_is_kept_and_changes_nothing_does_no_harm(twist: Callable[[Twisted,
 def test_dropout_of_items_is_a_function_of_the_item() -> None:
     model = with_item_coins(nn.Sequential(nn.Linear(10, 64), nn.Dropout(0.5), nn.Linear(64, 2)))
     assert find_memory(model, torch.zeros(2, 10)) is None
+
+
+def test_a_model_with_dropout_is_trained() -> None:
+    data = wg.clinics(patients=60, clinics=3).silo("clinic-0")
+    net = nn.Sequential(nn.Linear(10, 64), nn.Dropout(0.5), nn.Linear(64, 2))
+    steps = wg.private_steps(net, data, policy=wg.subject_dp(rate=0.5), epsilon=4, delta=1e-5, steps=1)
+    assert list(steps) == [0]

@@ -11,7 +11,7 @@ from wholegrain.gradients.backend_selection import mixes_items
 from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.models.dropout import without_dropout
+from wholegrain.models.dropout import with_item_coins, without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.runs.model_repeats import find_memory, random_states
 from wholegrain.silo.views import apply_view
@@ -60,7 +60,7 @@ def require_fit(
         raise ModelError("The model's initial parameters are not all finite.")
     if any(not torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True)):
         raise ModelError("The model changes its buffers while it runs, which would keep private facts without noise.")
-    if (memory := find_memory(model, inputs)) is not None:
+    if (memory := find_memory(with_item_coins(model), inputs)) is not None:
         raise ModelError(
             f"The model {memory}, so that one person's presence changes what is computed of others; a model must be a"
             " function of its parameters and its items (nn.Dropout is fine)."
