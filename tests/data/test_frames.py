@@ -225,3 +225,29 @@ def test_long_codes_stay_as_they_are_when_somebody_elses_is_missing(kind: Any) -
         return wg.from_frame(frame, **given).data.inputs
 
     assert np.array_equal(rows(None)[:2], rows(one)[:2])
+
+
+LONG = 900_000_000_000_207_008
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids"),
+    [("float64", [LONG, LONG + 1]), ("float64", [2**53, 2**53 + 1]), ("float32", [2**24, 2**24 + 1])],
+)
+@pytest.mark.parametrize("library", [pd.DataFrame, lambda rows: pl.DataFrame(rows), pa.table])
+def test_people_whose_ids_were_rounded_to_one_are_not_taken_for_one(
+    library: Callable[[Any], Any], kind: str, ids: list[int]
+) -> None:
+    """As pandas rounds whole numbers where one id is missing, also when that row is removed later."""
+    rounded = np.array(ids, kind)
+    assert rounded[0] == rounded[1]
+    frame = library({"patient": rounded, "age": [30.0, 31.0], "ill": ["no", "yes"]})
+    with pytest.raises(DataError, match=r"too large to tell neighbours apart .* in row 1"):
+        declared(frame, silo=None, features={"age": wg.Number(0, 110)})
+
+
+def test_codes_that_somebody_elses_missing_one_has_rounded_are_refused() -> None:
+    codes = pd.Series([LONG, LONG + 1, None])
+    frame = pd.DataFrame({"patient": ["a", "b", "c"], "code": codes, "ill": ["no"] * 3})
+    with pytest.raises(DataError, match="too large to tell neighbours apart"):
+        declared(frame, silo=None, features={"code": wg.Category([LONG, LONG + 1], missing=True)})

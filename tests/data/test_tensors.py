@@ -168,3 +168,24 @@ class Listed(TorchDataset[Any]):
 def test_ids_that_are_written_alike_are_refused() -> None:
     with pytest.raises(DataError, match="written alike"):
         wg.from_torch((INPUTS, TARGETS), subjects=[7, "7", "ann", "bob"], classes=3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (torch.tensor([2.0**24, 2.0**24 + 1, 1.0, 2.0]), "too large to tell neighbours apart"),
+        (np.array([2**53, 2**53 + 1, 1, 2], np.float64), "too large to tell neighbours apart"),
+        ([float(2**53), 1.0, 2.0, 3.0], "too large to tell neighbours apart"),
+        (["ann", " ann", "bob", "cy"], "written alike"),
+        (["ann", "None", "None", "cy"], "is 'None'"),
+        (["ann", " ", "bob", "cy"], "every item needs one"),
+    ],
+)
+def test_ids_that_may_stand_for_several_people_are_refused(ids: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        wg.from_torch((INPUTS, TARGETS), subjects=ids, classes=3)
+
+
+def test_a_silo_may_be_called_what_no_person_can_be() -> None:
+    found = wg.from_torch((INPUTS, TARGETS), subjects=IDS, silos=["NA", "EU", "EU", "NA"], classes=3)
+    assert found.silo_names == ("EU", "NA")

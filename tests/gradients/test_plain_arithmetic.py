@@ -12,6 +12,7 @@ from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
 from wholegrain.gradients.rounding import SLACK
 
 PEOPLE, WIDTH = 544, 63
@@ -105,3 +106,41 @@ def test_a_program_that_asks_for_less_precision_gets_the_same_sum() -> None:
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def lower_precision() -> Iterator[None]:
+    """As a program may ask for it in torch's newer way, product by product."""
+    products = torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn
+    before = [product.fp32_precision for product in products]
+    for product in products:
+        product.fp32_precision = "bf16"
+    yield
+    for product, precision in zip(products, before, strict=True):
+        product.fp32_precision = precision
+
+
+@in_plain_arithmetic
+def precisions() -> set[str]:
+    products = torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn
+    return {product.fp32_precision for product in products}
+
+
+@pytest.mark.usefixtures("lower_precision")
+def test_every_kind_of_product_has_full_precision() -> None:
+    assert precisions() == {"ieee"}
+    assert torch.backends.mkldnn.conv.fp32_precision == "bf16"
+
+
+@in_plain_arithmetic
+def halve(value: float) -> float:
+    return float(torch.tensor([value]) / 2)
+
+
+def test_small_numbers_are_not_flushed_to_zero() -> None:
+    torch.set_flush_denormal(True)
+    try:
+        assert halve(2.0**-140) == 2.0**-141
+        assert float(torch.tensor([2.0**-140]) / 2) == 0.0
+    finally:
+        torch.set_flush_denormal(False)

@@ -24,6 +24,7 @@ from wholegrain.runs.plan_record import PlanRecord
 from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.run_folder import RunFolder, require_free
+from wholegrain.runs.run_identity import is_release
 from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.run_summary import RunSummary
 from wholegrain.runs.runner import StartState, execute, open_guard, prepare
@@ -186,7 +187,7 @@ def _execute(
     with (
         open_guard(prepared, folder.run, folder.path, create=False) as guard,
         open_engine(prepared, choice) as engine,
-        event_files(output.events) as write,
+        event_files(output.events, timed=not is_release(prepared)) as write,
         show_rounds(prepared.plan, prepared.plan.policy, output.quiet or output.json) as watch,
         stoppable(both(write, watch)) as observe,
     ):

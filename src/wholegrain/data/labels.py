@@ -6,6 +6,11 @@ from numbers import Integral, Real
 
 from wholegrain.errors import SpecError
 
+NOBODY = frozenset({"", "nan", "null", "none", "na", "n/a", "<na>"})
+"""How unknown ids are spelled. Taken for a subject, one of them would stand for many people at once."""
+EXACT = {2: 2**11, 4: 2**24, 8: 2**53}
+"""From where on floating-point numbers of so many bytes leave whole numbers out, so that two ids become one."""
+
 
 def labels(what: str, values: Iterable[object]) -> tuple[str, ...]:
     """Distinct labels as text, written as a table's values are: 1 and 1.0 as '1', truth values as '1' and '0'.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.flags import TRUTH_VALUES, share_length
+from wholegrain.data.labels import EXACT, NOBODY
 from wholegrain.data.schema import Category, Date, Number, TableLayout, Target
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.data.tasks import MultiLabel, Regression, Targets
@@ -24,8 +25,6 @@ from wholegrain.data.text_feature import Text
 from wholegrain.data.tokenization import encode_ends, encode_texts, encode_windows
 from wholegrain.errors import DataError
 
-# How tables spell "unknown". Taken for a subject, it would stand for many people at once.
-NOBODY = ("nan", "null", "none", "na", "n/a", "<na>")
 # Where rows were left out, the numbers that the others have in the file stand in a column of this name.
 ROW = "\0row"
 LARGEST_SPAN = 10**6
@@ -108,6 +107,7 @@ def _encode_number(number: Number, column: pl.Series) -> NDArray[np.float32]:
 
 def _encode_category(category: Category, column: pl.Series) -> NDArray[np.float32]:
     """[row, category] zeros and ones, less their mean over categories where they are centred."""
+    _refuse_rounded(column)
     values = as_text(column)
     if not category.missing:
         _refuse_missing(values, "declare `missing = true`, or remove the rows")
@@ -196,11 +196,27 @@ def subject_ids(frame: pl.DataFrame, layout: TableLayout) -> pl.Series:
 
     Unicode has several ways to write é; they are one, or a person from two systems would be two people.
     """
-    ids = as_text(_read_column(frame, layout.subject, layout))
+    column = _read_column(frame, layout.subject, layout)
+    _refuse_rounded(column)
+    ids = as_text(column)
     ids = ids.replace({id: unicodedata.normalize("NFC", id) for id in ids.drop_nulls().unique() if not id.isascii()})
-    ids = ids.set(ids.str.to_lowercase().is_in(NOBODY).fill_null(False), None)
+    ids = ids.set(ids.str.to_lowercase().is_in(sorted(NOBODY)).fill_null(False), None)
     _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
     return ids
+
+
+def _refuse_rounded(column: pl.Series) -> None:
+    """Refuse names that were rounded until several are one: libraries do that to all where one is missing."""
+    if not column.dtype.is_float():
+        return
+    rounded = (column.fill_nan(None).cast(pl.Float64).abs() >= EXACT[column.to_numpy().itemsize]).fill_null(False)
+    if rounded.any():
+        row = int(rounded.arg_max() or 0)
+        raise RowError(
+            f"Column '{column.name}' holds names as floating-point numbers, too large to tell neighbours apart"
+            f" ({column[row]:.0f} in row {{row}}); read them as text or as whole numbers.",
+            row,
+        )
 
 
 def _spans(column: pl.Series) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from wholegrain import _check
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.labels import write_label
+from wholegrain.data.labels import EXACT, NOBODY, write_label
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.errors import DataError
 
@@ -166,8 +166,15 @@ def _class_numbers(targets: Any) -> NDArray[np.int64]:
 def _id_texts(what: str, ids: Any, items: int) -> list[str]:
     """Ids as text, one for each item; equal ids have one text, whatever they are."""
     if hasattr(ids, "detach"):
-        ids = ids.detach().cpu().tolist()
-    given = list(ids.tolist() if isinstance(ids, np.ndarray) else ids)
+        ids = ids.detach().cpu()
+    kind = getattr(ids, "dtype", None)
+    given = list(ids.tolist() if kind is not None and hasattr(ids, "tolist") else ids)
+    exact = EXACT.get(getattr(kind, "itemsize", 8), 2**53)
+    if any(isinstance(id, float) and abs(id) >= exact for id in given):
+        raise DataError(
+            f"The {what} are floating-point numbers, too large to tell neighbours apart; give them as text or as whole"
+            " numbers."
+        )
     _require_length(what, len(given), items)
     try:
         texts = {id: _text(what, number, id) for number, id in enumerate(dict.fromkeys(given))}
@@ -184,7 +191,10 @@ def _text(what: str, number: int, id: object) -> str:
     if type(id).__repr__ is object.__repr__:
         raise DataError(f"The {what} are {type(id).__name__} objects, which have no text of their own; use names.")
     text = write_label(id) if isinstance(id, str | int | float | np.generic) else repr(id)
-    return unicodedata.normalize("NFC", text)  # as in a table
+    text = unicodedata.normalize("NFC", text.strip())  # as in a table
+    if what == "subjects" and text.lower() in NOBODY:
+        raise DataError(f"One of the {what} is '{text}'; every item needs one: complete or remove the items.")
+    return text
 
 
 def _require_length(what: str, found: int, items: int) -> None:

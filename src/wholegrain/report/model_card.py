@@ -17,7 +17,7 @@ from wholegrain.report.glance import badges, chosen_by_score, constant_score, gu
 from wholegrain.report.run_reader import RunRecord, read_run
 from wholegrain.report.wording import number, plural, promise, trust_words
 from wholegrain.runs.model_file import MODEL
-from wholegrain.runs.run_folder import SUMMARY
+from wholegrain.runs.run_folder import SUMMARY, RunFolder
 
 CARD = "README.md"
 
@@ -29,6 +29,7 @@ def write_card(folder: Path) -> Path:
         raise RunError(f"The run in '{folder}' has no model to describe: there is no {SUMMARY} in it.")
     try:
         write_whole(folder / CARD, model_card(run).encode())
+        RunFolder.open(folder).hide_dates()
     except OSError as error:
         raise RunError(f"'{folder / CARD}' cannot be written: {error.strerror}.") from error
     return folder / CARD

@@ -11,8 +11,9 @@ from wholegrain.gradients.backend_selection import mixes_items
 from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
-from wholegrain.models.dropout import without_dropout
+from wholegrain.models.dropout import with_item_coins, without_dropout
 from wholegrain.models.model_inputs import values
+from wholegrain.runs.model_repeats import find_memory, random_states
 from wholegrain.silo.views import apply_view
 
 
@@ -30,7 +31,7 @@ def require_fit(
     targets, groups = torch.from_numpy(dataset.task.made_up(2)), torch.arange(2)
     shape = (2, dataset.task.outputs)
     before = [buffer.clone() for buffer in model.buffers()]
-    random = torch.random.get_rng_state()
+    drawn = random_states()
     try:
         with without_dropout(model):
             outputs = model(inputs)
@@ -46,7 +47,7 @@ def require_fit(
             f"The model gives outputs of shape {list(outputs.shape)} for 2 items; it should be {list(shape)}, for"
             f" {dataset.task}."
         )
-    if not torch.equal(random, torch.random.get_rng_state()):
+    if random_states() != drawn:
         raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
     with without_dropout(model):
         mixes = mixes_items(model, inputs)
@@ -59,6 +60,11 @@ def require_fit(
         raise ModelError("The model's initial parameters are not all finite.")
     if any(not torch.equal(old, new) for old, new in zip(before, model.buffers(), strict=True)):
         raise ModelError("The model changes its buffers while it runs, which would keep private facts without noise.")
+    if (memory := find_memory(with_item_coins(model), inputs)) is not None:
+        raise ModelError(
+            f"The model {memory}, so that one person's presence changes what is computed of others; a model must be a"
+            " function of its parameters and its items (nn.Dropout is fine)."
+        )
 
 
 def require_tokens(model: nn.Module, dataset: Dataset) -> None:

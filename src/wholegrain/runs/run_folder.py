@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 import wholegrain
-from wholegrain._files import sync_folder, write_whole
+from wholegrain._files import date_alike, sync_folder, write_whole
 from wholegrain.errors import RunError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
@@ -212,6 +212,7 @@ class RunFolder:
                 os.fsync(file.fileno())
             if state.round % every == 0:
                 self._checkpoints.add(state)
+            self.hide_dates()
         except OSError as error:
             raise RunError(
                 f"Round {done.round} cannot be recorded in '{self.path}': {error.strerror}; what was recorded before is"
@@ -230,8 +231,14 @@ class RunFolder:
         try:
             write_model(self.path / MODEL, run, _whole(run))
             self._write(SUMMARY, RunSummary.of(run).facts())
+            self.hide_dates()
         except OSError as error:
             raise RunError(f"The run cannot be saved in '{self.path}': {error.strerror}.") from error
+
+    def hide_dates(self) -> None:
+        """Date all files of a release as its beginning: a folder is passed on with the dates of its files."""
+        if self.identity.key == "machine":
+            date_alike(self.path, (self.path / IDENTITY).stat().st_mtime)
 
     def _remove_partial_files(self) -> None:
         """What a killed process had begun to write, of which a resumed one may have no more to write."""
