@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.canary_inputs import telling_input
+from wholegrain.data.column_values import as_text
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
-from wholegrain.data.table import as_text, encode
+from wholegrain.data.table import encode
 from wholegrain.data.table_files import table_name
 from wholegrain.errors import DataError
 from wholegrain.policies.policy import SiloFacts

@@ -4,7 +4,6 @@ A column is declared with what is publicly known of it. A value beyond its bound
 was not declared, or a missing value where none was allowed, is refused with the row named.
 """
 
-import math
 import unicodedata
 from collections.abc import Sequence
 from datetime import date
@@ -15,9 +14,18 @@ import polars as pl
 from numpy.typing import NDArray
 
 from wholegrain import _check
+from wholegrain.data.column_values import (
+    RowError,
+    as_codes,
+    as_dates,
+    as_numbers,
+    as_text,
+    refuse_missing,
+    refuse_rounded,
+)
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.flags import TRUTH_VALUES, share_length
-from wholegrain.data.labels import EXACT, NOBODY
+from wholegrain.data.flags import share_length
+from wholegrain.data.labels import NOBODY
 from wholegrain.data.schema import Category, Date, Number, TableLayout, Target
 from wholegrain.data.subjects import SubjectData, subject_codes
 from wholegrain.data.tasks import MultiLabel, Regression, Targets
@@ -29,18 +37,6 @@ from wholegrain.errors import DataError
 ROW = "\0row"
 LARGEST_SPAN = 10**6
 """Larger spans count as this: more silos than there can be."""
-
-
-class RowError(DataError):
-    """A row that breaks a declaration; `{row}` in the sentence is its number, from 1."""
-
-    def __init__(self, sentence: str, row: int) -> None:
-        super().__init__(sentence.replace("{row}", str(row + 1)))
-        self.sentence, self.row = sentence, row
-
-    def at(self, row: int) -> "RowError":
-        """The same of another row."""
-        return RowError(self.sentence, row)
 
 
 def encode_features(frame: pl.DataFrame, layout: TableLayout) -> NDArray[Any]:
@@ -88,16 +84,16 @@ def encode_feature(feature: Number | Date | Category, column: pl.Series) -> NDAr
     if isinstance(feature, Category):
         return _encode_category(feature, column)
     if isinstance(feature, Date):
-        days = _dates(column, feature.format).cast(pl.Int32) + date(1970, 1, 1).toordinal()
+        days = as_dates(column, feature.format).cast(pl.Int32) + date(1970, 1, 1).toordinal()
         return _encode_number(feature.days, days)
     return _encode_number(feature, column)
 
 
 def _encode_number(number: Number, column: pl.Series) -> NDArray[np.float32]:
     """[row, 1] values in [−1, 1]."""
-    values = _numbers(column)
+    values = as_numbers(column)
     if number.missing is None:
-        _refuse_missing(values, "declare `missing` with a value from knowledge, or remove the rows")
+        refuse_missing(values, "declare `missing` with a value from knowledge, or remove the rows")
     else:
         values = values.fill_null(number.missing)
     bounded = values.clip(number.low, number.high).to_numpy()
@@ -107,11 +103,11 @@ def _encode_number(number: Number, column: pl.Series) -> NDArray[np.float32]:
 
 def _encode_category(category: Category, column: pl.Series) -> NDArray[np.float32]:
     """[row, category] zeros and ones, less their mean over categories where they are centred."""
-    _refuse_rounded(column)
+    refuse_rounded(column)
     values = as_text(column)
     if not category.missing:
-        _refuse_missing(values, "declare `missing = true`, or remove the rows")
-    codes = _codes(values, category.categories)
+        refuse_missing(values, "declare `missing = true`, or remove the rows")
+    codes = as_codes(values, category.categories)
     columns = np.arange(len(category.categories))
     one_hot: NDArray[np.float32] = (codes[:, None] == columns).astype(np.float32)
     return one_hot - np.float32(1 / len(columns)) if category.centred else one_hot
@@ -122,18 +118,18 @@ def encode_target(target: Target, columns: Sequence[pl.Series]) -> Targets:
     task, (first, *_) = target.task, columns
     if isinstance(task, MultiLabel):
         names = target.classes or ("0", "1")
-        found = [_codes(_present(as_text(column)), names) for column in columns]
+        found = [as_codes(_present(as_text(column)), names) for column in columns]
         return np.stack(found, axis=1).astype(np.float32)
     if isinstance(task, Regression):
-        return task.scale(_present(_numbers(first)).to_numpy())
+        return task.scale(_present(as_numbers(first)).to_numpy())
     if target.cut is None:
-        return _codes(_present(as_text(first)), target.classes)
-    values, (cut, upper) = _present(_numbers(first)).to_numpy(), target.cut
+        return as_codes(_present(as_text(first)), target.classes)
+    values, (cut, upper) = _present(as_numbers(first)).to_numpy(), target.cut
     return ((values >= cut) if upper else (values > cut)).astype(np.int64)
 
 
 def _present(values: pl.Series) -> pl.Series:
-    _refuse_missing(values, "an item without a target cannot be trained on; remove the rows")
+    refuse_missing(values, "an item without a target cannot be trained on; remove the rows")
     return values
 
 
@@ -166,7 +162,7 @@ def _encode(frame: pl.DataFrame, layout: TableLayout, name: str) -> Dataset:
     labels = None
     if layout.silo is not None:
         silos = as_text(_read_column(frame, layout.silo, layout))
-        _refuse_missing(silos, "every row belongs to a silo; complete or remove the rows")
+        refuse_missing(silos, "every row belongs to a silo; complete or remove the rows")
         labels = silos.to_numpy().astype(np.str_)
     spans = None if layout.span is None else _spans(_read_column(frame, layout.span, layout))
     codes = subject_codes(ids.to_list())
@@ -187,7 +183,7 @@ def _texts(frame: pl.DataFrame, layout: TableLayout, text: Text) -> list[str | N
     (name,) = layout.features
     values = as_text(_read_column(frame, name, layout))
     if not text.missing:
-        _refuse_missing(values, "declare `missing = true`, which reads them as empty, or remove the rows")
+        refuse_missing(values, "declare `missing = true`, which reads them as empty, or remove the rows")
     return values.to_list()
 
 
@@ -197,32 +193,18 @@ def subject_ids(frame: pl.DataFrame, layout: TableLayout) -> pl.Series:
     Unicode has several ways to write é; they are one, or a person from two systems would be two people.
     """
     column = _read_column(frame, layout.subject, layout)
-    _refuse_rounded(column)
+    refuse_rounded(column)
     ids = as_text(column)
     ids = ids.replace({id: unicodedata.normalize("NFC", id) for id in ids.drop_nulls().unique() if not id.isascii()})
     ids = ids.set(ids.str.to_lowercase().is_in(sorted(NOBODY)).fill_null(False), None)
-    _refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
+    refuse_missing(ids, "a row without a subject cannot be protected; complete or remove the rows")
     return ids
-
-
-def _refuse_rounded(column: pl.Series) -> None:
-    """Refuse names that were rounded until several are one: libraries do that to all where one is missing."""
-    if not column.dtype.is_float():
-        return
-    rounded = (column.fill_nan(None).cast(pl.Float64).abs() >= EXACT[column.to_numpy().itemsize]).fill_null(False)
-    if rounded.any():
-        row = int(rounded.arg_max() or 0)
-        raise RowError(
-            f"Column '{column.name}' holds names as floating-point numbers, too large to tell neighbours apart"
-            f" ({column[row]:.0f} in row {{row}}); read them as text or as whole numbers.",
-            row,
-        )
 
 
 def _spans(column: pl.Series) -> NDArray[np.int64]:
     """Whole numbers from 1 on."""
-    values = _numbers(column)
-    _refuse_missing(values, "say in how many silos the row's subject is, or leave out `span`")
+    values = as_numbers(column)
+    refuse_missing(values, "say in how many silos the row's subject is, or leave out `span`")
     wrong = (values < 1) | (values != values.round())
     if wrong.any():
         row = int(wrong.arg_max() or 0)
@@ -230,77 +212,12 @@ def _spans(column: pl.Series) -> NDArray[np.int64]:
     return values.clip(1, LARGEST_SPAN).cast(pl.Int64).to_numpy()
 
 
-def as_text(column: pl.Series) -> pl.Series:
-    """Values as text: whole numbers without a decimal point, blanks and what is not finite as missing.
-
-    How a value is written depends on no other row.
-
-    >>> as_text(pl.Series([1.0, 2.5, float("nan")])).to_list()
-    ['1', '2.5', None]
-    """
-    if column.dtype == pl.Boolean:
-        column = column.cast(pl.Int64)
-    if column.dtype.is_float():
-        text = [_number_text(value) for value in column.to_list()]
-        return pl.Series(column.name, text, dtype=pl.String)
-    stripped = column.cast(pl.String).str.strip_chars()
-    return stripped.set(stripped == "", None)
-
-
-def _number_text(value: float | None) -> str | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return str(int(value)) if value == int(value) else repr(value)
-
-
-def _numbers(column: pl.Series) -> pl.Series:
-    """Values as numbers, NaN as missing; text that is no number is refused with its row."""
-    if column.dtype == pl.String:
-        column = column.str.strip_chars()
-        column = column.set(column == "", None)
-        column = column.replace({each: spellings[0] for spellings in TRUTH_VALUES for each in spellings[1:]})
-    elif not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
-        near = "; declare it with dates, Date(low, high)" if column.dtype.is_temporal() else ""
-        raise DataError(f"Column '{column.name}' is declared as a number and holds {column.dtype}{near}.")
-    values = column.cast(pl.Float64, strict=False)
-    wrong = values.is_null() & column.is_not_null()
-    if wrong.any():
-        row = int(wrong.arg_max() or 0)
-        raise RowError(
-            f"Column '{column.name}' is declared as a number and holds '{column[row]}' in row {{row}};"
-            " declare it with categories, or with missing_values if that is how the table writes what is missing, or"
-            " mend the row.",
-            row,
-        )
-    return values.fill_nan(None)
-
-
-def _dates(column: pl.Series, format: str | None) -> pl.Series:
-    """Values as dates; text that is none is refused with its row."""
-    if column.dtype in (pl.Date, pl.Datetime):
-        return column.cast(pl.Date)
-    if column.dtype != pl.String:
-        raise DataError(f"Column '{column.name}' is declared with dates and holds {column.dtype}.")
-    text = column.str.strip_chars()
-    text = text.set(text == "", None)
-    dates = (text.str.slice(0, 10) if format is None else text).str.to_date(format or "%Y-%m-%d", strict=False)
-    wrong = dates.is_null() & text.is_not_null()
-    if wrong.any():
-        row = int(wrong.arg_max() or 0)
-        raise RowError(
-            f"Column '{column.name}' is declared with dates and holds '{text[row]}' in row {{row}}, which is not"
-            f' written {format or "as 2020-12-31 is"}; declare how it is, e.g. format = "%d.%m.%Y", or mend the row.',
-            row,
-        )
-    return dates
-
-
 def _column(frame: pl.DataFrame, name: str) -> pl.Series:
     if name not in frame.columns:
         near = _check.suggestion(name, frame.columns)
         raise DataError(f"The table has no column '{name}'{near}; it has {', '.join(frame.columns)}.")
     kind = frame.schema[name]
-    if kind.is_nested() or kind in (pl.Duration, pl.Object):
+    if kind.is_nested() or kind in (pl.Binary, pl.Duration, pl.Object):
         raise DataError(
             f"Column '{name}' holds {kind}, which is neither a number, a date nor a name; write it as numbers or text"
             " first, or leave it out."
@@ -314,42 +231,3 @@ def _read_column(frame: pl.DataFrame, name: str, layout: TableLayout) -> pl.Seri
     if layout.missing_values:
         column = column.set(as_text(column).is_in(layout.missing_values).fill_null(False), None)
     return as_text(column).replace(dict(layout.recode[name])) if name in layout.recode else column
-
-
-def _refuse_missing(column: pl.Series, remedy: str) -> None:
-    if column.null_count():
-        row = int(column.is_null().arg_max() or 0)
-        raise RowError(
-            f"Column '{column.name}' has {column.null_count()} missing values (the first in row {{row}}); {remedy}.",
-            row,
-        )
-
-
-def _codes(column: pl.Series, categories: Sequence[str]) -> NDArray[np.int64]:
-    """Position of each value among the categories; −1 where missing."""
-    positions = _positions(categories)
-    values = column.to_list()
-    codes = np.array([-1 if v is None else positions.get(v, -2) for v in values], np.int64)
-    if (codes == -2).any():
-        row = int(np.flatnonzero(codes == -2)[0])
-        raise RowError(
-            f"Column '{column.name}' holds '{values[row]}' in row {{row}}, which is not among its"
-            f" declared categories ({', '.join(categories)}).",
-            row,
-        )
-    return codes
-
-
-def _positions(categories: Sequence[str]) -> dict[str, int]:
-    """Each category's position; where they are the two truth values, also that of their other spellings.
-
-    >>> _positions(["no", "yes"])
-    {'no': 0, 'yes': 1}
-    >>> _positions(["0", "1"])["True"]
-    1
-    """
-    positions = {category: number for number, category in enumerate(categories)}
-    own = [[positions[each] for each in spellings if each in positions] for spellings in TRUTH_VALUES]
-    if len(categories) != 2 or not all(own):
-        return positions
-    return {each: number for spellings, (number,) in zip(TRUTH_VALUES, own, strict=True) for each in spellings}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from wholegrain.data.table import as_text
+from wholegrain.data.column_values import as_text
 
 MANY = 50
 """More names than these are a lot of columns for a model."""
