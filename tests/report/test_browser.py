@@ -133,6 +133,49 @@ def test_themes_differ_and_charts_follow(browser: Any, report: Path) -> None:
     visit.context.close()
 
 
+STROKES = """() => {
+  const parse = c => c.match(/[\\d.]+/g).map(Number);
+  const lum = ([r, g, b]) => [r, g, b].map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  return [...document.querySelectorAll("#charts-of-rounds .mark-line > path")].map(path => {
+    const ground = getComputedStyle(path.closest("figure")).backgroundColor;
+    const [a, b] = [lum(parse(getComputedStyle(path).stroke)), lum(parse(ground))].sort((x, y) => y - x);
+    return (a + .05) / (b + .05);
+  });
+}"""
+
+
+@pytest.mark.parametrize(("scheme", "least"), [("light", 3.0), ("dark", 4.5)])
+def test_lines_stand_out_from_their_ground(browser: Any, report: Path, scheme: str, least: float) -> None:
+    visit = Visit(browser, report.as_uri(), scheme)
+    found = visit.page.evaluate(STROKES)
+    assert len(found) > 10
+    assert min(found) >= least
+    visit.context.close()
+
+
+def test_who_reads_in_the_dark_prints_on_white(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report.as_uri(), "dark")
+    label = "getComputedStyle(document.querySelector('.chart svg .role-axis-label text')).fill"
+    assert visit.page.evaluate(label) != "rgb(34, 34, 34)"
+    visit.page.emulate_media(media="print", color_scheme="dark")
+    assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert visit.page.evaluate(label) == "rgb(34, 34, 34)"
+    visit.context.close()
+
+
+def test_three_figures_stand_side_by_side_and_none_is_left_alone(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report.as_uri(), width=1280)
+    boxes = "[...document.querySelectorAll('.figures > figure')].map(f => [f.offsetTop, f.offsetWidth])"
+    keep = "document.querySelectorAll('.figures > figure:nth-child(n + {})').forEach(f => f.remove())"
+    visit.page.evaluate(keep.format(6))
+    five = visit.page.evaluate(boxes)
+    assert five[4][1] > 1.9 * five[3][1]
+    visit.page.evaluate(keep.format(4))
+    assert len({top for top, _ in visit.page.evaluate(boxes)}) == 1
+    visit.context.close()
+
+
 def test_everything_that_opens_can_be_reached_and_opened_by_keyboard(browser: Any, report: Path) -> None:
     visit = Visit(browser, report.as_uri())
     visit.page.keyboard.press("Tab")
