@@ -12,10 +12,10 @@ import pytest
 
 from run_records import secure
 from wholegrain.report.figure_export import export
-from wholegrain.report.figures import _ticks, figures, multiples
+from wholegrain.report.figures import COLOURS, _ticks, figures, multiples
 from wholegrain.report.glance import kinds
 from wholegrain.report.live_page import stamp
-from wholegrain.report.page import content, page
+from wholegrain.report.page import asset, content, page
 from wholegrain.report.run_reader import read_runs
 from wholegrain.report.tables import score_rows
 
@@ -131,6 +131,26 @@ def test_a_legend_names_only_what_is_drawn(proved: Path, printed: Path) -> None:
     assert drawn["seconds"]["color"]["legend"]["values"] == ["proved", "printed"]
     (alone,) = [figure.spec()["layer"][0]["encoding"] for figure in figures([one]) if figure.key == "noise"]
     assert alone["color"]["legend"]["values"] == ["moved", "noise alone (expected)"]
+
+
+def contrast(colour: str, ground: str) -> float:
+    """As WCAG reckons it."""
+
+    def light(text: str) -> float:
+        parts = [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((light(colour), light(ground)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_colour_of_a_line_is_seen_on_both_grounds() -> None:
+    bright = dict(re.findall(r'"(#[0-9a-f]{6})": "(#[0-9a-f]{6})"', asset("report.js")))
+    light, dark = re.findall(r"--raised: (#[0-9a-f]{6})", asset("report.css"))[:2]
+    assert list(bright) == COLOURS
+    assert min(contrast(colour, light) for colour in COLOURS) >= 3
+    assert min(contrast(colour, dark) for colour in bright.values()) >= 4.5
 
 
 def test_scores_stand_below_each_other(proved: Path) -> None:

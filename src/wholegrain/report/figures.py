@@ -15,8 +15,8 @@ from wholegrain.runs.data_description import DataCounts, Histogram
 
 Rows = tuple[tuple[Any, ...], ...]
 WIDTH, HEIGHT, SMALL = "container", 240, 120
-# Okabe and Ito's colours: apart for everybody, and on light and dark ground.
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7a00", "#7f7f7f"]
+# After Okabe and Ito: apart for everybody; the pale ones are darker, to be seen on light ground (report.js: on dark).
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#c2699b", "#b57d00", "#3c93c8", "#665800", "#7f7f7f"]
 
 DASHES = [[1, 0], [8, 3], [2, 2], [10, 3, 2, 3], [5, 2], [1, 3], [12, 4], [3, 6]]
 """One for each colour."""

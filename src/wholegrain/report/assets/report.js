@@ -2,8 +2,8 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
 // The colours of figures.py, brighter: on dark ground the same hues stand out as they do on light.
 const BRIGHT = {
-  "#0072b2": "#4fa3ea", "#d55e00": "#ff8b42", "#009e73": "#31cc9d", "#cc79a7": "#e8a0c8",
-  "#e69f00": "#f4bd42", "#56b4e9": "#a8dcff", "#8f7a00": "#cbb53f", "#7f7f7f": "#b4b4b4",
+  "#0072b2": "#4fa3ea", "#d55e00": "#ff8b42", "#009e73": "#31cc9d", "#c2699b": "#e8a0c8",
+  "#b57d00": "#f4bd42", "#3c93c8": "#a8dcff", "#665800": "#cbb53f", "#7f7f7f": "#b4b4b4",
 };
 const forGround = (text) => (dark.matches ? text.replace(/#[0-9a-f]{6}/g, (colour) => BRIGHT[colour] ?? colour) : text);
 const ground = () => {
