@@ -1,6 +1,6 @@
 """How much of each proved ε an audit finds, and where a guarantee is about something else: see docs/audit.md.
 
-Run: python benchmarks/audit.py [policies] [many] [item] [printed] [membership]
+Run: python benchmarks/audit.py [policies] [steps] [many] [item] [printed] [membership]
 """
 
 import sys
@@ -26,6 +26,12 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
+POLICY_HEADS = (
+    "| policy | model | proved ε | lower bound | of it | without the curve | last model | verdict |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
 def spec(policy: dict[str, Any], privacy: dict[str, Any], **sections: dict[str, Any]) -> RunSpec:
     """Ten rounds of one step; nobody is in more than one silo."""
     usual = {"silos": {"span": 1}, "rounds": {"count": 10, "steps": 1}}
@@ -41,8 +47,7 @@ def best(found: Audit, view: str, *, curve: bool) -> str:
 def policies() -> None:
     """Every proved policy at ε = 4 for a subject, on two models."""
     data = clinics(patients=2000, clinics=8, span=1, visits=4)
-    print("| policy | model | proved ε | lower bound | of it | without the curve | last model | verdict |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(POLICY_HEADS)
     for policy, settings in POLICIES.items():
         for model in ("logistic", "mlp"):
             asked = spec({"name": policy, "rate": 0.5, **settings}, {"epsilon": 4.0}, model={"name": model})
@@ -50,17 +55,32 @@ def policies() -> None:
             found = audit(
                 prepare(asked, dataset=data), data, AuditSettings(canaries=100_000, runs=20 if crowded else 400)
             )
-            cells = (
-                policy,
-                model,
-                f"{found.proved.epsilon:.2f}",
-                f"{found.epsilon:.2f}",
-                f"{found.epsilon / found.proved.epsilon:.0%}",
-                best(found, SERVER, curve=False),
-                best(found, FINAL, curve=True),
-                found.verdict,
-            )
-            print(f"| {' | '.join(cells)} |", flush=True)
+            print(policy_row(policy, model, found), flush=True)
+
+
+def policy_row(policy: str, model: str, found: Audit) -> str:
+    """What an audit found of one policy, as a line of the table."""
+    cells = (
+        policy,
+        model,
+        f"{found.proved.epsilon:.2f}",
+        f"{found.epsilon:.2f}",
+        f"{found.epsilon / found.proved.epsilon:.0%}",
+        best(found, SERVER, curve=False),
+        best(found, FINAL, curve=True),
+        found.verdict,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def local_steps() -> None:
+    """The same of `uldp_avg`, where every subject takes its steps alone: fewer people, silos and canaries."""
+    data = clinics(patients=200, clinics=2, span=1, visits=4)
+    print(POLICY_HEADS)
+    for model in ("logistic", "mlp"):
+        asked = spec({"name": "uldp_avg", "rate": 0.5}, {"epsilon": 4.0}, model={"name": model})
+        found = audit(prepare(asked, dataset=data), data, AuditSettings(canaries=4_000, runs=4))
+        print(policy_row("uldp_avg", model, found), flush=True)
 
 
 def many() -> None:
@@ -119,6 +139,7 @@ def people() -> None:
 
 SECTIONS: dict[str, Callable[[], None]] = {
     "policies": policies,
+    "steps": local_steps,
     "many": many,
     "item": item,
     "printed": printed,

@@ -24,10 +24,10 @@ PICTURES = (
     # file, page, theme, width, height
     ("report.png", "release.html", "light", 1200, 590),
     ("gallery/simulation-dark.png", "simulation.html", "dark", 1200, 575),
-    ("gallery/comparison.png", "compared.html", "light", 1200, 900),
+    ("gallery/comparison.png", "compared.html", "light", 1200, 1030),
     ("gallery/annex.png", "annex.html", "light", 900, 1180),
     ("gallery/phone-light.png", "release.html", "light", 390, 1470),
-    ("gallery/phone-dark.png", "compared.html", "dark", 390, 1500),
+    ("gallery/phone-dark.png", "compared.html", "dark", 390, 1315),
 )
 
 

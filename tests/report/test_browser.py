@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from run_records import secure
 from wholegrain.report.dpia import dpia_annex
 from wholegrain.report.live_page import server
 from wholegrain.report.page import page as report_page
@@ -133,6 +134,49 @@ def test_themes_differ_and_charts_follow(browser: Any, report: Path) -> None:
     visit.context.close()
 
 
+STROKES = """() => {
+  const parse = c => c.match(/[\\d.]+/g).map(Number);
+  const lum = ([r, g, b]) => [r, g, b].map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  return [...document.querySelectorAll("#charts-of-rounds .mark-line > path")].map(path => {
+    const ground = getComputedStyle(path.closest("figure")).backgroundColor;
+    const [a, b] = [lum(parse(getComputedStyle(path).stroke)), lum(parse(ground))].sort((x, y) => y - x);
+    return (a + .05) / (b + .05);
+  });
+}"""
+
+
+@pytest.mark.parametrize(("scheme", "least"), [("light", 3.0), ("dark", 4.5)])
+def test_lines_stand_out_from_their_ground(browser: Any, report: Path, scheme: str, least: float) -> None:
+    visit = Visit(browser, report.as_uri(), scheme)
+    found = visit.page.evaluate(STROKES)
+    assert len(found) > 5
+    assert min(found) >= least
+    visit.context.close()
+
+
+def test_who_reads_in_the_dark_prints_on_white(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report.as_uri(), "dark")
+    label = "getComputedStyle(document.querySelector('.chart svg .role-axis-label text')).fill"
+    assert visit.page.evaluate(label) != "rgb(34, 34, 34)"
+    visit.page.emulate_media(media="print", color_scheme="dark")
+    assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert visit.page.evaluate(label) == "rgb(34, 34, 34)"
+    visit.context.close()
+
+
+def test_three_figures_stand_side_by_side_and_none_is_left_alone(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report.as_uri(), width=1280)
+    boxes = "[...document.querySelectorAll('.figures > figure')].map(f => [f.offsetTop, f.offsetWidth])"
+    keep = "document.querySelectorAll('.figures > figure:nth-child(n + {})').forEach(f => f.remove())"
+    visit.page.evaluate(keep.format(6))
+    five = visit.page.evaluate(boxes)
+    assert five[4][1] > 1.9 * five[3][1]
+    visit.page.evaluate(keep.format(4))
+    assert len({top for top, _ in visit.page.evaluate(boxes)}) == 1
+    visit.context.close()
+
+
 def test_everything_that_opens_can_be_reached_and_opened_by_keyboard(browser: Any, report: Path) -> None:
     visit = Visit(browser, report.as_uri())
     visit.page.keyboard.press("Tab")
@@ -235,7 +279,20 @@ def test_print_fits_the_paper(browser: Any, proved: Path, printed: Path, tmp_pat
     hidden = "[...document.querySelectorAll('.skip, .vega-actions')].every(each => !each.offsetParent)"
     assert visit.page.evaluate(hidden)
     visit.context.close()
-    assert printed_pages(browser, file) <= (3 if what == "one run" else 4)
+    assert printed_pages(browser, file) <= 3
+
+
+def test_a_release_prints_on_two_pages(browser: Any, proved: Path, tmp_path: Path) -> None:
+    """A release keeps no counts of its data and no times, and here no scores: three figures, side by side."""
+    (run,) = read_runs([proved])
+    assert run.summary is not None
+    rounds = tuple(replace(done, scores={}, seconds=None) for done in run.rounds)
+    summary = replace(run.summary, scores={}, constant={})
+    file = tmp_path / "release.html"
+    release = replace(secure(run), rounds=rounds, counts=None, summary=summary)
+    file.write_text(report_page([release]), encoding="utf-8")
+    assert file.read_text(encoding="utf-8").count("<figure ") == 3
+    assert printed_pages(browser, file) == 2
 
 
 class Going:

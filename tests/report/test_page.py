@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from run_records import secure
 from wholegrain.report.figure_export import export
-from wholegrain.report.figures import _ticks, figures, multiples
+from wholegrain.report.figures import COLOURS, _ticks, figures, multiples
+from wholegrain.report.glance import kinds
 from wholegrain.report.live_page import stamp
-from wholegrain.report.page import content, page
+from wholegrain.report.page import asset, content, page
 from wholegrain.report.run_reader import read_runs
+from wholegrain.report.tables import score_rows
 
 KEYS = {
     "tradeoff",
@@ -114,6 +117,62 @@ def test_one_point_or_one_bar_is_no_figure(proved: Path) -> None:
     assert run.counts is not None
     once = replace(run, rounds=run.rounds[:1], counts=replace(run.counts, silos_per_subject={1: 120}))
     assert {figure.key for figure in figures([once])} == {"tradeoff", "items_per_subject", "groups"}
+
+
+def test_a_legend_names_only_what_is_drawn(proved: Path, printed: Path) -> None:
+    one, other = read_runs([proved, printed])
+    unscored = replace(other, rounds=tuple(replace(done, scores={}) for done in other.rounds))
+    drawn = {
+        figure.key: figure.spec()["layer"][0]["encoding"]
+        for figure in figures([one, unscored])
+        if figure.key in ("accuracy", "seconds")
+    }
+    assert drawn["accuracy"]["color"]["legend"]["values"] == ["proved"]
+    assert drawn["accuracy"]["strokeDash"]["legend"]["values"] == ["proved"]
+    assert drawn["seconds"]["color"]["legend"]["values"] == ["proved", "printed"]
+    (alone,) = [figure.spec()["layer"][0]["encoding"] for figure in figures([one]) if figure.key == "noise"]
+    assert alone["color"]["legend"]["values"] == ["moved", "noise alone (expected)"]
+
+
+def contrast(colour: str, ground: str) -> float:
+    """As WCAG reckons it."""
+
+    def light(text: str) -> float:
+        parts = [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((light(colour), light(ground)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_colour_of_a_line_is_seen_on_both_grounds() -> None:
+    bright = dict(re.findall(r'"(#[0-9a-f]{6})": "(#[0-9a-f]{6})"', asset("report.js")))
+    light, dark = re.findall(r"--raised: (#[0-9a-f]{6})", asset("report.css"))[:2]
+    assert list(bright) == COLOURS
+    assert min(contrast(colour, light) for colour in COLOURS) >= 3
+    assert min(contrast(colour, dark) for colour in bright.values()) >= 4.5
+
+
+def test_scores_stand_below_each_other(proved: Path) -> None:
+    (run,) = read_runs([proved])
+    assert run.summary is not None
+    own = run.summary.scores["test"]
+    wild = replace(run, summary=replace(run.summary, scores={"test": replace(own, loss=4.849e7)}))
+    for row in score_rows([run]):
+        assert {len(str(cell).partition(".")[2]) for cell in row[1:]} == {4}
+    assert "4.849e+07" in next(score_rows([wild]))
+
+
+def test_a_comparison_says_at_its_head_who_is_protected(proved: Path, printed: Path) -> None:
+    runs = [*read_runs([proved, printed]), replace(secure(read_runs([proved])[0]), name="release")]
+    found = {badge.words: names for badge, names in kinds(runs).items()}
+    assert found["SIMULATION: protects nobody"] == ["proved", "printed"]
+    assert found["RELEASE, PROVED"] == ["release"]
+    assert found["CLAIMED by its paper"] == ["printed"]
+    head = page(runs).split("</header>")[0]
+    assert re.search(r"RELEASE, PROVED</span> release</p>", head)
+    assert re.search(r"protects nobody</span> proved, printed</p>", head)
 
 
 def test_small_charts_have_one_scale(proved: Path, printed: Path) -> None:

@@ -11,13 +11,17 @@ import pytest
 from run_records import secure
 from wholegrain.federation.private_score import Estimate
 from wholegrain.policies.score_settings import ScoreSettings
+from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.trust import SecureSum
+from wholegrain.report.advice import advice, not_covered
 from wholegrain.report.comparison import comparison_rows, total_rows
-from wholegrain.report.glance import badges, budget_alarm, glance
+from wholegrain.report.dpia import risks
+from wholegrain.report.glance import badges, budget_alarm, glance, guesses
 from wholegrain.report.model_card import model_card
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import RunRecord, read_run, read_runs
 from wholegrain.report.tables import item_note, silo_heads
+from wholegrain.report.wording import promise
 from wholegrain.runs.setting_origins import Origin
 from wholegrain.runs.spec_sections import AboutSpec
 
@@ -64,8 +68,37 @@ def test_ten_questions_are_answered_by_the_text_of_the_page(release: RunRecord) 
 
 def test_guesses_are_told_before_and_after(release: RunRecord) -> None:
     assert re.search(
-        r"1% sure before, at most \d+\.\d% after; 50% sure before, at most \d+\.\d% after", answers(release)["epsilon"]
+        r"a person took part: 1% sure before, at most \d+\.\d% after; 50% sure before, at most \d+\.\d% after"
+        r" \(by outcomes not rarer than 1%\)\.$",
+        answers(release)["epsilon"],
     )
+
+
+def test_a_guarantee_for_a_record_is_not_told_as_one_for_a_person(release: RunRecord) -> None:
+    (item,) = (each for each in release.spent if each.unit == Unit.ITEM)
+    assert "a person took part" in guesses(release)
+    run = replace(release, spent=(item,), plan=replace(release.plan, unit=Unit.ITEM))
+    assert run.promise.unit == Unit.ITEM
+    assert "a record was used" in guesses(run)
+    assert next(risks(run))[2].startswith("of one record, not of a person who has several: a guess of 1%")
+    assert next(risks(release))[2].startswith("a guess of 1%")
+    assert next(risks(release))[2].endswith("by outcomes not rarer than 1%")
+
+
+def test_private_scores_belong_to_what_is_promised_and_nothing_else_is_to_be_taken_out(release: RunRecord) -> None:
+    assert release.summary is not None
+    raw = "Scores that are marked not private"
+    assert "private scores" not in promise(release)
+    assert raw in not_covered(release)[0]
+    assert "not private" in dict(advice(release))["This is to be published"]
+    rounds = tuple(replace(done, scores={}) for done in release.rounds)
+    summary = replace(release.summary, scores={}, private={"all silos": {"accuracy": Estimate(0.76, 0.043, 0.121)}})
+    paid = replace(release, rounds=rounds, summary=summary, plan=replace(release.plan, scores={"every": 1}))
+    assert "every silo's update of every round, its private scores, and the final model" in promise(paid)
+    assert not any(raw in sentence for sentence in not_covered(paid))
+    assert dict(advice(paid))["This is to be published"] == "The model may be."
+    # The interval is that of what somebody wants to know; noise is a part of it.
+    assert "accuracy 76.0% ± 12.1 points (95%; noise alone: ± 4.3); private, and paid for." in answers(paid)["good"]
 
 
 def test_a_simulation_carries_no_badge_of_a_release(proved: Path) -> None:

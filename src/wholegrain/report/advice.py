@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from wholegrain.privacy.definitions import Standing
+from wholegrain.report.glance import headline_part
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import plural
 
+RAW_SCORES = "Scores that are marked not private: they are computed from raw data without noise."
 NOT_COVERED = (
-    "Scores that are marked not private: they are computed from raw data without noise.",
     "Which silos took part, when, and how long they took.",
     "How settings were chosen, where their origin is given or unpaid.",
     "What is true of a person because it is true of people like them: that smokers fall ill more often, for example.",
@@ -21,7 +22,8 @@ def not_covered(run: RunRecord) -> tuple[str, ...]:
     public = (
         () if run.public is None else ("The people in the public data that the model was first trained on, if any.",)
     )
-    return (*NOT_COVERED, *(() if run.promise.counted_sizes else (sizes,)), *public)
+    raw = () if headline_part(run) is None else (RAW_SCORES,)
+    return (*raw, *NOT_COVERED, *(() if run.promise.counted_sizes else (sizes,)), *public)
 
 
 def trust_rows(run: RunRecord) -> Iterator[tuple[str, str, str]]:
@@ -53,10 +55,8 @@ def advice(run: RunRecord) -> Iterator[tuple[str, str]]:
     elif run.promise.standing is not Standing.PROVED:
         yield "This is to be published", "Do not: choose a policy that is PROVED for the unit, and run again."
     elif run.ledger.whole:
-        yield (
-            "This is to be published",
-            "The model may be. Take scores that are marked not private out of what you publish with it.",
-        )
+        marked = " Take scores that are marked not private out of what you publish with it."
+        yield "This is to be published", f"The model may be.{'' if headline_part(run) is None else marked}"
     if not run.ledger.whole:
         yield (
             "The ledger is broken or gone",

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from wholegrain.privacy.definitions import Standing
+from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.advice import not_covered
-from wholegrain.report.glance import badges, glance, predicted
+from wholegrain.report.glance import NOT_RARE, badges, glance, predicted
 from wholegrain.report.page import asset, template
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import WHO, number, number_range, plural, trust_words
@@ -90,7 +90,8 @@ def risks(run: RunRecord) -> Iterator[tuple[str, str, str]]:
             f"{before:.0%} can become {would}at most {belief_after(before, found.epsilon, found.delta):.1%}"
             for before in sorted(GUESSES)
         ]
-        guessed = "a guess of " + ", one of ".join(sure)
+        alone = "" if found.unit is not Unit.ITEM else "of one record, not of a person who has several: "
+        guessed = f"{alone}a guess of {', one of '.join(sure)}, {NOT_RARE}"
         times = math.exp(min(found.epsilon, 700.0))
         after = f"{would}at most {times:.3g} times as likely as without the person, plus δ = {found.delta:g}"
     yield "Somebody learns that a person's data was used", "a guess can become certainty", guessed

@@ -13,9 +13,10 @@ from wholegrain.privacy.tradeoff_curve import AttackView
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.runs.data_description import DataCounts, Histogram
 
+Rows = tuple[tuple[Any, ...], ...]
 WIDTH, HEIGHT, SMALL = "container", 240, 120
-# Okabe and Ito's colours: apart for everybody, and on light and dark ground.
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8f7a00", "#7f7f7f"]
+# After Okabe and Ito: apart for everybody; the pale ones are darker, to be seen on light ground (report.js: on dark).
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#c2699b", "#b57d00", "#3c93c8", "#665800", "#7f7f7f"]
 
 DASHES = [[1, 0], [8, 3], [2, 2], [10, 3, 2, 3], [5, 2], [1, 3], [12, 4], [3, 6]]
 """One for each colour."""
@@ -32,7 +33,7 @@ class Figure:
     title: str
     alternative: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    rows: Rows
     chart: Any
 
     def spec(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def _attacks(runs: Sequence[RunRecord]) -> Iterator[Figure]:
     encoding: dict[str, Any] = {
         "x": alt.X("false alarms:Q", scale=alt.Scale(domain=[0, 1])),
         "y": alt.Y("misses:Q", scale=alt.Scale(domain=[0, 1])),
-        **(_told_apart("run", _names(runs)) if len(runs) > 1 else _told_apart("part", units)),
+        **(_told_apart("run", _names(runs), rows) if len(runs) > 1 else _told_apart("part", units, rows)),
     }
     curves = alt.Chart(_data(columns, rows)).mark_line().encode(**encoding)
     blind = alt.Chart(_data(("false alarms", "misses"), ((0, 1), (1, 0)))).mark_line(color="#8a8a8a", strokeWidth=1)
@@ -245,7 +246,7 @@ def _lines(
     title: str,
     runs: list[str],
     columns: tuple[str, ...],
-    rows: tuple[tuple[Any, ...], ...],
+    rows: Rows,
     y: str,
     *,
     zero: bool = False,
@@ -257,14 +258,14 @@ def _lines(
         "tooltip": [alt.Tooltip(f"{column}:N" if column in ("run", "part") else f"{column}:Q") for column in columns],
     }
     if len(runs) > 1 and len(parts) > 1:
-        encoding["color"] = _by_run(runs, _legend(**STROKES))
+        encoding["color"] = _by_run(runs, rows, **STROKES)
         # Above the chart: beside the runs it would not fit a phone.
         above = _legend(**STROKES, orient="top", symbolStrokeColor="#888888", columns=1)
         encoding["strokeDash"] = alt.StrokeDash("part:N", legend=above)
     elif len(runs) > 1:
-        encoding |= _told_apart("run", runs)
+        encoding |= _told_apart("run", runs, rows)
     elif len(parts) > 1:
-        encoding |= _told_apart("part", list(dict.fromkeys(row[1] for row in rows)))
+        encoding |= _told_apart("part", list(dict.fromkeys(row[1] for row in rows)), rows)
     # Points in a layer of their own: as part of the lines they would take the strokes from the legend.
     base = alt.Chart(_data(columns, rows))
     lines = base.mark_line(color=COLOURS[0]).encode(**encoding)
@@ -280,32 +281,37 @@ def _ticks(rounds: int) -> list[int]:
     return [1, *range(step, rounds + 1, step)] if step > 2 else list(range(1, rounds + 1, step))
 
 
-def _data(columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> alt.InlineData:
+def _data(columns: tuple[str, ...], rows: Rows) -> alt.InlineData:
     """Rows as Vega-Lite has them inline."""
     return alt.InlineData([dict(zip(columns, row, strict=True)) for row in rows])
 
 
-def _by_run(runs: list[str], legend: alt.Legend) -> alt.Color:
+def _by_run(runs: list[str], rows: Rows, **look: Any) -> alt.Color:
     """A run has the same colour in every chart, also in one that lacks some of the others."""
+    legend = _legend(values=_drawn(runs, rows), **look)
     return alt.Color("run:N", scale=alt.Scale(domain=runs, range=COLOURS), legend=legend)
 
 
-def _told_apart(field: str, names: list[str]) -> dict[str, Any]:
+def _told_apart(field: str, names: list[str], rows: Rows) -> dict[str, Any]:
     """A colour and a pattern of dashes for each line: without colours, and where one lies on another, both are seen."""
-    legend = _legend(**STROKES)
+    legend = _legend(values=_drawn(names, rows, 1 if field == "part" else 0), **STROKES)
     return {
         "color": alt.Color(f"{field}:N", scale=alt.Scale(domain=names, range=COLOURS), legend=legend),
         "strokeDash": alt.StrokeDash(f"{field}:N", scale=alt.Scale(domain=names, range=DASHES), legend=legend),
     }
 
 
+def _drawn(names: list[str], rows: Rows, column: int = 0) -> list[str]:
+    """Those that a chart has something of: its legend names no others."""
+    found = {row[column] for row in rows}
+    return [name for name in names if name in found]
+
+
 def _legend(**look: Any) -> alt.Legend:
     return alt.Legend(**{"orient": "bottom", "direction": "horizontal", "title": None, "labelLimit": 220, **look})
 
 
-def _bars(
-    key: str, title: str, runs: list[str], columns: tuple[str, str, str], rows: tuple[tuple[Any, ...], ...]
-) -> Figure:
+def _bars(key: str, title: str, runs: list[str], columns: tuple[str, str, str], rows: Rows) -> Figure:
     _, of, counted = columns
     encoding: dict[str, Any] = {
         "x": alt.X(f"{of}:O", title=of, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
@@ -313,7 +319,7 @@ def _bars(
         "tooltip": [alt.Tooltip(f"{column}:N") for column in columns],
     }
     if len(runs) > 1:
-        encoding |= {"xOffset": alt.XOffset("run:N", sort=runs), "color": _by_run(runs, _legend())}
+        encoding |= {"xOffset": alt.XOffset("run:N", sort=runs), "color": _by_run(runs, rows)}
     chart = (
         alt.Chart(_data(columns, rows))
         .mark_bar(color=COLOURS[0])
@@ -325,7 +331,7 @@ def _bars(
     return Figure(key, title, told, columns, rows, chart)
 
 
-def _describe_lines(title: str, y: str, rows: tuple[tuple[Any, ...], ...]) -> str:
+def _describe_lines(title: str, y: str, rows: Rows) -> str:
     """First and last value of each line, for those who do not see the chart."""
     lines: dict[tuple[str, str], list[float]] = {}
     for run, part, _, value in rows:

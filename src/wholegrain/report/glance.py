@@ -20,6 +20,9 @@ PROTECTED = {
     Unit.ITEM: ("One record", "not a person who has several"),
     Unit.SILO: ("One silo", "with all its records"),
 }
+TOOK_PART = {Unit.SUBJECT: "a person took part", Unit.ITEM: "a record was used", Unit.SILO: "a silo took part"}
+NOT_RARE = "by outcomes not rarer than 1%"
+"""Where δ matters little: a rarer outcome may say more."""
 UNTOLD = "A constant answer is right as often as the commonest class occurs, which this release does not tell."
 WARN, ALARM = 0.80, 0.95
 """Shares of a budget from which on a report warns, and alarms."""
@@ -62,6 +65,15 @@ def badges(run: RunRecord) -> Iterator[Badge]:
         yield Badge("UNPAID choices", "none")
     if not run.finished:
         yield Badge(*(("running", "running") if run.worked_on else ("stopped before its end", "running")))
+
+
+def kinds(runs: Sequence[RunRecord]) -> dict[Badge, list[str]]:
+    """Of several runs, every badge that one of them wears, with the names of those that do."""
+    found: dict[Badge, list[str]] = {}
+    for run in runs:
+        for badge in badges(run):
+            found.setdefault(badge, []).append(run.name)
+    return found
 
 
 def glance(run: RunRecord, peers: Sequence[RunRecord] = ()) -> Iterator[Answer]:
@@ -114,13 +126,13 @@ def _how_much(run: RunRecord) -> Answer:
 
 
 def guesses(run: RunRecord) -> str:
-    """What ε and δ mean to somebody who guesses whether a person took part."""
+    """What ε and δ mean to somebody who guesses whether a person, or whatever the unit is, took part."""
     found = run.promise
     told = [
         f"{before:.0%} sure before, at most {belief_after(before, found.epsilon, found.delta):.1%} after"
         for before in sorted(GUESSES)
     ]
-    return f"Somebody guesses that a person took part: {'; '.join(told)}."
+    return f"Somebody guesses that {TOOK_PART[found.unit]}: {'; '.join(told)} ({NOT_RARE})."
 
 
 def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
@@ -192,10 +204,10 @@ def score_text(name: str, value: float) -> str:
 
 
 def estimate_text(name: str, found: Estimate) -> str:
-    """A private score with the interval of its noise."""
+    """A private score with its interval, and the part of it that is noise."""
     if "accuracy" in name and math.isfinite(found.value):
-        return f"{found.value:.1%} ± {100 * found.noise:.1f} points (95%, noise alone)"
-    return f"{found.value:.4g} ± {found.noise:.2g} (95%, noise alone)"
+        return f"{found.value:.1%} ± {100 * found.both:.1f} points (95%; noise alone: ± {100 * found.noise:.1f})"
+    return f"{found.value:.4g} ± {found.both:.2g} (95%; noise alone: ± {found.noise:.2g})"
 
 
 def _kind(run: RunRecord) -> Answer:

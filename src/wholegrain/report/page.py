@@ -23,6 +23,7 @@ WORDS = (
     wording.conditions,
     wording.unpaid_words,
     glance.badges,
+    glance.kinds,
     glance.glance,
     glance.budget_alarm,
     glance.chosen_by_score,

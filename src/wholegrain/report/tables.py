@@ -11,6 +11,8 @@ from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import ITEM_ABOVE_SUBJECT, number, standing_words
 
 Rows = Iterator[tuple[object, ...]]
+LONG = 10_000.0
+"""From here on a score is written with an exponent."""
 
 
 def score_heads(runs: Sequence[RunRecord]) -> list[str]:
@@ -28,7 +30,7 @@ def score_rows(runs: Sequence[RunRecord]) -> Rows:
             for items, score in ((part, own), (f"{part}: constant answer", summary.constant.get(part))):
                 if score is not None:
                     facts = {"run": name, "items of": items, **score.facts()}
-                    yield tuple(_cell(facts.get(head, "–")) for head in heads)
+                    yield tuple(_score_cell(facts.get(head, "–")) for head in heads)
 
 
 def private_rows(run: RunRecord) -> Rows:
@@ -42,7 +44,8 @@ def origin_rows(run: RunRecord) -> Rows:
     """Every setting, its value, and where it comes from."""
     for place, origin in run.origins.items():
         section, key = place.split(".", 1)
-        yield place, str(_last_parts(getattr(getattr(run.spec, section), key))), origin
+        value = _last_parts(getattr(getattr(run.spec, section), key))
+        yield place, "–" if value is None else str(value), origin
 
 
 def guarantee_rows(run: RunRecord) -> Rows:
@@ -122,6 +125,11 @@ def _last_parts(value: Any) -> Any:
     if isinstance(value, list):
         return [_last_parts(inner) for inner in value]
     return value.rstrip("/").rsplit("/", 1)[-1] if isinstance(value, str) and value.startswith("/") else value
+
+
+def _score_cell(value: Any) -> str:
+    """Four decimals, so that a column's scores stand below each other; a loss without bounds in few digits."""
+    return f"{value:.4f}" if isinstance(value, float) and abs(value) < LONG else _cell(value)
 
 
 def _cell(value: Any) -> str:

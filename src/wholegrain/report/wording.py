@@ -45,9 +45,10 @@ def promise(run: RunRecord) -> str:
         return f"Nothing is promised to {who.rstrip(',')}: {found.because}."
     hides = "would hide" if run.simulation else "hides"
     seen = "every silo's update" if found.trust is None else "every opened sum over silos"
+    scores = " its private scores," if run.plan.scores else ""
     times = f"{_plain(math.exp(found.epsilon))} times (e to the power of ε = {number(found.epsilon)})"
     return (
-        f"{_caveat(run)}Everything that this run releases – {seen} of every round, and the final model –"
+        f"{_caveat(run)}Everything that this run releases – {seen} of every round,{scores} and the final model –"
         f" {hides} whether {who} took part at all. Whatever anybody concludes from it, that conclusion is at most"
         f" {times} as likely as it would be without them, plus at most δ = {found.delta:g}, and the same the other"
         " way round."
