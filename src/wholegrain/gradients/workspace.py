@@ -24,6 +24,7 @@ class Workspace:
         """Whether rows that are multiplied begin at full vectors: see layers.base.matrix_product."""
         self.watcher: Callable[[Tensor], None] | None = None
         """Is shown what every layer makes in a pass, while somebody watches: see gradients.trial."""
+        self._leases: dict[int, list[Lease]] = {}
         self._buffers: dict[Hashable, Tensor] = {}
         self._views: dict[Hashable, Tensor] = {}
 
@@ -50,12 +51,28 @@ class Workspace:
         view = self._views[key] = buffer[:size].view(shape)
         return view
 
+    def lend(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A contiguous tensor whose memory is lent again once nothing refers to it: for what may be done with early."""
+        size = prod(shape)
+        leases = self._leases.setdefault(size * like.dtype.itemsize, [])
+        lease = next((each for each in leases if each.is_free), None)
+        if lease is None:
+            lease = Lease()
+            leases.append(lease)
+        return lease.take(size, like.dtype).view(shape)
+
 
 class Lease:
     """A vector that is handed to a caller, and used again once nothing refers to its memory any more."""
 
     def __init__(self) -> None:
         self._bytes: NDArray[np.uint8] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing else refers to the memory."""
+        # This object's own reference, and that of the question.
+        return self._bytes is not None and sys.getrefcount(self._bytes) <= 2
 
     @torch.inference_mode(False)
     def take(self, size: int, kind: torch.dtype) -> Tensor:
@@ -64,8 +81,7 @@ class Lease:
         Every tensor that shares its memory, a view or an array among them, keeps a reference to the bytes.
         """
         wanted = size * kind.itemsize
-        # This object's own reference, and that of the question.
-        if self._bytes is None or self._bytes.shape[0] != wanted or sys.getrefcount(self._bytes) > 2:
+        if self._bytes is None or self._bytes.shape[0] != wanted or not self.is_free:
             made = np.empty(wanted + VECTOR_BYTES, np.uint8)
             start = -made.ctypes.data % VECTOR_BYTES
             self._bytes = made[start : start + wanted]
