@@ -1,10 +1,17 @@
-"""What a model's first step takes beside the step itself."""
+"""What a model's first step takes beside the step itself, and what steps leave behind."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
+
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.parameters import flatten
 
 # A process of its own, because a peak is a whole process's. Vectors are so large that each is mapped by itself, and
 # given back when it is freed; a small model goes first, so that libraries are in memory.
@@ -41,3 +48,30 @@ def test_the_trial_holds_three_vectors_and_loads_no_compiler() -> None:
     vectors, compiler = ran.stdout.split()
     assert float(vectors) < 3.5
     assert compiler == "False"
+
+
+class ByHand(nn.Module):
+    """A product and a look-up that are written out, as in GPT-2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.weight = nn.Parameter(torch.randn(50, 8)), nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[item, position] to [item, class]."""
+        return (nn.functional.embedding(tokens, self.table) @ self.weight).mean(1)
+
+
+def test_a_step_leaves_nothing_in_memory() -> None:
+    """Layers that are found in operations have the same buffers in every step."""
+    model, clip = ByHand(), Clip(ClipPer.ITEM, Pool.SUM, 1.0)
+    engine, vector = BookKeeping(model, nn.functional.cross_entropy), flatten(model)
+    tokens, classes = torch.arange(160).view(32, 5) % 50, torch.arange(32) % 4
+
+    def tensors_after(steps: int) -> int:
+        for _ in range(steps):
+            engine(vector, tokens, classes, torch.arange(32), clip)
+        gc.collect()
+        return sum(type(each) is Tensor for each in gc.get_objects())
+
+    assert tensors_after(2) == tensors_after(5)

@@ -68,3 +68,35 @@ def test_a_leased_vector_is_an_ordinary_one_that_begins_where_vectors_do() -> No
     assert vector.dtype is torch.float64
     assert vector.shape == (7,)
     assert vector.data_ptr() % VECTOR_BYTES == 0
+
+
+def test_what_is_lent_is_nobody_elses() -> None:
+    workspace = Workspace()
+    one, other = workspace.lend((4, 2), F32), workspace.lend((4, 2), F32)
+    one.fill_(1)
+    other.fill_(2)
+    kept = one[1:].t()  # a view counts as well
+    del one
+    workspace.lend((4, 2), F32).fill_(3)
+    assert (kept == 1).all()
+    assert (other == 2).all()
+
+
+def test_what_was_lent_is_lent_again_to_whoever_needs_about_as_much() -> None:
+    workspace = Workspace()
+    place = workspace.lend((100, 16), F32).data_ptr()
+    for shape in ((100, 16), (1600,), (50, 16)):
+        lent = workspace.lend(shape, F32)
+        assert lent.data_ptr() == place
+        assert tuple(lent.shape) == shape
+        assert lent.is_contiguous()
+        del lent
+    assert workspace.lend((49, 16), F32).data_ptr() != place
+
+
+def test_passes_that_grow_take_the_place_of_smaller_ones() -> None:
+    workspace = Workspace()
+    for items in range(64, 129, 8):
+        held = [workspace.lend((items, 16), F32) for _ in range(3)]
+        del held
+    assert sum(lease.bytes for lease in workspace._leases) == 3 * 128 * 16 * 4

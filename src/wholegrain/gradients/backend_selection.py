@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -87,39 +88,47 @@ def select_backend(
             return _find_steadiest(trials[0], make, memory)
         # The notice of what is used instead says why.
         trials[0].refusal = next((trial.refusal for trial in trials if trial.refusal), None)
-    copy, most = _measure(trials[0], play_one_by_one, memory)
-    return _adopt(trials[0], copy, trials[0].make(play_one_by_one), AnySize(), most)
+    measured = _measure(trials[0], play_one_by_one, memory)
+    return _adopt(trials[0], measured, trials[0].make(play_one_by_one), AnySize())
 
 
 def _find_steadiest(trial: BackendTrial, make: MakeCandidate, memory: int) -> Backend:
     """A correct backend, in the first way of running it in which its rows do not depend on each other."""
     # Of what vmap makes inside nothing is seen, so that it is trusted in fixed places alone.
     for way in (make, use_aligned_rules) if make is use_rules else ():
-        copy, most = _measure(trial, way, memory)
-        most = max(most, LEAST_ROWS)  # no pass has fewer rows: less would be filled up
+        measured = _measure(trial, way, memory)
+        # No pass has fewer rows: less would be filled up.
+        measured = measured._replace(most_items=max(measured.most_items, LEAST_ROWS))
         made = trial.make(way)
-        sizes = trial.find_sizes(made, most)
+        sizes = trial.find_sizes(made, measured.most_items)
         if sizes is not None:
-            return _adopt(trial, copy, made, sizes, most)
-    copy, most = _measure(trial, make, memory)
-    return _adopt(trial, copy, trial.make(make), FixedPlaces(), most)
+            return _adopt(trial, measured, made, sizes)
+    return _adopt(trial, _measure(trial, make, memory), trial.make(make), FixedPlaces())
 
 
-def _measure(trial: BackendTrial, make: MakeCandidate, memory: int) -> tuple[Candidate, int]:
-    """A copy of a program that was run, whose buffers are its own; and how many items memory allows at once."""
+class _Measured(NamedTuple):
+    """What is known of a program after a few passes."""
+
+    most_items: int
+    """That memory allows at once."""
+    terms: Terms
+    notice: str | None
+
+
+def _measure(trial: BackendTrial, make: MakeCandidate, memory: int) -> _Measured:
+    """By passes of a copy, whose buffers are its own and gone when it was measured."""
     copy = trial.make(make)
-    return copy, max(1, memory // trial.measure_bytes_per_item(copy))
+    most = max(1, memory // trial.measure_bytes_per_item(copy))
+    return _Measured(most, trial.count_terms(copy), copy.notice())
 
 
-def _adopt(trial: BackendTrial, copy: Candidate, candidate: Candidate, sizes: PassSizes, most_items: int) -> Backend:
+def _adopt(trial: BackendTrial, measured: _Measured, candidate: Candidate, sizes: PassSizes) -> Backend:
     """A program for use, with a notice where it is slow."""
-    notice = copy.notice()
-    if notice:
+    if measured.notice:
         reason = f" ({trial.refusal})" if trial.refusal else ""
-        warnings.warn(notice + reason, SlowGradients, stacklevel=6)
-    steady = trial.watch_subjects(candidate, sizes)
-    terms, dense = trial.count_terms(copy), trial.find_dense(candidate)
-    return Backend(candidate.program, candidate.attach, most_items, sizes, terms, steady, dense)
+        warnings.warn(measured.notice + reason, SlowGradients, stacklevel=6)
+    steady, dense = trial.watch_subjects(candidate, sizes), trial.find_dense(candidate)
+    return Backend(candidate.program, candidate.attach, measured.most_items, sizes, measured.terms, steady, dense)
 
 
 def mixes_items(model: nn.Module, inputs: Tensor) -> bool:

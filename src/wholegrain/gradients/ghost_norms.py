@@ -1,6 +1,6 @@
 """Ghost norms of matrix products [Goodfellow 2015; Li et al. 2022]: what most parameters of most models are used in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +19,14 @@ SMALL = 1 << 12
 FORMED = 2
 # Values that a product of two positions adds up at once: fewer roundings in a row than with all of them.
 WIDTH = 128
+
+
+TakeBuffer = Callable[[str, tuple[int, ...], Tensor], Tensor]
+"""Memory by name, of this shape and of the last one's kind."""
+
+
+def _take_new(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    return like.new_empty(shape)
 
 
 @dataclass(eq=False)
@@ -64,10 +72,18 @@ class Outer:
         if self._pools(units):
             self._rows = Rows(list(self._pool_items(units)))
             return self._rows.lengths(units)
-        if self._forms(self._positions):  # then also of units of more items than one
-            self._rows = Rows(list(self._form_units(units)))
+        if self.forms_units(units):
+            self._rows = self.form(units)
             return self._rows.lengths(units)
         return join_runs([self._lengths_of(run) for run in units.runs])
+
+    def forms_units(self, units: Units) -> bool:
+        """Whether the gradient of every unit is formed by one product: where an item's is, also those of more items."""
+        return not self._pools(units) and self._forms(self._positions)
+
+    def form(self, units: Units, take: TakeBuffer = _take_new) -> Rows:
+        """Every unit's gradient, by a product for each size of units; all are squared and summed at once."""
+        return Rows(list(self._form_units(units, take)))
 
     def apart(self, units: Units) -> Tensor:
         """A part for each position."""
@@ -152,16 +168,15 @@ class Outer:
         for slot in self.biases:
             sums.add_rows(slot, outward, per_row)
 
-    def _form_units(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
-        """Every unit's gradient, by a product for each size of units; all are squared and summed at once."""
+    def _form_units(self, units: Units, take: TakeBuffer) -> Iterator[tuple[Slot, Tensor]]:
         outward = [self._of(self.outward, run) for run in units.runs]
         for slot, rows in self.factors:
-            formed = rows.new_empty(units.count, outward[0].shape[2], rows.shape[-1])
+            formed = take(slot.name, (units.count, outward[0].shape[2], rows.shape[-1]), rows)
             for run, g in zip(units.runs, outward, strict=True):
                 torch.bmm(g.transpose(1, 2), self._of(rows, run), out=formed[run.units])
-            yield slot, formed.view(units.count, -1)
+            yield slot, formed
         if self.biases:
-            bias = self.outward.new_empty(units.count, outward[0].shape[2])
+            bias = take("bias", (units.count, outward[0].shape[2]), self.outward)
             for run, g in zip(units.runs, outward, strict=True):
                 torch.sum(g, 1, out=bias[run.units])
             for slot in self.biases:

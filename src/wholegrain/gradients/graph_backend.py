@@ -1,7 +1,7 @@
 """Any module: layers with a rule run by it, and autograd carries gradients between them without forming a weight's."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.fallback import Tap
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
-from wholegrain.gradients.layers.base import Layer, RuleError, Space
+from wholegrain.gradients.layers.base import Layer, RuleError, Space, form_early
 from wholegrain.gradients.layers.embedding import EmbeddingLayer
 from wholegrain.gradients.parameter_uses import ParameterWatch, UncoveredUseError
 from wholegrain.gradients.reference import Loss
@@ -125,6 +125,11 @@ class _Pass:
         self._uses[id(user)] += 1
         return self._uses[id(user)]
 
+    def keep(self, layer: Layer, space: Space, shares: Sequence[Share]) -> None:
+        """Shares of a use. Where gradients are formed anyway, they are formed now: what they come from is free then."""
+        once = self._uses[id(layer)] == 1  # several uses are put together first
+        self.shares.extend(form_early(share, space) if once else share for share in shares)
+
     def space(self, layer: Layer) -> Space:
         """Buffers for the next use of this layer."""
         key: Hashable = (id(layer), self.count(layer))
@@ -149,7 +154,8 @@ class _Use(torch.autograd.Function):
         if all(g is None for g in outward):
             return (None,) * (3 + len(needed))
         gradients, shares = ctx.layer.backward(ctx.space, ctx.saved, outward, needed)
-        ctx.current.shares.extend(shares)
+        ctx.saved = None  # the graph stays until the pass has ended
+        ctx.current.keep(ctx.layer, ctx.space, shares)
         ctx.space.workspace.watch(*gradients)
         return None, None, None, *gradients
 

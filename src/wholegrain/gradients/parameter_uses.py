@@ -6,7 +6,7 @@ items there are rules for the operation: sums, products, matrix products, look-u
 operation is not covered, and the module whose parameter it is computes its own gradients by vmap.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -95,6 +95,7 @@ class ParameterWatch(TorchFunctionMode):
         self._roots = [Expression(p, (Root(p, Slot(name)),)) for name, p in parameters.items()]
         self._shapes, self._host = shapes, host
         self._known: dict[int, Expression] = {}
+        self._layers: dict[Hashable, Layer] = {}
         self.used = False
         """Whether anything was there to be seen."""
         self.reset()
@@ -157,6 +158,12 @@ class ParameterWatch(TorchFunctionMode):
         """One use of a layer."""
         return self._host.apply(layer, *inputs)
 
+    def apply_one(self, key: Hashable, make: Callable[[], Layer], *inputs: Tensor) -> Any:
+        """One use of the layer that has this key, which is made once: buffers belong to a layer from step to step."""
+        if key not in self._layers:
+            self._layers[key] = make()
+        return self._host.apply(self._layers[key], *inputs)
+
     def call(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Another operation, watched like any other."""
         return self.__torch_function__(func, (), args, kwargs)
@@ -176,7 +183,8 @@ class ParameterWatch(TorchFunctionMode):
         leaf, slot = table.roots[0].leaf, view[0]
         (axis,) = self._shapes.axes([tokens])
         if axis is not None:
-            return self._host.apply(EmbeddingLayer.of_table(lambda: leaf.data, slot, padding), tokens)
+            make = partial(EmbeddingLayer.of_table, lambda: leaf.data, slot, padding)
+            return self.apply_one(("table", slot, padding), make, tokens)
         return self.share_rows(tokens, leaf.data, slot, padding)
 
     def share_rows(self, tokens: Tensor, table: Tensor, slot: Slot, padding: int | None) -> Tensor:
@@ -289,8 +297,7 @@ def _product(watch: ParameterWatch, x: Any, weight: Any, bias: Any, turned: bool
     def values() -> tuple[Tensor, Tensor | None]:
         return (leaf.data.t() if flipped else leaf.data), None
 
-    layer = LinearLayer(values, slot, None, flipped)
-    made = watch.apply(layer, x)
+    made = watch.apply_one(("matrix", slot, flipped), lambda: LinearLayer(values, slot, None, flipped), x)
     return made if bias is None else watch.call(torch.add, made, bias)
 
 

@@ -1,6 +1,6 @@
 """Parts of a batch that are computed at once: whole units, as many as memory and the sizes of passes allow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,13 +117,37 @@ def each_unit(count: int) -> Iterator[Tensor]:
 def divide(block: Piece, most_items: int) -> Iterator[Piece]:
     """Pieces of at most so many items; a unit that is larger comes alone."""
     units = block.units
-    most_items = _divide_evenly(units.whole.items.stop, most_items)
-    ends = np.cumsum(np.ones(units.count, np.int64) if units.sizes is None else units.sizes.numpy())
-    start, items = 0, 0
-    while start < units.count:
-        stop = max(start + 1, int(np.searchsorted(ends, items + most_items, side="right")))
-        yield take_part(block, start, stop)
-        start, items = stop, int(ends[stop - 1])
+    items = units.whole.items.stop
+    even = _divide_evenly(items, most_items)
+    if units.sizes is None:
+        for start in range(0, units.count, even):
+            yield take_part(block, start, min(units.count, start + even))
+    elif items <= even or units.count == 1:
+        yield block
+    else:
+        # In even pieces, unless sizes do not fit into as few of them.
+        packed = min((pack_units(units.runs, most) for most in (even, most_items)), key=len)
+        for chosen in packed:
+            yield take_some(block, chosen)
+
+
+def pack_units(runs: Sequence[UnitRun], most_items: int) -> list[Tensor]:
+    """The units of each piece as a mask [unit]: the largest that still fits comes next, so that few places stay empty.
+
+    >>> [chosen.tolist() for chosen in pack_units(Units.of_sizes(np.array([1, 2, 2, 3])).runs, 4)]
+    [[True, False, False, True], [False, True, True, False]]
+    """
+    left, packed = [run.count for run in runs], []
+    while any(left):
+        chosen, room = torch.zeros(runs[-1].units.stop, dtype=torch.bool), most_items
+        for k in range(len(runs) - 1, -1, -1):
+            run, empty = runs[k], room == most_items
+            taken = min(left[k], max(room // run.size, 1 if empty and run.size > most_items else 0))
+            first = run.units.stop - left[k]
+            chosen[first : first + taken] = True
+            left[k], room = left[k] - taken, room - taken * run.size
+        packed.append(chosen)
+    return packed
 
 
 def _divide_evenly(items: int, most: int) -> int:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 """Values that are read at a time."""
 NOT_A_NUMBER = 1.1
 """Stands for whatever is not a number, of which there are many kinds that compare as one."""
@@ -33,7 +33,16 @@ def digest_rows(rows: Tensor) -> Tensor:
 
 def _bits(rows: Tensor, kind: torch.dtype) -> Tensor:
     """The bits of every value; zero has one sign only."""
-    return rows.nan_to_num(NOT_A_NUMBER, torch.inf, -torch.inf).add_(0.0).view(kind)
+    # In one place: large blocks that come and go between small ones that stay leave holes which nothing fits into.
+    small = rows.numel() <= CHUNK
+    out = _scratch(rows.dtype)[: rows.numel()].view(rows.shape) if small else torch.empty_like(rows)
+    return torch.nan_to_num(rows, NOT_A_NUMBER, torch.inf, -torch.inf, out=out).add_(0.0).view(kind)
+
+
+@lru_cache(maxsize=2)
+def _scratch(kind: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.empty(CHUNK, dtype=kind)
 
 
 @lru_cache(maxsize=8)

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from wholegrain.gradients.backends import Program
 from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, SteadySizes
+from wholegrain.gradients.bookkeeping import Rows
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
 from wholegrain.gradients.clip_units import UnitRun, Units
 from wholegrain.gradients.company import depends_on_company
@@ -205,7 +206,8 @@ class BackendTrial:
     @torch.no_grad()
     def count_terms(self, made: Candidate) -> Terms:
         """How many products units add up."""
-        shares = merge_uses(made.program.run(self._loss, self.inputs, self._targets, Units.of_items(TRIAL))).shares
+        found = merge_uses(made.program.run(self._loss, self.inputs, self._targets, Units.of_items(TRIAL))).shares
+        shares = [share for share in found if not isinstance(share, Rows)]  # which are one product, and large
         return lambda units, size: max((share.terms(units, size) for share in shares), default=1)
 
     def measure_bytes_per_item(self, made: Candidate) -> int:

@@ -24,6 +24,7 @@ class Workspace:
         """Whether rows that are multiplied begin at full vectors: see layers.base.matrix_product."""
         self.watcher: Callable[[Tensor], None] | None = None
         """Is shown what every layer makes in a pass, while somebody watches: see gradients.trial."""
+        self._leases: list[Lease] = []
         self._buffers: dict[Hashable, Tensor] = {}
         self._views: dict[Hashable, Tensor] = {}
 
@@ -50,12 +51,41 @@ class Workspace:
         view = self._views[key] = buffer[:size].view(shape)
         return view
 
+    def lend(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A contiguous tensor whose memory is lent again once nothing refers to it: for what may be done with early.
+
+        Passes differ in size. So memory up to twice as large as asked for will do, and what has become too small is
+        given up for what takes its place.
+        """
+        size = prod(shape)
+        wanted = size * like.dtype.itemsize
+        near = [each for each in self._leases if wanted <= 2 * each.bytes <= 4 * wanted and each.is_free]
+        lease = min((each for each in near if each.bytes >= wanted), key=lambda each: each.bytes, default=None)
+        if lease is None:
+            if near:
+                self._leases.remove(near[0])
+            lease = Lease(wanted)
+            self._leases.append(lease)
+        whole = lease.take(lease.bytes // like.dtype.itemsize, like.dtype)
+        return whole[:size].view(shape)
+
 
 class Lease:
     """A vector that is handed to a caller, and used again once nothing refers to its memory any more."""
 
-    def __init__(self) -> None:
-        self._bytes: NDArray[np.uint8] | None = None
+    def __init__(self, wanted: int = 0) -> None:
+        self._bytes = _aligned_bytes(wanted)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it has."""
+        return self._bytes.shape[0]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing else refers to the memory."""
+        # This object's own reference, and that of the question.
+        return sys.getrefcount(self._bytes) <= 2
 
     @torch.inference_mode(False)
     def take(self, size: int, kind: torch.dtype) -> Tensor:
@@ -64,9 +94,12 @@ class Lease:
         Every tensor that shares its memory, a view or an array among them, keeps a reference to the bytes.
         """
         wanted = size * kind.itemsize
-        # This object's own reference, and that of the question.
-        if self._bytes is None or self._bytes.shape[0] != wanted or sys.getrefcount(self._bytes) > 2:
-            made = np.empty(wanted + VECTOR_BYTES, np.uint8)
-            start = -made.ctypes.data % VECTOR_BYTES
-            self._bytes = made[start : start + wanted]
+        if self.bytes != wanted or not self.is_free:
+            self._bytes = _aligned_bytes(wanted)
         return torch.from_numpy(self._bytes).view(kind)
+
+
+def _aligned_bytes(wanted: int) -> NDArray[np.uint8]:
+    made = np.empty(wanted + VECTOR_BYTES, np.uint8)
+    start = -made.ctypes.data % VECTOR_BYTES
+    return made[start : start + wanted]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
+from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.workspace import Workspace
 
@@ -25,6 +26,10 @@ class Space:
     def take(self, name: str, shape: tuple[int, ...], like: Tensor, zero: bool = False) -> Tensor:
         """A buffer of this use; see Workspace.take."""
         return self.workspace.take((self.key, name), shape, like, zero)
+
+    def lend(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Memory for as long as anybody refers to it; see Workspace.lend."""
+        return self.workspace.lend(shape, like)
 
     def borrow(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A buffer that every use may overwrite: for what does not outlive a call."""
@@ -102,6 +107,14 @@ def matrix_product(
     if bias is None:
         return torch.mm(rows, weight) if out is None else torch.mm(rows, weight, out=out)
     return torch.addmm(bias, rows, weight) if out is None else torch.addmm(bias, rows, weight, out=out)
+
+
+def form_early(share: Share, space: Space) -> Share:
+    """The gradients of a share's units, where it would form them later on; else the share."""
+    if not isinstance(share, Outer) or not share.forms_units(space.units):
+        return share
+    space.workspace.watch(*share.rows())
+    return share.form(space.units, lambda name, shape, like: space.take(f"formed {name}", shape, like))
 
 
 def align_rows(space: Space, rows: Tensor) -> Tensor:

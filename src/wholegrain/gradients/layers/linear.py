@@ -48,7 +48,7 @@ class LinearLayer:
         (x,) = inputs
         weight, bias = self._values()
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        out = space.take("y", (rows.shape[0], weight.shape[0]), rows)
+        out = space.lend((rows.shape[0], weight.shape[0]), rows)
         matrix_product(space, rows, weight.t(), bias, out)
         return (out if x.dim() == 2 else out.view(*x.shape[:-1], -1)), x
 
@@ -60,7 +60,7 @@ class LinearLayer:
 
     def _inward(self, space: Space, x: Tensor, g: Tensor) -> Tensor:
         rows = g if g.dim() == 2 else g.reshape(-1, g.shape[-1])
-        gx = matrix_product(space, rows, self._values()[0], out=space.take("gx", (rows.shape[0], x.shape[-1]), rows))
+        gx = matrix_product(space, rows, self._values()[0], out=space.lend((rows.shape[0], x.shape[-1]), rows))
         return gx if x.dim() == 2 else gx.view(x.shape)
 
     def _shares(self, x: Tensor, g: Tensor, items: int) -> tuple[Share, ...]:
