@@ -171,12 +171,12 @@ class Outer:
     def _form_units(self, units: Units, take: TakeBuffer) -> Iterator[tuple[Slot, Tensor]]:
         outward = [self._of(self.outward, run) for run in units.runs]
         for slot, rows in self.factors:
-            formed = take(slot.name, (units.count, outward[0].shape[2], rows.shape[-1]), rows)
+            formed = take(str(slot), (units.count, outward[0].shape[2], rows.shape[-1]), rows)
             for run, g in zip(units.runs, outward, strict=True):
                 torch.bmm(g.transpose(1, 2), self._of(rows, run), out=formed[run.units])
             yield slot, formed
         if self.biases:
-            bias = take("bias", (units.count, outward[0].shape[2]), self.outward)
+            bias = take(str(self.biases[0]), (units.count, outward[0].shape[2]), self.outward)
             for run, g in zip(units.runs, outward, strict=True):
                 torch.sum(g, 1, out=bias[run.units])
             for slot in self.biases:

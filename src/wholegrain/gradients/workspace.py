@@ -79,7 +79,7 @@ class Lease:
     @property
     def bytes(self) -> int:
         """How much memory it has."""
-        return self._bytes.shape[0]
+        return int(self._bytes.shape[0])
 
     @property
     def is_free(self) -> bool:
