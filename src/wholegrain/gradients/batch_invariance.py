@@ -29,6 +29,8 @@ LEAST_ROWS = 16
 """Libraries have other kernels for very few rows; shorter batches are filled up."""
 WIDE = 32
 """A vectorised function has no remainder, which it would compute value by value, at multiples of this many values."""
+LARGER = 8
+"""So many larger sizes are tried in the place of one that fails."""
 FIRST = 2 * WIDE
 """Rows of the pass that all others are compared with."""
 ODD = (16, 17, 27, 33, 50, 98)
@@ -108,11 +110,14 @@ class SteadySizes:
         return round_size_up(self.most, self.multiple) if self.most < FIRST else sys.maxsize
 
     def fit(self, items: int) -> int | None:
-        """The smallest size that is tried for so many items, if it passes."""
+        """The smallest trusted size for so many items among those that are tried; None where none of them passes.
+
+        A size that fails is passed over for a larger one. So who is there decides how far a pass is filled up, and not
+        where groups of the sum are cut.
+        """
         size = round_size_up(items, self.multiple)
-        if size > self.largest:
-            return None
-        return next((each for each in (size, round_size_up(size, WIDE)) if self.trusts(each)), None)
+        tried = size, *(round_size_up(size, WIDE) + k * WIDE for k in range(LARGER))
+        return next((each for each in tried if each <= self.largest and self.trusts(each)), None)
 
     def trusts(self, size: int) -> bool:
         """Whether every row of a pass of this size is what it is in the first one."""

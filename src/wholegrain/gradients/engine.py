@@ -39,6 +39,7 @@ from wholegrain.gradients.pieces import (
     pad_to_places,
     take_part,
     take_some,
+    whole_groups,
 )
 from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
 from wholegrain.gradients.reference import Loss
@@ -227,8 +228,10 @@ class BookKeeping(DropoutCoins):
         size = self._find_size(vector, items)
         if size is None and piece.units.count == 1 and items > 1:
             return self._add_large_unit(vector, piece, clip, total)
-        if size is None:  # in passes of a size that is trusted, with the same rows
-            few = divide(piece, LEAST_ROWS)
+        if (
+            size is None
+        ):  # in passes of a size that is trusted, with the same rows; groups are not cut by their neighbours
+            few = (some for group in whole_groups(piece, grouping) for some in divide(group, LEAST_ROWS))
             return sum([self._add(vector, some, clip, total, grouping) for some in few])
         computed = self._compute(vector, piece, clip, size)
         return self._add_gradients(vector, computed, clip, total, grouping)

@@ -12,6 +12,7 @@ from wholegrain.gradients.batch_invariance import FixedPlaces, round_size_up
 from wholegrain.gradients.clip_units import UnitRun, Units, sort_into_runs
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.rounding import SUM
+from wholegrain.gradients.sum_groups import SumGroups
 
 
 @dataclass(eq=False, slots=True)  # not frozen: some are made for each step, and freezing triples their cost
@@ -129,6 +130,15 @@ def divide(block: Piece, most_items: int) -> Iterator[Piece]:
         packed = min((pack_units(units.runs, most) for most in (even, most_items)), key=len)
         for chosen in packed:
             yield take_some(block, chosen)
+
+
+def whole_groups(piece: Piece, grouping: SumGroups) -> Iterator[Piece]:
+    """Each group of the sum by itself; the piece, where it is one."""
+    if grouping.single:
+        yield piece
+        return
+    for _, group in grouping.groups(piece.units, piece.numbers):
+        yield take_part(piece, group.units.start, group.units.stop)
 
 
 def pack_units(runs: Sequence[UnitRun], most_items: int) -> list[Tensor]:
