@@ -26,6 +26,7 @@ from torch import nn
 
 import record
 import trust_cases
+from every_position import EveryToken, accuracy, every_position, score_every
 from utility import MOMENTUM, Tree, merged
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
@@ -34,7 +35,8 @@ from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.views import apply_view
@@ -109,22 +111,23 @@ def _cached(cache: Path, mark: str) -> dict[str, Any] | None:
 def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tree:
     """One run: before, after, and what is proved."""
     begun = time.process_time()
-    pricing, whole = accountant("pld"), tree["model"]["train"] != "head"
-    if whole:
-        prepared = prepare(RunSpec.of(tree), dataset=dataset, pricing=pricing)
-    else:
-        _, head = parts(backbone)
-        spec = RunSpec.of({**tree, "model": {"name": "logistic"}})  # the model is given as a value
-        prepared = prepare(spec, dataset=shown, model=nn.Sequential(head), pricing=pricing)
-    start = prepared.score(flatten(prepared.model), prepared.scorer())["test"]
+    whole = tree["model"]["train"] != "head"
+    prepared = (prepare_every if whole else prepare_head)(tree, dataset if whole else shown, backbone)
+    test = test_part(tree, dataset) if whole else prepared.scored["test"]
+
+    def score() -> float:
+        if isinstance(prepared.task, EveryToken):
+            return accuracy(prepared.model, prepared.task, test)
+        return prepared.score(flatten(prepared.model), prepared.scorer())["test"].accuracy
+
+    start = score()
     with open_guard(prepared, "public starts") as guard:
-        run = execute(prepared, guard)
-    promised = run.plan.guarantee(Unit.SUBJECT)
-    test, seen = prepared.scored["test"], [silo.data for silo in prepared.silos.values()]
+        promised = execute(prepared, guard).plan.guarantee(Unit.SUBJECT)  # the model has the last parameters now
+    seen = [silo.data for silo in prepared.silos.values()]
     private = tree["policy"]["name"] != "fedavg"
     return {
-        "start": start.accuracy,
-        "accuracy": run.accuracy,
+        "start": start,
+        "accuracy": score(),
         "constant": constant(seen, test),
         "items": [sum(part.items for part in seen), test.items],
         "trained": sum(p.numel() for p in prepared.model.parameters() if p.requires_grad),
@@ -133,9 +136,32 @@ def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tr
     }
 
 
+def prepare_head(tree: Tree, shown: Dataset, backbone: Backbone) -> PreparedRun:
+    """The last layer alone, on what the frozen part makes of each item."""
+    spec = RunSpec.of({**tree, "model": {"name": "logistic"}})  # the model is given as a value
+    return prepare(spec, dataset=shown, model=nn.Sequential(parts(backbone)[1]), pricing=accountant("pld"))
+
+
+def prepare_every(tree: Tree, dataset: Dataset, backbone: Backbone) -> PreparedRun:
+    """More than the last layer, from every position of a window; the test part is scored at the end alone."""
+    frozen, head = parts(backbone)
+    model = score_every(nn.Sequential(*frozen.requires_grad_(True), head))  # type: ignore[misc]
+    own = load_dataset(RunSpec.of({"data": tree["data"]}))
+    every = every_position(own, np.unique(test_part(tree, dataset).subjects))
+    model_section = {"name": "logistic", "train": tree["model"]["train"]}
+    spec = RunSpec.of({**tree, "model": model_section, "evaluation": {"test": 0.0}})
+    assert isinstance(every.task, EveryToken)
+    return prepare(spec, dataset=every, model=model, loss=every.task.loss_of, pricing=accountant("pld"))
+
+
+def test_part(tree: Tree, dataset: Dataset) -> SubjectData:
+    """The windows of speakers who are held out; nobody's other windows matter to who that is."""
+    return split_dataset(dataset, RunSpec.of({**tree, "model": {"name": "bigram"}})).held_out["test"]
+
+
 def constant(seen: list[SubjectData], test: SubjectData) -> float:
     """How often the most frequent answer of the training part is right."""
-    answer = np.bincount(np.concatenate([part.targets for part in seen])).argmax()
+    answer = np.bincount(np.concatenate([part.targets for part in seen]).astype(np.int64).ravel()).argmax()
     return float((test.targets == answer).mean())
 
 
