@@ -30,6 +30,7 @@ from every_position import EveryToken, accuracy, every_position, score_every
 from utility import MOMENTUM, Tree, merged
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import NextToken
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
@@ -45,6 +46,12 @@ RESULTS = record.ROOT / "benchmarks" / "public_starts.jsonl"
 RECIPES = {"plays": "plays_best.toml", "digits": "mnist_writers_best.toml"}
 FREE: Tree = {"policy": {"name": "fedavg", "rate": 1.0, "by_span": False}, "privacy": {}}
 SUM: Tree = {"trust": {"model": "secure_sum"}}
+EVERY: Tree = {
+    "data": {"options": {"stride": 80}},
+    "model": {"train": ["3.*"]},
+    **SUM,
+}
+"""The last layer, from every position of windows that do not overlap."""
 SETTINGS: Mapping[str, Mapping[str, Tree]] = {
     "plays": {
         "ε = 4": {},
@@ -52,6 +59,16 @@ SETTINGS: Mapping[str, Mapping[str, Tree]] = {
         "ε = 4, secure sum": {**SUM, "rounds": {"learning_rate": 300.0}},
         "ε = 1, secure sum": {**SUM, "privacy": {"epsilon": 1.0}, "rounds": {"learning_rate": 150.0}},
         "head, no privacy": {**FREE, "rounds": {"count": 60, "learning_rate": 15.0}, "server": MOMENTUM},
+        "ε = 4, every position": {
+            **EVERY,
+            "rounds": {"count": 32, "learning_rate": 280.0},
+            "server": {"schedule": "linear"},
+        },
+        "ε = 1, every position": {
+            **EVERY,
+            "privacy": {"epsilon": 1.0},
+            "rounds": {"count": 8, "learning_rate": 300.0},
+        },
     },
     "digits": {
         "ε = 4": {},
@@ -111,9 +128,13 @@ def _cached(cache: Path, mark: str) -> dict[str, Any] | None:
 def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tree:
     """One run: before, after, and what is proved."""
     begun = time.process_time()
-    whole = tree["model"]["train"] != "head"
-    prepared = (prepare_every if whole else prepare_head)(tree, dataset if whole else shown, backbone)
-    test = test_part(tree, dataset) if whole else prepared.scored["test"]
+    if tree["model"]["train"] == "head":
+        prepared = prepare_head(tree, shown, backbone)
+    elif isinstance(dataset.task, NextToken):
+        prepared = prepare_every(tree, dataset, backbone)
+    else:
+        prepared = prepare(RunSpec.of(tree), dataset=dataset, pricing=accountant("pld"))
+    test = prepared.scored["test"] if prepared.scored else test_part(tree, dataset)
 
     def score() -> float:
         if isinstance(prepared.task, EveryToken):
@@ -166,8 +187,9 @@ def constant(seen: list[SubjectData], test: SubjectData) -> float:
 
 
 def settings_of(tree: Tree, change: Tree, seed: int) -> Tree:
-    """The whole spec of a run."""
-    whole = merged(tree, change, {"seed": seed})
+    """The whole spec of a run; options of the data are changed one by one."""
+    options = {**tree["data"].get("options", {}), **change.get("data", {}).get("options", {})}
+    whole = merged(tree, change, {"seed": seed, "data": {"options": options}})
     return {name: section for name, section in whole.items() if change.get(name) != {}}
 
 
