@@ -52,6 +52,8 @@ EVERY: Tree = {
     **SUM,
 }
 """The last layer, from every position of windows that do not overlap."""
+INPUT = ["0.embedding.*", "0.lstm.weight_ih_l0", "0.lstm.bias_ih_l0", "1.bias", "3.bias"]
+"""What the LSTM sees of a character, and biases."""
 SETTINGS: Mapping[str, Mapping[str, Tree]] = {
     "plays": {
         "ε = 4": {},
@@ -69,11 +71,26 @@ SETTINGS: Mapping[str, Mapping[str, Tree]] = {
             "privacy": {"epsilon": 1.0},
             "rounds": {"count": 8, "learning_rate": 300.0},
         },
+        "ε = 4, LSTM's input": {
+            **SUM,
+            "data": {"options": {"stride": 320}},
+            "model": {"train": INPUT},
+            "rounds": {"count": 20, "learning_rate": 80.0},
+            "server": {"schedule": "linear"},
+            "compute": {"memory_gib": 0.05},
+        },
     },
     "digits": {
         "ε = 4": {},
         "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 12, "learning_rate": 300.0}},
         "head, no privacy": {**FREE, "rounds": {"count": 100, "learning_rate": 15.0}, "server": MOMENTUM},
+        "FedAvg, all of a CNN": {
+            "policy": {"name": "fedavg", "rate": 0.05, "by_span": False},
+            "privacy": {},
+            "model": {"start": None, "train": "all", "options": {"width": 24, "code": 128}},
+            "rounds": {"count": 8, "steps": 20, "learning_rate": 0.2},
+            "server": {},
+        },
     },
 }
 """Changes to the recipe; the first is the recipe itself. A section that is empty here is left out."""
