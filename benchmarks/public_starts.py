@@ -84,13 +84,6 @@ SETTINGS: Mapping[str, Mapping[str, Tree]] = {
         "ε = 4": {},
         "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 12, "learning_rate": 300.0}},
         "head, no privacy": {**FREE, "rounds": {"count": 100, "learning_rate": 15.0}, "server": MOMENTUM},
-        "FedAvg, all of a CNN": {
-            "policy": {"name": "fedavg", "rate": 0.05, "by_span": False},
-            "privacy": {},
-            "model": {"start": None, "train": "all", "options": {"width": 24, "code": 128}},
-            "rounds": {"count": 8, "steps": 20, "learning_rate": 0.2},
-            "server": {},
-        },
     },
 }
 """Changes to the recipe; the first is the recipe itself. A section that is empty here is left out."""
