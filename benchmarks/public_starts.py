@@ -26,15 +26,18 @@ from torch import nn
 
 import record
 import trust_cases
+from every_position import EveryToken, accuracy, every_position, score_every
 from utility import MOMENTUM, Tree, merged
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import NextToken
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Unit
-from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.datasets import load_dataset, split_dataset
+from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.views import apply_view
@@ -43,6 +46,14 @@ RESULTS = record.ROOT / "benchmarks" / "public_starts.jsonl"
 RECIPES = {"plays": "plays_best.toml", "digits": "mnist_writers_best.toml"}
 FREE: Tree = {"policy": {"name": "fedavg", "rate": 1.0, "by_span": False}, "privacy": {}}
 SUM: Tree = {"trust": {"model": "secure_sum"}}
+EVERY: Tree = {
+    "data": {"options": {"stride": 80}},
+    "model": {"train": ["3.*"]},
+    **SUM,
+}
+"""The last layer, from every position of windows that do not overlap."""
+INPUT = ["0.embedding.*", "0.lstm.weight_ih_l0", "0.lstm.bias_ih_l0", "1.bias", "3.bias"]
+"""What the LSTM sees of a character, and biases."""
 SETTINGS: Mapping[str, Mapping[str, Tree]] = {
     "plays": {
         "ε = 4": {},
@@ -50,6 +61,24 @@ SETTINGS: Mapping[str, Mapping[str, Tree]] = {
         "ε = 4, secure sum": {**SUM, "rounds": {"learning_rate": 300.0}},
         "ε = 1, secure sum": {**SUM, "privacy": {"epsilon": 1.0}, "rounds": {"learning_rate": 150.0}},
         "head, no privacy": {**FREE, "rounds": {"count": 60, "learning_rate": 15.0}, "server": MOMENTUM},
+        "ε = 4, every position": {
+            **EVERY,
+            "rounds": {"count": 32, "learning_rate": 280.0},
+            "server": {"schedule": "linear"},
+        },
+        "ε = 1, every position": {
+            **EVERY,
+            "privacy": {"epsilon": 1.0},
+            "rounds": {"count": 8, "learning_rate": 300.0},
+        },
+        "ε = 4, LSTM's input": {
+            **SUM,
+            "data": {"options": {"stride": 320}},
+            "model": {"train": INPUT},
+            "rounds": {"count": 20, "learning_rate": 80.0},
+            "server": {"schedule": "linear"},
+            "compute": {"memory_gib": 0.05},
+        },
     },
     "digits": {
         "ε = 4": {},
@@ -109,22 +138,27 @@ def _cached(cache: Path, mark: str) -> dict[str, Any] | None:
 def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tree:
     """One run: before, after, and what is proved."""
     begun = time.process_time()
-    pricing, whole = accountant("pld"), tree["model"]["train"] != "head"
-    if whole:
-        prepared = prepare(RunSpec.of(tree), dataset=dataset, pricing=pricing)
+    if tree["model"]["train"] == "head":
+        prepared = prepare_head(tree, shown, backbone)
+    elif isinstance(dataset.task, NextToken):
+        prepared = prepare_every(tree, dataset, backbone)
     else:
-        _, head = parts(backbone)
-        spec = RunSpec.of({**tree, "model": {"name": "logistic"}})  # the model is given as a value
-        prepared = prepare(spec, dataset=shown, model=nn.Sequential(head), pricing=pricing)
-    start = prepared.score(flatten(prepared.model), prepared.scorer())["test"]
+        prepared = prepare(RunSpec.of(tree), dataset=dataset, pricing=accountant("pld"))
+    test = prepared.scored["test"] if prepared.scored else test_part(tree, dataset)
+
+    def score() -> float:
+        if isinstance(prepared.task, EveryToken):
+            return accuracy(prepared.model, prepared.task, test)
+        return prepared.score(flatten(prepared.model), prepared.scorer())["test"].accuracy
+
+    start = score()
     with open_guard(prepared, "public starts") as guard:
-        run = execute(prepared, guard)
-    promised = run.plan.guarantee(Unit.SUBJECT)
-    test, seen = prepared.scored["test"], [silo.data for silo in prepared.silos.values()]
+        promised = execute(prepared, guard).plan.guarantee(Unit.SUBJECT)  # the model has the last parameters now
+    seen = [silo.data for silo in prepared.silos.values()]
     private = tree["policy"]["name"] != "fedavg"
     return {
-        "start": start.accuracy,
-        "accuracy": run.accuracy,
+        "start": start,
+        "accuracy": score(),
         "constant": constant(seen, test),
         "items": [sum(part.items for part in seen), test.items],
         "trained": sum(p.numel() for p in prepared.model.parameters() if p.requires_grad),
@@ -133,15 +167,39 @@ def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tr
     }
 
 
+def prepare_head(tree: Tree, shown: Dataset, backbone: Backbone) -> PreparedRun:
+    """The last layer alone, on what the frozen part makes of each item."""
+    spec = RunSpec.of({**tree, "model": {"name": "logistic"}})  # the model is given as a value
+    return prepare(spec, dataset=shown, model=nn.Sequential(parts(backbone)[1]), pricing=accountant("pld"))
+
+
+def prepare_every(tree: Tree, dataset: Dataset, backbone: Backbone) -> PreparedRun:
+    """More than the last layer, from every position of a window; the test part is scored at the end alone."""
+    frozen, head = parts(backbone)
+    model = score_every(nn.Sequential(*frozen.requires_grad_(True), head))  # type: ignore[misc]
+    own = load_dataset(RunSpec.of({"data": tree["data"]}))
+    every = every_position(own, np.unique(test_part(tree, dataset).subjects))
+    model_section = {"name": "logistic", "train": tree["model"]["train"]}
+    spec = RunSpec.of({**tree, "model": model_section, "evaluation": {"test": 0.0}})
+    assert isinstance(every.task, EveryToken)
+    return prepare(spec, dataset=every, model=model, loss=every.task.loss_of, pricing=accountant("pld"))
+
+
+def test_part(tree: Tree, dataset: Dataset) -> SubjectData:
+    """The windows of speakers who are held out; nobody's other windows matter to who that is."""
+    return split_dataset(dataset, RunSpec.of({**tree, "model": {"name": "bigram"}})).held_out["test"]
+
+
 def constant(seen: list[SubjectData], test: SubjectData) -> float:
     """How often the most frequent answer of the training part is right."""
-    answer = np.bincount(np.concatenate([part.targets for part in seen])).argmax()
+    answer = np.bincount(np.concatenate([part.targets for part in seen]).astype(np.int64).ravel()).argmax()
     return float((test.targets == answer).mean())
 
 
 def settings_of(tree: Tree, change: Tree, seed: int) -> Tree:
-    """The whole spec of a run."""
-    whole = merged(tree, change, {"seed": seed})
+    """The whole spec of a run; options of the data are changed one by one."""
+    options = {**tree["data"].get("options", {}), **change.get("data", {}).get("options", {})}
+    whole = merged(tree, change, {"seed": seed, "data": {"options": options}})
     return {name: section for name, section in whole.items() if change.get(name) != {}}
 
 

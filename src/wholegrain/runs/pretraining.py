@@ -31,6 +31,7 @@ from wholegrain.gradients.reference import Loss
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone
 from wholegrain.models.fixed_layers import Whiten
+from wholegrain.models.images import one_view
 from wholegrain.models.model_inputs import values
 from wholegrain.models.text import score_positions
 from wholegrain.runs.datasets import load_dataset
@@ -96,7 +97,8 @@ def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: N
     )
     _require_both(dataset.data, held_out)
     model = model_catalog.build(spec.model.name, dataset.features, dataset.task.outputs, spec.seed, spec.model.options)
-    _fit(model, _pretraining_loss(dataset.task, spec), dataset.data.take(kept), spec, observe)
+    with one_view(model):
+        _fit(model, _pretraining_loss(dataset.task, spec), dataset.data.take(kept), spec, observe)
     if not bool(torch.isfinite(flatten(model)).all()):
         raise ModelError("The parameters are not all finite after pretraining; lower training.learning_rate.")
     _whiten(model, dataset.data.take(kept[:FITTED]))
