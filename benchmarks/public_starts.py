@@ -52,8 +52,6 @@ EVERY: Tree = {
     **SUM,
 }
 """The last layer, from every position of windows that do not overlap."""
-INPUT = ["0.embedding.*", "0.lstm.weight_ih_l0", "0.lstm.bias_ih_l0", "1.bias", "3.bias"]
-"""What the LSTM sees of a character, and biases."""
 SETTINGS: Mapping[str, Mapping[str, Tree]] = {
     "plays": {
         "ε = 4": {},
@@ -70,14 +68,6 @@ SETTINGS: Mapping[str, Mapping[str, Tree]] = {
             **EVERY,
             "privacy": {"epsilon": 1.0},
             "rounds": {"count": 8, "learning_rate": 300.0},
-        },
-        "ε = 4, LSTM's input": {
-            **SUM,
-            "data": {"options": {"stride": 320}},
-            "model": {"train": INPUT},
-            "rounds": {"count": 20, "learning_rate": 80.0},
-            "server": {"schedule": "linear"},
-            "compute": {"memory_gib": 0.05},
         },
     },
     "digits": {
