@@ -126,19 +126,20 @@ def make_optimiser(name: str, options: Mapping[str, Any], momentum: float) -> Se
     `momentum` is for whichever has that option.
     """
     factory = OPTIMISERS.find(name)
-    given = {"momentum": momentum, **options} if _has_momentum(factory) else options
+    given = {"momentum": momentum, **options} if has_momentum(name) else options
     optimiser = OPTIMISERS.make(name, factory, given, ServerOptimiser)  # type: ignore[type-abstract]
     _require_pure(name, optimiser)
     return optimiser
 
 
-def _has_momentum(factory: Callable[..., Any]) -> bool:
-    return "momentum" in inspect.signature(factory).parameters
+def has_momentum(name: str) -> bool:
+    """Whether the named optimiser, or the user's own, takes a momentum."""
+    return "momentum" in inspect.signature(OPTIMISERS.find(name)).parameters
 
 
 def _require_effect(settings: ServerSettings) -> None:
     """Refuse a momentum that nobody would use; the default is in every kept spec, and says nothing."""
-    if settings.momentum != USUAL.momentum and not _has_momentum(OPTIMISERS.find(settings.step)):
+    if settings.momentum != USUAL.momentum and not has_momentum(settings.step):
         raise SpecError(
             f"server.momentum = {settings.momentum:g} would have no effect, as the server optimiser '{settings.step}'"
             " has no momentum; remove it, or set server.step to 'momentum' or 'adam'."

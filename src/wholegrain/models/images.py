@@ -64,7 +64,7 @@ SHIFTS = (
 )
 """Pixels (down, along) by which views of an image are moved, nearest first."""
 VIEWS = (1, 5, 9, 13)
-"""How many of these views are alike in all four directions."""
+"""Numbers of first views that favour no direction."""
 FAR = max(down for down, _ in SHIFTS)
 
 

@@ -18,6 +18,7 @@ from wholegrain.data.tasks import Task
 from wholegrain.data.text_feature import Text
 from wholegrain.data.tokenization import find_tokenizer
 from wholegrain.errors import SpecError, WholegrainError
+from wholegrain.federation.server_optimiser import has_momentum
 from wholegrain.models.model_catalog import MODELS
 from wholegrain.policies.guarantees import Row, federation_event, missing_bound, obstacles
 from wholegrain.policies.horizon import Horizon
@@ -153,7 +154,7 @@ def adds_no_noise(spec: RunSpec, facts: PublicFacts) -> bool:
 def _fill_unprivate(found: _Draft, steepness: Steepness | None) -> None:
     found.set("rounds.count", UNPRIVATE_ROUNDS, "without noise nothing but time speaks against more rounds")
     found.set("server.step", "momentum", "goes further in flat directions")
-    if found.spec.server.step in ("momentum", "adam"):  # a user's own step may have none
+    if has_momentum(found.spec.server.step):  # a user's own step may have none
         found.set("server.momentum", UNPRIVATE_MOMENTUM, "goes further in flat directions")
     found.set("rounds.averaging", "items", "the mean over all records, wherever they are")
     rate, why = OTHER_RATE, "a cautious rate for a model of unknown curvature"

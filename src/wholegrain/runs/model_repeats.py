@@ -27,7 +27,7 @@ GENERATORS: Mapping[type, Callable[[Any], object]] = {
 
 
 def random_states() -> tuple[object, ...]:
-    """The states of the generators that a program has without asking: Python's, numpy's and torch's."""
+    """The states of the global generators of Python, numpy and torch."""
     torchs = torch.random.get_rng_state().numpy().tobytes()
     return random.getstate(), _as_text(np.random.get_state(legacy=False)), torchs
 
