@@ -48,8 +48,6 @@ class Contestant:
     environment: Mapping[str, str] = field(default_factory=dict)
     script: str | None = None
     """To be run by the interpreter that JAX_PYTHON names, instead of this one; see jax_peer.py."""
-    cases: tuple[str, ...] | None = None
-    """Workloads that it has; None for all."""
 
 
 class Plain:
@@ -156,7 +154,6 @@ def _elsewhere(workload: Workload) -> Steps:
     raise RuntimeError("it is built in an environment of its own")
 
 
-JAX = {"script": "jax_peer.py", "cases": ("mlp256", "transformer64")}
 # One thread, as for everybody else.
 JAX_THREADS = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
 
@@ -175,8 +172,10 @@ CONTESTANTS: Mapping[str, Contestant] = {
     "ours-subject": Contestant("wholegrain, per subject", _ours("subject_dp"), ours=True, clips="subject"),
     "opacus-ghost": Contestant("Opacus, ghost clipping", Ghost),
     "opacus-hooks": Contestant("Opacus, hooks", Hooks, holds_item_gradients=True),
-    "jax": Contestant("jax_privacy, per item", _elsewhere, environment=JAX_THREADS, **JAX),
-    "jax-subject": Contestant("jax_privacy, per subject", _elsewhere, clips="subject", environment=JAX_THREADS, **JAX),
+    "jax": Contestant("jax_privacy, per item", _elsewhere, environment=JAX_THREADS, script="jax_peer.py"),
+    "jax-subject": Contestant(
+        "jax_privacy, per subject", _elsewhere, clips="subject", environment=JAX_THREADS, script="jax_peer.py"
+    ),
     "vmap": Contestant("vmap, per item", _vmap("local_item_dp")),
     "vmap-subject": Contestant("vmap, per subject", _vmap("subject_dp"), clips="subject"),
 }

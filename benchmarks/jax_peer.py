@@ -6,8 +6,8 @@ have torch:
     python -m venv jax && jax/bin/pip install jax==0.10.2 jax_privacy==2.0.0
     JAX_PYTHON=jax/bin/python python benchmarks/gradients.py --models mlp256 transformer64
 
-Parameters, batch and groups come in a file. Models are written out below, so that only those take part. Of all sizes of
-microbatches the fastest is used.
+Parameters, batch and groups come in a file; jax_models.py has the models. Of all sizes of microbatches that fit into
+memory the fastest is used.
 """
 
 import json
@@ -22,45 +22,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax_privacy import clipped_grad
 
+from jax_models import MODELS
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-MICROBATCHES = (None, 8, 16, 32, 64)
+MICROBATCHES = (None, 4, 8, 16, 32, 64)
+MOST_VALUES = 1 << 28
+"""Of gradients of single items, or subjects, at a time: 1 GiB."""
 TRIED = 5
-HEADS, LAYERS, EPSILON = 4, 2, 1e-5
-
-
-def mlp(p: dict[str, Any], x: Any) -> Any:
-    """16-64-2 with tanh [item, feature]."""
-    return jnp.tanh(x @ p["1.weight"].T + p["1.bias"]) @ p["3.weight"].T + p["3.bias"]
-
-
-def transformer(p: dict[str, Any], tokens: Any) -> Any:
-    """Embedding, torch's encoder layers (norm last, relu), mean, linear [item, position]."""
-    x = p["0.weight"][tokens]
-    for k in range(1, LAYERS + 1):
-        x = _norm(x + _attend(p, f"{k}.self_attn.", x), p, f"{k}.norm1.")
-        hidden = jax.nn.relu(x @ p[f"{k}.linear1.weight"].T + p[f"{k}.linear1.bias"])
-        x = _norm(x + hidden @ p[f"{k}.linear2.weight"].T + p[f"{k}.linear2.bias"], p, f"{k}.norm2.")
-    return x.mean(1) @ p["4.weight"].T + p["4.bias"]
-
-
-def _norm(x: Any, p: dict[str, Any], name: str) -> Any:
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
-    return scaled * p[name + "weight"] + p[name + "bias"]
-
-
-def _attend(p: dict[str, Any], name: str, x: Any) -> Any:
-    items, positions, width = x.shape
-    mapped = x @ p[name + "in_proj_weight"].T + p[name + "in_proj_bias"]
-    split = mapped.reshape(items, positions, 3, HEADS, width // HEADS).transpose(2, 0, 3, 1, 4)
-    scores = split[0] @ split[1].swapaxes(-1, -2) / np.sqrt(width // HEADS)
-    seen = (jax.nn.softmax(scores, -1) @ split[2]).transpose(0, 2, 1, 3).reshape(items, positions, width)
-    return seen @ p[name + "out_proj.weight"].T + p[name + "out_proj.bias"]
-
-
-MODELS: dict[str, Callable[[dict[str, Any], Any], Any]] = {"mlp256": mlp, "transformer64": transformer}
+SLOW = 0.5
 
 
 class JaxSteps:
@@ -68,16 +38,18 @@ class JaxSteps:
 
     def __init__(self, case: str, subjects: bool, given: Any) -> None:
         self.names = [str(name) for name in given["names"]]
-        self.parameters = {name: jnp.asarray(given[f"parameter {name}"]) for name in self.names}
+        values = {
+            key.removeprefix("parameter "): jnp.asarray(given[key]) for key in given if key.startswith("parameter ")
+        }
+        self.parameters = {name: values.pop(name) for name in self.names}
+        self.frozen = values
         self.key, self.subjects = jax.random.key(0), subjects
         inputs, targets, groups = given["inputs"], given["targets"], given["groups"]
         self.batch = _by_subject(inputs, targets, groups) if subjects else (inputs, targets, np.ones(len(targets)))
         self.batch = tuple(jnp.asarray(each) for each in self.batch)
         self.model = MODELS[case]
         self.divisor = float(len(self.batch[1]))
-        # Pieces of a batch must be of one size.
-        sizes = [m for m in MICROBATCHES if m is None or len(self.batch[1]) % m == 0]
-        self.sum, self.move = min((self._compile(size) for size in sizes), key=self._seconds)
+        self.sum, self.move = min((self._compile(size) for size in self._microbatches()), key=self._seconds)
 
     def gradient(self) -> np.ndarray[Any, Any]:
         """The clipped sum, in the order of `names`."""
@@ -90,9 +62,14 @@ class JaxSteps:
 
     def _loss(self, parameters: dict[str, Any], inputs: Any, targets: Any, counts: Any) -> Any:
         """The mean over one item, or over those places of a subject that are filled."""
-        logs = jax.nn.log_softmax(self.model(parameters, inputs))
+        logs = jax.nn.log_softmax(self.model({**self.frozen, **parameters}, inputs))
         own = -jnp.take_along_axis(logs, targets[:, None], 1)[:, 0]
         return (own * counts).sum() / counts.sum()
+
+    def _microbatches(self) -> list[int | None]:
+        """Pieces of a batch must be of one size, and their gradients fit into memory."""
+        units, values = len(self.batch[1]), sum(value.size for value in self.parameters.values())
+        return [m for m in MICROBATCHES if units % (m or 1) == 0 and (m or units) * values <= MOST_VALUES]
 
     def _compile(self, microbatch: int | None) -> tuple[Any, Any]:
         # With `keep_batch_dim`, an item is a batch of one; a subject is a batch already.
@@ -119,10 +96,12 @@ class JaxSteps:
 
     def _seconds(self, compiled: tuple[Any, Any]) -> float:
         jax.block_until_ready(compiled[1](self.parameters, self.key, *self.batch))
-        started = time.process_time()
-        for _ in range(TRIED):
+        taken = list[float]()
+        while len(taken) < TRIED and sum(taken) < TRIED * SLOW:
+            started = time.process_time()
             jax.block_until_ready(compiled[1](self.parameters, self.key, *self.batch))
-        return time.process_time() - started
+            taken.append(time.process_time() - started)
+        return min(taken)
 
 
 def _by_subject(inputs: Any, targets: Any, groups: Any) -> tuple[Any, Any, Any]:
