@@ -32,6 +32,7 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
 from wholegrain.models.images import one_view
+from wholegrain.models.model_inputs import values
 from wholegrain.models.trainable_part import train_part
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Unit
@@ -91,7 +92,7 @@ def started(backbone: Backbone, train: str, seed: int) -> nn.Module:
 def accuracy(model: nn.Module, part: SubjectData) -> float:
     """Of a part's images."""
     with torch.no_grad():
-        found = [model(torch.from_numpy(some)).argmax(1).numpy() for some in np.array_split(part.inputs, 40)]
+        found = [model(values(torch.from_numpy(some))).argmax(1).numpy() for some in np.array_split(part.inputs, 40)]
     return float((np.concatenate(found) == part.targets).mean())
 
 
@@ -101,7 +102,7 @@ def local_pass(model: nn.Module, silo: SubjectData, rate: float, draws: torch.Ge
     inputs, targets = torch.from_numpy(silo.inputs), torch.from_numpy(silo.targets).long()
     for batch in torch.randperm(silo.items, generator=draws).split(BATCH):
         steps.zero_grad()
-        cross_entropy(model(inputs[batch]), targets[batch]).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(model(values(inputs[batch])), targets[batch]).backward()  # type: ignore[no-untyped-call]
         steps.step()
 
 
