@@ -30,7 +30,7 @@ MODELS: dict[str, Tree] = {
     "ft_transformer": {"name": "ft_transformer"},
 }
 EPSILONS = (None, 1.0, 4.0)
-ROUNDS, CLIP, SHARE = 30, 0.2, 0.2
+ROUNDS, CLIP, SHARE = 20, 0.2, 0.2
 LENGTHS = (0.1, 0.5, 2.5)
 """Learning rates; of private runs, times the clip norm."""
 SERVER = {"step": "momentum", "momentum": 0.9, "schedule": "linear"}
