@@ -114,6 +114,11 @@ def behind(rows: list[Tree], data: str, epsilons: Sequence[float] | None = None)
     return lines
 
 
+def best_rival(rows: list[Tree], data: str, epsilon: float) -> str:
+    """Who has the best mean; one trusted place is not counted."""
+    return max(RIVALS, key=lambda name: _mean(rows, data, name, epsilon))
+
+
 def lead(rows: list[Tree], data: str, epsilon: float) -> float:
     """How far the best rival's mean is above the best of ours; one trusted place is not counted."""
     return max(_mean(rows, data, n, epsilon) for n in RIVALS) - max(_mean(rows, data, n, epsilon) for n in OURS)
@@ -144,7 +149,7 @@ def summary(rows: list[Tree]) -> str:
     for model, data in _shown(rows):
         own = [r for r in rows if r["model"] == model]
         for epsilon in (e for e in SHOWN if e in _epsilons(own, data)):
-            rival = max(RIVALS, key=lambda name: _mean(own, data, name, epsilon))
+            rival = best_rival(own, data, epsilon)
             names = ("fedavg", *DEFAULTS, rival, "central")
             found = [scores(own, data, name, epsilon) for name in names]
             top = max(_mean(own, data, name, epsilon) for name in (*DEFAULTS, rival))
@@ -155,12 +160,13 @@ def summary(rows: list[Tree]) -> str:
 
 
 def ahead(rows: list[Tree]) -> str:
-    """Cells in which a rival's mean is above all of ours by at least CLOSE, as Markdown."""
+    """Cells in which a rival's mean is above all of ours by at least CLOSE, with the best rival, as Markdown."""
     lines = []
     for model, data in _shown(rows):
         own = [r for r in rows if r["model"] == model]
-        found = [e for e in _epsilons(own, data) if lead(own, data, e) >= CLOSE]
-        lines += [f"- {line}" for line in behind(own, data, found)]
+        for epsilon in (e for e in _epsilons(own, data) if lead(own, data, e) >= CLOSE):
+            best = best_rival(own, data, epsilon)
+            lines += [f"- {line}" for line in behind(own, data, [epsilon]) if f": {best} +" in line]
     return "\n".join(lines) or "In no cell."
 
 
@@ -173,7 +179,7 @@ def picture(rows: list[Tree], data: str, path: Path) -> None:
     starts = [r["start"] for r in own if "start" in r]
     lowest = {"public start": statistics.mean(starts)} if starts else {"constant answer": constant}
     worst = min(_mean(own, data, r["method"], r["epsilon"]) for r in drawn)
-    levels = {"FedAvg, no privacy": free, **yardsticks(data)}
+    levels = {"FedAvg, last layer" if starts else "FedAvg, no privacy": free, **yardsticks(data)}
     highest = max(levels.values())
     whole = _panel(drawn, data, [min(*lowest.values(), worst) - 1, highest + 2], 210, {**levels, **lowest})
     near = _panel(drawn, data, [free - NEAR, highest + NEAR / 6], 260, levels)
@@ -207,10 +213,17 @@ def _panel(drawn: list[dict[str, Any]], data: str, domain: list[float], height: 
     base = alt.Chart(alt.Data(values=drawn)).encode(x=across, y=down, color=colour)
     line = base.mark_line(strokeWidth=2.5, clip=True).encode(strokeDash=dash)
     point = base.mark_point(size=90, filled=False, strokeWidth=2.2, strokeDash=[1, 0], clip=True).encode(shape=shape)
-    levels = alt.Data(values=[{"y": height, "words": words} for words, height in lines.items()])
+    levels = alt.Data(values=[{"y": height} for height in lines.values()])
     rule = alt.Chart(levels).mark_rule(strokeDash=[2, 3], color="#555555").encode(y=level)
-    words = alt.Chart(levels).mark_text(align="left", dy=-8, x=4, fontSize=13, color="#555555")
-    return alt.layer(rule, line, point, words.encode(y=level, text="words:N")).properties(width=380, height=height)
+    words = [_label(*each, level, 4 + 190 * (place % 2)) for place, each in enumerate(lines.items())]
+    return alt.layer(rule, line, point, *words).properties(width=380, height=height)
+
+
+def _label(words: str, height: float, level: Any, across: int) -> Any:
+    """The name of a level; neighbours stand side by side, since their heights may be close."""
+    own = alt.Chart(alt.Data(values=[{"y": height, "words": words}]))
+    text = own.mark_text(align="left", dy=-8, x=across, fontSize=13, color="#555555")
+    return text.encode(y=level, text="words:N")
 
 
 def tables(rows: list[Tree], model: str) -> str:
