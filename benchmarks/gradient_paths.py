@@ -48,7 +48,7 @@ def rows() -> Iterator[Row]:
     """Layers and patterns, the catalogue, and transformers."""
     for name, kind in KINDS.items():
         yield Row(name, kind.make, kind.shape, kind.tokens)
-    for name in ("logistic", "mlp", "small_cnn", "upright_cnn"):
+    for name in ("logistic", "mlp", "ft_transformer", "small_cnn", "upright_cnn"):
         yield Row(f"catalogue: {name}", lambda name=name: build(name, 64, 3, 0), (64,))  # type: ignore[misc]
     yield Row("catalogue: resnet18", lambda: build("resnet18", 784, 3, 0), (784,))
     for name in ("stacked_lstm", "bigram", "causal_transformer", "bag_of_tokens"):

@@ -10,6 +10,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import field_heads  # noqa: E402
 from field_models import MODELS, UNITS  # noqa: E402
 from rivals import (  # noqa: E402
     LOCAL_RATE,
@@ -127,6 +128,47 @@ def test_models_add_up_what_autograd_does(model: str, name: str) -> None:
     else:
         expected = slowly(model, method, records, start)
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
+def of_classes(method: Method, records: Records, start: np.ndarray) -> np.ndarray:
+    """The sum of clipped contributions of softmax regression by autograd, one owner after the other."""
+    owners = None if method.owner == "record" else records.owners[method.owner]
+    of_record = np.arange(len(records.person)) if owners is None else owners.of_record
+    weights = np.ones(len(of_record)) if owners is None else method.weight(owners, BOUNDS)
+    total_ = np.zeros_like(start)
+    for owner in range(of_record.max() + 1):
+        inputs = torch.from_numpy(records.inputs[of_record == owner]).double()
+        targets = torch.from_numpy(records.targets[of_record == owner]).long()
+        vector = begun = torch.from_numpy(start)
+        for _ in range(method.steps):
+            own = vector.clone().requires_grad_()
+            slope = torch.autograd.grad(torch.nn.functional.cross_entropy(inputs @ own, targets), own)[0]
+            vector = vector - LOCAL_RATE * slope * (len(inputs) if method.pool == "sum" else 1)
+        update = ((begun - vector) / LOCAL_RATE).numpy()
+        most = CLIP * (weights[owner] if method.inside else 1.0)
+        clipped = update * min(1.0, most / np.linalg.norm(update))
+        total_ += clipped if method.inside else weights[owner] * clipped
+    return total_
+
+
+@pytest.mark.parametrize("most", [1, 10**6])
+@pytest.mark.parametrize("name", METHODS)
+def test_last_layers_add_up_what_autograd_does(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(field_heads, "MOST_SCORES", most)
+    draws, method = np.random.default_rng(5), METHODS[name]
+    records = some(3)
+    records = replace(records, targets=draws.integers(0, 3, len(records.targets)).astype(np.float32))
+    first, other = draws.normal(size=(2, 5, 3)) / 3
+    model = field_heads.Softmax(first)
+    columns = np.stack([model.start(5, 0), other.ravel()], 1)
+    found = model.total(method, records, BOUNDS, columns, np.array([CLIP, CLIP]))
+    for column, start in enumerate((first, other)):
+        expected = of_classes(method, records, start)
+        np.testing.assert_allclose(found[:, column].reshape(5, 3), expected, rtol=2e-4, atol=2e-5)
+    inputs = torch.from_numpy(records.inputs).double()
+    np.testing.assert_allclose(
+        model.outputs(records.inputs, columns)[:, 1], inputs @ torch.from_numpy(other), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_owners_who_are_few_are_taken_one_by_one_with_the_same_result() -> None:

@@ -14,6 +14,7 @@ from effort import examples
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import flatten
+from wholegrain.models.model_catalog import build
 
 # In single precision the other subjects move a little, too: products of another batch are rounded in another order.
 SLACK = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -32,7 +33,13 @@ def lstm() -> nn.Module:
     return Around(nn.LSTM(2, 4, batch_first=True), lambda outs: outs[0].mean(1))
 
 
-MODELS: dict[Callable[[], nn.Module], tuple[int, ...]] = {mlp: (6,), cnn: (1, 6), lstm: (3, 2)}
+def ft() -> nn.Module:
+    made = build("ft_transformer", 6, 3, 0, {"width": 4, "heads": 2})
+    nn.init.normal_(made.head.weight)  # type: ignore[union-attr, arg-type]
+    return made
+
+
+MODELS: dict[Callable[[], nn.Module], tuple[int, ...]] = {mlp: (6,), cnn: (1, 6), lstm: (3, 2), ft: (6,)}
 each_model = pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 
 

@@ -12,7 +12,7 @@ from wholegrain import _check
 from wholegrain._random import Purpose, derive
 from wholegrain._registry import Registry
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.models import dense, images, resnet, text
+from wholegrain.models import dense, ft_transformer, images, resnet, text
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ MODELS = Registry(
     {
         "logistic": ModelEntry(dense.logistic),
         "mlp": ModelEntry(dense.mlp),
+        "ft_transformer": ModelEntry(ft_transformer.ft_transformer),
         "leaf_cnn": ModelEntry(images.leaf_cnn),
         "small_cnn": ModelEntry(images.small_cnn),
         "upright_cnn": ModelEntry(images.upright_cnn),

@@ -1,0 +1,46 @@
+"""Two sources for the benchmark of the field: what the frozen part of a public start makes of digits and of plays.
+
+In a spec: source = "public_features:digits", options = { path, start, most }. At most `most` items of a person are
+used, the first ones: a public cap, which keeps the benchmark affordable. The last layer of the start is where every
+method begins.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+import public_starts
+from wholegrain.data.dataset import Dataset
+from wholegrain.data.subjects import rank_within
+from wholegrain.data.tasks import Classification
+from wholegrain.models.backbone import read_backbone
+from wholegrain.runs.datasets import load_dataset
+from wholegrain.runs.spec import RunSpec
+
+STARTS = {"digits": "handwriting.safetensors", "plays": "plays.safetensors"}
+
+
+def digits(*, path: str, start: str, most: int) -> Dataset:
+    """MNIST by writer; the test writers' digits are its test part, all of them."""
+    return _shown("digits", path, start, most)
+
+
+def plays(*, path: str, start: str, most: int) -> Dataset:
+    """The whole Shakespeare: which character follows a window."""
+    return _shown("plays", path, start, most)
+
+
+def head(start: Path) -> np.ndarray:
+    """The start's last layer [feature and a constant, class]."""
+    _, last = public_starts.parts(read_backbone(start))
+    return np.column_stack([last.weight.detach().numpy(), last.bias.detach().numpy()]).T
+
+
+def _shown(name: str, path: str, start: str, most: int) -> Dataset:
+    backbone, tree = read_backbone(Path(start)), public_starts.recipe(name, Path(path), Path(start))
+    dataset = load_dataset(RunSpec.of({"data": tree["data"]}))
+    fewer = replace(dataset, data=dataset.data.take(np.flatnonzero(rank_within(dataset.data.subjects) < most)))
+    tree["data"]["options"]["most"] = most  # so that the cache knows
+    shown = public_starts.features(fewer, tree, backbone, Path(start).with_name(f"{name}_features.npz"))
+    return replace(shown, name=name, task=Classification.of(shown.task.outputs))
