@@ -74,12 +74,12 @@ def policy_row(policy: str, model: str, found: Audit) -> str:
 
 
 def local_steps() -> None:
-    """The same of `uldp_avg`, where every subject takes its steps alone: fewer people, silos and canaries."""
+    """The same of `uldp_avg`, where every subject takes its steps alone: fewer people, silos, canaries and others."""
     data = clinics(patients=200, clinics=2, span=1, visits=4)
     print(POLICY_HEADS)
     for model in ("logistic", "mlp"):
         asked = spec({"name": "uldp_avg", "rate": 0.5}, {"epsilon": 4.0}, model={"name": model})
-        found = audit(prepare(asked, dataset=data), data, AuditSettings(canaries=4_000, runs=4))
+        found = audit(prepare(asked, dataset=data), data, AuditSettings(canaries=4_000, runs=4, subjects=5_000))
         print(policy_row("uldp_avg", model, found), flush=True)
 
 

@@ -1,9 +1,12 @@
 """Pictures from the benchmarks' figures.
 
 Run: python benchmarks/draw.py --gradients gradients.json --rounds rounds.json --folder docs/images
+Where models were measured by several commands, name all of their files after --gradients. `--results` draws the newest
+steps on record, in benchmarks/RESULTS.md.
 """
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,10 @@ PADDING = {"left": 30, "right": 20, "top": 12, "bottom": 12}
 
 
 def gradients(found: dict[str, Any]) -> alt.Chart:
-    """Time of a step beside plain SGD: one panel per model, one dot per contestant, quartiles as a bar."""
+    """Time of a step beside plain SGD: one panel per model, one dot per contestant, quartiles as a bar.
+
+    Panels stand below each other, so that letters stay large on a phone, and hold only who was measured.
+    """
     rows = [_point(model, contestant) for model in found["models"] for contestant in model["contestants"]]
     order = list(dict.fromkeys(row["contestant"] for row in rows))
     # One scale for all panels, with room for the last label.
@@ -37,16 +43,32 @@ def gradients(found: dict[str, Any]) -> alt.Chart:
     spread = base.mark_rule(strokeWidth=2, opacity=0.6).encode(x="low:Q", x2="high:Q")
     dots = base.mark_circle(size=80, opacity=1).encode(x=across)
     labels = base.mark_text(align="left", dx=9, fontSize=11).encode(x="high:Q", text=alt.Text("ratio:Q", format=".2f"))
-    panel = alt.layer(line, spread, dots, labels, data=alt.Data(values=rows)).properties(width=250, height=150)
+    panel = alt.layer(line, spread, dots, labels, data=alt.Data(values=rows)).properties(width=270, height=alt.Step(20))
     titles = [model["title"] for model in found["models"]]
-    facet = alt.Facet("model:N", title=None, sort=titles, header=alt.Header(labelFontSize=13, labelFontWeight="bold"))
-    return _dressed(panel.facet(facet=facet, columns=2))
+    head = alt.Header(labelFontSize=14, labelFontWeight="bold", labelAnchor="start")
+    facet = alt.Facet("model:N", title=None, sort=titles, header=head)
+    return _dressed(panel.facet(facet=facet, columns=1, spacing=14).resolve_scale(y="independent"))
 
 
 def _point(model: dict[str, Any], contestant: dict[str, Any]) -> dict[str, Any]:
     ratio = contestant["ratio"]
     place = {"model": model["title"], "contestant": contestant["title"], "kind": _kind(contestant["name"])}
     return {**place, "ratio": ratio["median"], "low": ratio["low"], "high": ratio["high"]}
+
+
+def steps_on_record(text: str) -> dict[str, Any]:
+    """The tables under `### Steps` of RESULTS.md, as gradients.py kept them: models, contestants, ratios."""
+    section = re.split(r"^### .*$", text.split("### Steps\n", 1)[1], flags=re.M)[0]
+    models = []
+    for title, table in re.findall(r"^#### (.*?): .*\n((?:(?!####).*\n?)*)", section, flags=re.M):
+        rows = re.findall(r"^\| ([^|]+) \| ([\d.]+) \| ([\d.]+)–([\d.]+) \|", table, flags=re.M)
+        models.append({"title": title, "contestants": [_from_row(*row) for row in rows]})
+    return {"models": models}
+
+
+def _from_row(title: str, median: str, low: str, high: str) -> dict[str, Any]:
+    name = "plain" if title.startswith("plain") else "ours" if title.startswith("wholegrain") else "peer"
+    return {"name": name, "title": title, "ratio": {"median": float(median), "low": float(low), "high": float(high)}}
 
 
 def _kind(name: str) -> str:
@@ -103,13 +125,17 @@ def _dressed(chart: Any) -> Any:
 def main() -> None:
     """Draw what is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--gradients", type=Path, help="figures of gradients.py")
+    parser.add_argument("--gradients", type=Path, nargs="+", help="figures of gradients.py, of one or several commands")
+    parser.add_argument("--results", type=Path, help="RESULTS.md: draw its newest steps instead")
     parser.add_argument("--rounds", type=Path, help="figures of rounds.py")
     parser.add_argument("--folder", type=Path, default=record.ROOT / "docs" / "images")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     if given.gradients:
-        gradients(record.read(given.gradients)).save(given.folder / "gradients.svg")
+        measured = [model for path in given.gradients for model in record.read(path)["models"]]
+        gradients({"models": measured}).save(given.folder / "gradients.svg")
+    if given.results:
+        gradients(steps_on_record(given.results.read_text("utf-8"))).save(given.folder / "gradients.svg")
     if given.rounds:
         subjects(record.read(given.rounds)).save(given.folder / "subjects.svg")
 

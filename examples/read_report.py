@@ -31,8 +31,8 @@ page = run.report(folder / "report.html")  # open it in a browser
 print(run.guarantee)
 
 # %% [markdown]
-# **What does that ε mean?** Somebody is 1 % (or 50 %) sure that a patient took part. However the model and all
-# updates look, they can be at most this sure afterwards.
+# **What does that ε mean?** Somebody is 1 % (or 50 %) sure that a patient took part. Whatever the model and all
+# updates look like, they can be at most this sure afterwards (by outcomes that are not rarer than 1 %).
 
 # %%
 after = {before: belief_after(before, run.guarantee.epsilon, run.guarantee.delta) for before in (0.01, 0.5)}

@@ -112,7 +112,8 @@ def anchors(page: Path) -> set[str]:
 def test_no_link_is_dead(page: str) -> None:
     """Links to files of the clone and to headings; `make docs` refuses those that lead out of the site."""
     here = ROOT / page
-    for target in re.findall(r"\]\(([^)\s]+)\)", here.read_text("utf-8")):
+    text = here.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'<\w+ [^>]*\bsrc(?:set)?="([^"]+)"', text):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")

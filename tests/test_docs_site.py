@@ -3,6 +3,7 @@
 import functools
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = Path(os.environ.get("WHOLEGRAIN_AXE", ROOT / ".tools/node_modules/axe-core/axe.min.js"))
 SHOTS = os.environ.get("WHOLEGRAIN_SCREENSHOTS")
-PAGES = ("", "tutorials/table/", "api/", "coming-from/", "reports/", "gallery/")
+PAGES = ("", "tutorials/table/", "api/", "coming-from/", "reports/", "gallery/", "guarantees/", "benchmark/")
 pytest.importorskip("mkdocs", reason="no mkdocs: install wholegrain[docs]")
 pytestmark = pytest.mark.slow
 
@@ -70,6 +71,47 @@ def test_every_page_is_built_with_search_and_output(site: Path) -> None:
     changes = (site / "changelog" / "index.html").read_text("utf-8")
     assert 'href="../arithmetic/"' in changes
     assert f"wholegrain {wholegrain.__version__}</title>" in changes
+
+
+def test_names_may_break_in_words_and_never_in_code_that_is_copied(site: Path) -> None:
+    pages = {path: path.read_text("utf-8") for path in site.rglob("index.html")}
+    assert "local_<wbr>item_<wbr>dp" in pages[site / "guarantees" / "index.html"]
+    broken = [
+        path for path, text in pages.items() for block in re.findall(r"<pre>.*?</pre>", text, re.S) if "<wbr>" in block
+    ]
+    assert broken == []
+
+
+def test_a_figure_opens_alone(site: Path) -> None:
+    page = site / "gradients" / "index.html"
+    (found,) = re.findall(r'<a class="figure" href="([^"]+gradients\.svg)"><img ', page.read_text("utf-8"))
+    assert (page.parent / found).resolve().exists()
+
+
+@pytest.mark.parametrize("page", ["", "guarantees/", "choose-a-policy/", "start/", "reports/"])
+def test_tables_fit_a_phone(browser: Any, address: str, page: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 900})
+    opened = context.new_page()
+    opened.goto(address + page)
+    wide = "[...document.querySelectorAll('.md-typeset__table')].map(t => [t.scrollWidth, t.parentElement.clientWidth])"
+    assert [each for each in opened.evaluate(wide) if each[0] > each[1]] == []
+    context.close()
+
+
+@pytest.mark.parametrize(("scheme", "shown"), [("light", "report.png"), ("dark", "release-dark.png")])
+def test_the_landing_page_has_one_picture_in_the_readers_theme(
+    browser: Any, address: str, scheme: str, shown: str
+) -> None:
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    opened.goto(address)
+    seen = opened.evaluate(
+        "[...document.querySelectorAll('img.shot')].filter(i => i.offsetParent).map(i => i.currentSrc)"
+    )
+    assert [each.split("#")[0].rsplit("/", 1)[1] for each in seen] == [shown]
+    assert opened.locator(".doors li").count() == 3
+    assert opened.locator("table").count() == 1
+    context.close()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("dark", 390)])

@@ -282,6 +282,35 @@ def test_print_fits_the_paper(browser: Any, proved: Path, printed: Path, tmp_pat
     assert printed_pages(browser, file) <= 3
 
 
+LETTERS = """() => [...document.querySelectorAll(".chart svg")].flatMap(svg => {
+  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  return [...svg.querySelectorAll(".role-axis-label text")].map(
+    text => .75 * scale * parseFloat(getComputedStyle(text).fontSize));
+})"""
+"""Points, of letters at the axes of charts."""
+
+TITLES = """() => [...document.querySelectorAll(".chart svg")].flatMap(svg => {
+  const boxes = (part) => [...svg.querySelectorAll(`.${part} text`)].map(text => text.getBoundingClientRect());
+  return boxes("role-axis-title").flatMap(title => boxes("role-axis-label").filter(label =>
+    title.left < label.right && label.left < title.right && title.top < label.bottom && label.top < title.bottom));
+}).length"""
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_letters_of_charts_are_legible_on_paper(
+    browser: Any, proved: Path, printed: Path, tmp_path: Path, runs: int
+) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(report_page(read_runs([proved, printed][:runs])), encoding="utf-8")
+    visit = Visit(browser, file.as_uri(), width=695)  # A4 less its margins
+    visit.page.emulate_media(media="print")
+    letters = visit.page.evaluate(LETTERS)
+    assert len(letters) > 20
+    assert min(letters) > 5
+    assert visit.page.evaluate(TITLES) == 0
+    visit.context.close()
+
+
 def test_a_release_prints_on_two_pages(browser: Any, proved: Path, tmp_path: Path) -> None:
     """A release keeps no counts of its data and no times, and here no scores: three figures, side by side."""
     (run,) = read_runs([proved])

@@ -1,6 +1,7 @@
 """Whoever is given only the report can answer ten questions: where each answer stands in the text of the page."""
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from html import unescape
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import wholegrain.report.page as pages
 from run_records import secure
 from wholegrain.federation.private_score import Estimate
 from wholegrain.policies.score_settings import ScoreSettings
@@ -15,8 +17,8 @@ from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.report.advice import advice, not_covered
 from wholegrain.report.comparison import comparison_rows, total_rows
-from wholegrain.report.dpia import risks
-from wholegrain.report.glance import badges, budget_alarm, glance, guesses
+from wholegrain.report.dpia import necessity, risks
+from wholegrain.report.glance import Answer, badges, budget_alarm, glance, guesses
 from wholegrain.report.model_card import model_card
 from wholegrain.report.page import page
 from wholegrain.report.run_reader import RunRecord, read_run, read_runs
@@ -66,6 +68,55 @@ def test_ten_questions_are_answered_by_the_text_of_the_page(release: RunRecord) 
     assert max(order) < text.index("What is promised")
 
 
+def test_ten_questions_are_answered_of_a_simulation_as_of_what_protects_nobody(proved: Path) -> None:
+    run = read_run(proved, "proved")
+    text = text_of(page([run]))
+    assert run.times is not None
+    assert run.summary is not None
+    score = run.summary.scores["test"].headline[1]
+    places = {
+        "who": "Who is protected? Nobody In a release: one person, with all records of that person, in every silo.",
+        "what": "Release or simulation? A simulation Its noise comes from a seed",
+        "what for": "From which data, and what for? 'clinics', 3 silos",
+        "purpose": "Purpose: none is named",
+        "how much": f"By how much? ε = {run.promise.epsilon:.4g} at δ = 1e-05, if it were a release Somebody guesses",
+        "how good": f"How good is the model? accuracy {score:.1%} A constant answer:",
+        "since when": f"When, and by whom? {run.times[0].day} {run.times[0]:%B %Y} From",
+        "by whom": "By whom: nobody is named",
+        "what is left": "What is spent, and what is left? ε = ",
+        "what is not covered": "What is not covered Scores that are marked not private",
+        "which trust": "Against whom? In a release: everybody outside a person's own silos",
+        "what to do if": "What to do if … This is to be published Not this run.",
+    }
+    assert {question for question, words in places.items() if words not in text} == set()
+    assert max(text.index(words) for words in places.values() if "?" in words) < text.index("What is promised")
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Takes a box off the head of every page, to see whether the tests above can fail."""
+
+    def take(key: str) -> None:
+        def fewer(run: RunRecord, peers: Sequence[RunRecord]) -> list[Answer]:
+            return [each for each in glance(run, peers) if each.key != key]
+
+        fewer.__name__ = "glance"
+        monkeypatch.setattr(pages, "WORDS", tuple(fewer if word is glance else word for word in pages.WORDS))
+        pages.template.cache_clear()
+
+    yield take
+    pages.template.cache_clear()
+
+
+@pytest.mark.parametrize("key", ["who", "trust", "epsilon", "good", "kind", "data", "when", "left"])
+def test_a_question_without_its_box_is_missed(release: RunRecord, without: Callable[[str], None], key: str) -> None:
+    (box,) = (each for each in glance(release, [release]) if each.key == key)
+    asked = f"{box.question} {box.short}"
+    assert asked in text_of(page([release]))
+    without(key)
+    assert asked not in text_of(page([release]))
+
+
 def test_guesses_are_told_before_and_after(release: RunRecord) -> None:
     assert re.search(
         r"a person took part: 1% sure before, at most \d+\.\d% after; 50% sure before, at most \d+\.\d% after"
@@ -98,7 +149,12 @@ def test_private_scores_belong_to_what_is_promised_and_nothing_else_is_to_be_tak
     assert not any(raw in sentence for sentence in not_covered(paid))
     assert dict(advice(paid))["This is to be published"] == "The model may be."
     # The interval is that of what somebody wants to know; noise is a part of it.
-    assert "accuracy 76.0% ± 12.1 points (95%; noise alone: ± 4.3); private, and paid for." in answers(paid)["good"]
+    good = answers(paid)["good"]
+    assert good.startswith("accuracy 76.0% ± 12.1 points 95% interval; noise alone: ± 4.3. Private, and paid for. ")
+    assert "accuracy: 76.0% ± 12.1 points (95%; noise alone: ± 4.3), private and paid for" in model_card(paid)
+    assert "accuracy 76.0% ± 12.1 points. 95% interval" in dict(necessity(paid))["Use of the model"]
+    # Of a simulation, the annex tells the score, too.
+    assert dict(necessity(release))["Use of the model"].startswith("accuracy ")
 
 
 def test_a_simulation_carries_no_badge_of_a_release(proved: Path) -> None:

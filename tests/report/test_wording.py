@@ -4,7 +4,10 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from run_records import secure
+from wholegrain.privacy.definitions import Unit
 from wholegrain.report.advice import not_covered
 from wholegrain.report.run_reader import read_run
 from wholegrain.report.wording import conditions, promise
@@ -15,17 +18,34 @@ def test_a_promise_names_unit_epsilon_delta_and_odds(proved: Path) -> None:
     run = secure(read_run(proved, "proved"))
     words = promise(run)
     epsilon = run.promise.epsilon
-    assert "hides whether any one person, with all of that person's records in every silo, took part" in words
+    assert (
+        "limits what anybody can learn about any one person, with all of that person's records in every silo." in words
+    )
     assert "simulation" not in words
     assert f"{epsilon:.4g}" in words
     assert f"{math.exp(epsilon):.1f}" in words
     assert "1e-05" in words
 
 
+@pytest.mark.parametrize(
+    ("unit", "otherwise"),
+    [
+        (Unit.SUBJECT, "if that person had not taken part"),
+        (Unit.ITEM, "without that record"),
+        (Unit.SILO, "with any other data in that silo"),
+    ],
+)
+def test_a_promise_says_what_it_compares_with(proved: Path, unit: Unit, otherwise: str) -> None:
+    run = secure(read_run(proved, "proved"))
+    (found,) = (replace(each, unit=unit) for each in run.spent if each.unit == Unit.SUBJECT)
+    told = promise(replace(run, spent=(found,), plan=replace(run.plan, unit=unit)))
+    assert f"as likely as it would be {otherwise}, plus at most δ" in told
+
+
 def test_a_simulation_says_would(proved: Path) -> None:
     run = read_run(proved, "proved")
     assert promise(run).startswith("This run is a simulation and protects nobody")
-    assert "would hide" in promise(run)
+    assert "would limit" in promise(run)
     assert "protects nobody" in dict(conditions(run))["Noise"]
     assert "protects nobody" not in dict(conditions(secure(run)))["Noise"]
 
@@ -33,7 +53,7 @@ def test_a_simulation_says_would(proved: Path) -> None:
 def test_where_nothing_is_proved_nothing_is_promised(printed: Path) -> None:
     words = promise(read_run(printed, "printed"))
     assert words.startswith("Nothing is promised")
-    assert "hides" not in words
+    assert "limits" not in words
 
 
 def test_conditions_name_bounds_and_what_is_not_covered(proved: Path) -> None:

@@ -37,7 +37,8 @@ class Run:
     """A finished run: what was planned, what was spent, what each round gave, and the trained model.
 
     >>> import wholegrain as wg
-    >>> run = wg.train(wg.clinics(patients=200, clinics=3), policy=wg.subject_dp(rate=0.5), epsilon=4, rounds=2)
+    >>> visits = wg.clinics(patients=200, clinics=3)
+    >>> run = wg.train(visits, policy=wg.subject_dp(rate=0.5), epsilon=4, rounds=2)
     >>> run
     <run of subject_dp, 2 rounds; subject: ε = 3.999, δ = 1e-05, PROVED by pld (simulation: seeded noise, sizes read \
 off the data)>

@@ -55,7 +55,8 @@ def private_steps(
     >>> north = wg.clinics(patients=300, clinics=3).silo("clinic-0")
     >>> net = torch.nn.Linear(10, 2)
     >>> optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
-    >>> private = wg.private_steps(net, north, policy=wg.subject_dp(rate=0.5), epsilon=4, delta=1e-5, steps=20)
+    >>> policy = wg.subject_dp(rate=0.5)
+    >>> private = wg.private_steps(net, north, policy=policy, epsilon=4, delta=1e-5, steps=20)
     >>> for _ in private:
     ...     optimizer.step()
     >>> print(private.guarantee)

@@ -53,9 +53,8 @@ def train(
     keys of a spec's sections; a whole section can be given as a mapping.
 
     >>> import wholegrain as wg
-    >>> run = wg.train(
-    ...     wg.clinics(patients=200, clinics=3), policy=wg.subject_dp(rate=0.5), epsilon=4, rounds=2, steps=2
-    ... )
+    >>> visits = wg.clinics(patients=200, clinics=3)
+    >>> run = wg.train(visits, policy=wg.subject_dp(rate=0.5), epsilon=4, rounds=2, steps=2)
     >>> print(run.guarantee)
     subject: ε = 3.998, δ = 1e-05, PROVED by pld (simulation: seeded noise, sizes read off the data)
     """
@@ -84,7 +83,8 @@ def plan(
     """What `train` with the same arguments would do and cost, before anything is trained.
 
     >>> import wholegrain as wg
-    >>> found = wg.plan(wg.clinics(patients=200, clinics=3), policy=wg.subject_dp(rate=0.5), epsilon=4, rounds=2)
+    >>> visits = wg.clinics(patients=200, clinics=3)
+    >>> found = wg.plan(visits, policy=wg.subject_dp(rate=0.5), epsilon=4, rounds=2)
     >>> print(found.guarantee())
     subject: ε = 3.999, δ = 1e-05, PROVED by pld (simulation: seeded noise, sizes read off the data)
     """

@@ -47,10 +47,20 @@ def from_frame(
     called in a release.
 
     >>> import polars as pl, wholegrain as wg
-    >>> visits = pl.DataFrame({"patient": ["ann", "ann", "bob"], "clinic": ["n", "s", "s"],
-    ...                        "age": [30, 31, 64], "sex": ["f", "f", "m"], "ill": ["no", "yes", "no"]})
-    >>> wg.from_frame(visits, subject="patient", silo="clinic", target=wg.Target("ill", ["no", "yes"]),
-    ...               features={"age": wg.Number(0, 110), "sex": wg.Category(["f", "m"])})
+    >>> visits = pl.DataFrame({
+    ...     "patient": ["ann", "ann", "bob"],
+    ...     "clinic": ["n", "s", "s"],
+    ...     "age": [30, 31, 64],
+    ...     "sex": ["f", "f", "m"],
+    ...     "ill": ["no", "yes", "no"],
+    ... })
+    >>> wg.from_frame(
+    ...     visits,
+    ...     subject="patient",
+    ...     silo="clinic",
+    ...     target=wg.Target("ill", ["no", "yes"]),
+    ...     features={"age": wg.Number(0, 110), "sex": wg.Category(["f", "m"])},
+    ... )
     Dataset 'frame': 3 items of 2 subjects in 2 silos; 3 features, 2 classes
 
     Private: the data set, and what its repr counts.

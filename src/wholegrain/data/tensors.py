@@ -40,8 +40,10 @@ def from_torch(
     of one person in one silo, where the data keeps it by its design.
 
     >>> import torch, wholegrain as wg
-    >>> images = torch.utils.data.TensorDataset(torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))
-    >>> wg.from_torch(images, subjects=["ann", "ann", "bob", "bob"], silos=["north", "south", "south", "south"])
+    >>> pixels, digits = torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
+    >>> images = torch.utils.data.TensorDataset(pixels, digits)
+    >>> people, places = ["ann", "ann", "bob", "bob"], ["north", "south", "south", "south"]
+    >>> wg.from_torch(images, subjects=people, silos=places)
     Dataset 'tensors': 4 items of 2 subjects in 2 silos; 64 features, 3 classes
 
     Private: the data set, and what its repr counts.

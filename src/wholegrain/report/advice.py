@@ -10,7 +10,7 @@ from wholegrain.report.wording import plural
 RAW_SCORES = "Scores that are marked not private: they are computed from raw data without noise."
 NOT_COVERED = (
     "Which silos took part, when, and how long they took.",
-    "How settings were chosen, where their origin is given or unpaid.",
+    "How settings were chosen, if somebody looked at private data for it: those that are marked given or unpaid.",
     "What is true of a person because it is true of people like them: that smokers fall ill more often, for example.",
     "What other runs on the same data released, unless one account pays for all of them.",
 )
@@ -68,8 +68,8 @@ def advice(run: RunRecord) -> Iterator[tuple[str, str]]:
     )
     yield (
         "A person asks to be forgotten",
-        "Delete their records from the table. ε bounds what this model says of them; a new run without them is a new"
-        " release, and costs.",
+        "Delete their records from the table. ε bounds what this model says of them; a new run without them is another"
+        " release, which has to be paid for.",
     )
     yield (
         "Somebody doubts the figures",

@@ -71,7 +71,7 @@ def necessity(run: RunRecord) -> Iterator[tuple[str, str]]:
     """(b) What the processing is good for, and what leaves the silos for it."""
     answers = {answer.key: answer for answer in glance(run)}
     good = answers["good"]
-    yield "Use of the model", " ".join(good.details or (f"{good.short}.",))
+    yield "Use of the model", " ".join((f"{good.short}.", *good.details))
     seen = "each silo's update" if run.promise.trust is None else "sums over silos"
     scores = " and private scores" if run.plan.scores else ""
     noise = "without noise" if run.plan.policy == "fedavg" else "with noise"

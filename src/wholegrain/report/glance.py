@@ -138,13 +138,13 @@ def guesses(run: RunRecord) -> str:
 def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
     question, headline = "How good is the model?", headline_score(run)
     private = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
-    paid = tuple(f"{name} {estimate_text(name, found)}; private, and paid for." for name, found in private.items())
-    paid += (chosen,) if (chosen := chosen_by_score(run)) else ()
+    paid = [f"{name} {estimate_text(name, found)}, private and paid for." for name, found in private.items()]
+    chosen = (words,) if (words := chosen_by_score(run)) else ()
     if headline is None:
-        short = next((f"{name} {score_text(name, found.value)}" for name, found in private.items()), "Not scored")
-        return Answer("good", question, short, (*paid, *((UNTOLD,) if "accuracy" in private else ())))
+        return _only_private(question, private, (*paid[1:], *chosen))
     name, value = headline
-    details = [f"A constant answer: {score_text(name, constant)}."] if (constant := constant_score(run)) else []
+    constant = constant_score(run)
+    details = [] if constant is None else [f"A constant answer: {score_text(name, constant)}."]
     details += [
         f"FedAvg, without privacy ({peer.name}): {score_text(*found)}."
         for peer in peers
@@ -155,7 +155,17 @@ def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
     ]
     others = "people who were held out" if run.spec.evaluation.by == "subject" else "other records of the same people"
     details.append(f"On {others}; computed without noise, so not private.")
-    return Answer("good", question, f"{name} {score_text(name, value)}", (*paid, *details))
+    return Answer("good", question, f"{name} {score_text(name, value)}", (*paid, *chosen, *details))
+
+
+def _only_private(question: str, private: Mapping[str, Estimate], others: tuple[str, ...]) -> Answer:
+    """Of a release: its first private score with the whole interval, or that there is none."""
+    if not private:
+        return Answer("good", question, "Not scored", others)
+    name, found = next(iter(private.items()))
+    first = f"95% interval; noise alone: {noise_text(name, found)}. Private, and paid for."
+    untold = (UNTOLD,) if "accuracy" in private else ()
+    return Answer("good", question, f"{name} {within_text(name, found)}", (first, *others, *untold))
 
 
 def chosen_by_score(run: RunRecord) -> str:
@@ -203,11 +213,22 @@ def score_text(name: str, value: float) -> str:
     return f"{value:.1%}" if "accuracy" in name and math.isfinite(value) else f"{value:.4g}"
 
 
-def estimate_text(name: str, found: Estimate) -> str:
-    """A private score with its interval, and the part of it that is noise."""
+def within_text(name: str, found: Estimate) -> str:
+    """A private score with its interval for noise and draw: without it, noise would look like skill."""
     if "accuracy" in name and math.isfinite(found.value):
-        return f"{found.value:.1%} ± {100 * found.both:.1f} points (95%; noise alone: ± {100 * found.noise:.1f})"
-    return f"{found.value:.4g} ± {found.both:.2g} (95%; noise alone: ± {found.noise:.2g})"
+        return f"{found.value:.1%} ± {100 * found.both:.1f} points"
+    return f"{found.value:.4g} ± {found.both:.2g}"
+
+
+def estimate_text(name: str, found: Estimate) -> str:
+    """The same, and the part of the interval that is noise."""
+    return f"{within_text(name, found)} (95%; noise alone: {noise_text(name, found)})"
+
+
+def noise_text(name: str, found: Estimate) -> str:
+    """How far noise alone may move a private score."""
+    percent = "accuracy" in name and math.isfinite(found.value)
+    return f"± {100 * found.noise:.1f}" if percent else f"± {found.noise:.2g}"
 
 
 def _kind(run: RunRecord) -> Answer:

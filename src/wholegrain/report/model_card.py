@@ -13,7 +13,15 @@ from wholegrain.errors import RunError
 from wholegrain.federation.private_score import ALL as ALL_SILOS
 from wholegrain.privacy.definitions import Standing
 from wholegrain.report.advice import not_covered
-from wholegrain.report.glance import badges, chosen_by_score, constant_score, guesses, headline_score, score_text
+from wholegrain.report.glance import (
+    badges,
+    chosen_by_score,
+    constant_score,
+    estimate_text,
+    guesses,
+    headline_score,
+    score_text,
+)
 from wholegrain.report.run_reader import RunRecord, read_run
 from wholegrain.report.wording import number, plural, promise, trust_words
 from wholegrain.runs.model_file import MODEL
@@ -67,7 +75,7 @@ def _front_matter(run: RunRecord) -> Iterator[str]:
 def _public_scores(run: RunRecord) -> dict[str, str]:
     """Scores that may be published, by name: paid ones, and in a simulation the others."""
     private = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
-    paid = {name: f"{found.value:.4g} ± {found.noise:.2g} (95 % for noise; paid)" for name, found in private.items()}
+    paid = {name: f"{estimate_text(name, found)}, private and paid for" for name, found in private.items()}
     headline = headline_score(run) if run.simulation else None
     return paid if headline is None else {headline[0]: score_text(*headline), **paid}
 

@@ -15,6 +15,11 @@ WHO = {
     "item": "any one record",
     "silo": "any one silo, with all its records,",
 }
+OTHERWISE = {
+    "subject": "if that person had not taken part",
+    "item": "without that record",
+    "silo": "with any other data in that silo",
+}
 
 ITEM_ABOVE_SUBJECT = (
     "ε of an item is above that of a subject here because other neighbours are compared: without a whole subject, one"
@@ -43,15 +48,15 @@ def promise(run: RunRecord) -> str:
     who = WHO[found.unit]
     if found.standing is not Standing.PROVED:
         return f"Nothing is promised to {who.rstrip(',')}: {found.because}."
-    hides = "would hide" if run.simulation else "hides"
+    limits = "would limit" if run.simulation else "limits"
     seen = "every silo's update" if found.trust is None else "every opened sum over silos"
     scores = " its private scores," if run.plan.scores else ""
     times = f"{_plain(math.exp(found.epsilon))} times (e to the power of ε = {number(found.epsilon)})"
     return (
         f"{_caveat(run)}Everything that this run releases – {seen} of every round,{scores} and the final model –"
-        f" {hides} whether {who} took part at all. Whatever anybody concludes from it, that conclusion is at most"
-        f" {times} as likely as it would be without them, plus at most δ = {found.delta:g}, and the same the other"
-        " way round."
+        f" {limits} what anybody can learn about {who.rstrip(',')}. Whatever anybody concludes from it, that conclusion"
+        f" is at most {times} as likely as it would be {OTHERWISE[found.unit]}, plus at most δ = {found.delta:g}, and"
+        " the same the other way round."
     )
 
 

@@ -14,7 +14,7 @@ const ground = () => {
     background: "transparent",
     font: "system-ui, sans-serif",
     view: { stroke: "transparent" },
-    axis: { labelColor: soft, titleColor: text, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12 },
+    axis: { labelColor: soft, titleColor: text, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, titlePadding: 9 },
     legend: { labelColor: text, titleColor: text, labelFontSize: 12, symbolBaseStrokeColor: text, symbolBaseFillColor: text },
     mark: { aria: false },
   };
