@@ -2,6 +2,7 @@
 
 Run: python benchmarks/clip_fuzz.py --cases 100000
 Elsewhere: python benchmarks/clip_fuzz.py --cases 10000 --device cuda --precision bfloat16
+In C: python benchmarks/clip_fuzz.py --cases 10000 --compiled
 
 Every layer rule and every way to compute gradients, per item and per subject. Parameters, inputs and clip norms are
 drawn with exponents from −149 to 127 (those of single precision), layer by layer, so that activations, gradients and
@@ -186,6 +187,8 @@ KINDS: Mapping[str, Kind] = {
     "one by one": Kind(Deciding, (4,)),
 }
 RULES = {*LAYERS, *COMPOSITES}
+DENSE = ("linear", "mlp", "deep", "wide")
+"""Kinds that the compiled program knows."""
 
 
 @dataclass(frozen=True)
@@ -257,16 +260,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of models; all if left out")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, help="of models; all if left out")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--compiled", action="store_true", help="by the program in C, which knows some kinds only")
     given = parser.parse_args()
-    compute = Compute.of(given.device, given.precision)
+    compute = Compute.of(given.device, given.precision, given.compiled)
+    there = DENSE if given.compiled else tuple(KINDS)
+    kinds = given.kinds or there
     torch.set_num_threads(1)
     worst, clipped = Counter[str](), 0
-    started, each = time.perf_counter(), -(-given.cases // len(KINDS))
-    print(f"Seed {given.seed}, {each:,} cases of each of {len(given.kinds)} kinds; {compute}.", flush=True)
-    for kind in given.kinds:
+    started, each = time.perf_counter(), -(-given.cases // len(there))
+    print(f"Seed {given.seed}, {each:,} cases of each of {len(kinds)} kinds; {compute}.", flush=True)
+    for kind in kinds:
         begun = told = time.perf_counter()
         for done, found in enumerate(islice(fuzz(kind, each, given.seed, compute), each)):
             worst[kind] = max(worst[kind], found.move)
@@ -276,7 +282,7 @@ def main() -> None:
                 print(f"  {kind}: {done:,} cases, at most {worst[kind]:.7f} C", flush=True)
         spent = time.perf_counter() - begun
         print(f"{kind:20} {each:7,} cases in {spent:4.0f} s, at most {worst[kind]:.7f} C", flush=True)
-    total, most = each * len(given.kinds), max(worst.values())
+    total, most = each * len(kinds), max(worst.values())
     seconds = time.perf_counter() - started
     print(f"{total:,} cases in {seconds:.0f} s, {clipped:,} of them at the clip norm; at most {most:.7f} C")
     print(f"The bound is C·(1 + {SLACK:g}): {'broken' if most > 1 + SLACK else 'kept'}.")

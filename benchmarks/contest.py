@@ -144,6 +144,8 @@ def too_large(case: str, name: str, workload: Workload) -> str | None:
     contestant = CONTESTANTS[name]
     if contestant.script is not None and "JAX_PYTHON" not in os.environ:
         return "JAX_PYTHON names no interpreter that has it (jax_peer.py)"
+    if contestant.cases is not None and case not in contestant.cases:
+        return "it has no way to compute this model"
     if (case, name) in TOO_SLOW:
         return "it takes more than a minute for a step"
     if not contestant.holds_item_gradients:

@@ -14,6 +14,7 @@ from wholegrain.data.sampling import Batch
 from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClippedTotal, pool_gradients
+from wholegrain.gradients.compiled_chain import CompiledChain
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.reference import ClippedSum
@@ -48,6 +49,8 @@ class Contestant:
     environment: Mapping[str, str] = field(default_factory=dict)
     script: str | None = None
     """To be run by the interpreter that JAX_PYTHON names, instead of this one; see jax_peer.py."""
+    cases: tuple[str, ...] | None = None
+    """Workloads that it has; None for all."""
 
 
 class Plain:
@@ -150,10 +153,17 @@ def _ours(policy: str) -> Callable[[Workload], Steps]:
     return lambda workload: Private(workload, BookKeeping(workload.model, cross_entropy), policy_for(policy, workload))
 
 
+def _compiled(policy: str) -> Callable[[Workload], Steps]:
+    return lambda workload: Private(
+        workload, CompiledChain(workload.model, cross_entropy), policy_for(policy, workload)
+    )
+
+
 def _elsewhere(workload: Workload) -> Steps:
     raise RuntimeError("it is built in an environment of its own")
 
 
+COMPILED = {"ours": True, "cases": ("mlp256",)}
 # One thread, as for everybody else.
 JAX_THREADS = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
 
@@ -170,6 +180,10 @@ CONTESTANTS: Mapping[str, Contestant] = {
     "plain-tuned": Contestant("plain SGD, tuned malloc", Plain, clips=None, environment=KEPT_MEMORY),
     "ours": Contestant("wholegrain, per item", _ours("local_item_dp"), ours=True),
     "ours-subject": Contestant("wholegrain, per subject", _ours("subject_dp"), ours=True, clips="subject"),
+    "compiled": Contestant("wholegrain, compiled, per item", _compiled("local_item_dp"), **COMPILED),
+    "compiled-subject": Contestant(
+        "wholegrain, compiled, per subject", _compiled("subject_dp"), clips="subject", **COMPILED
+    ),
     "opacus-ghost": Contestant("Opacus, ghost clipping", Ghost),
     "opacus-hooks": Contestant("Opacus, hooks", Hooks, holds_item_gradients=True),
     "jax": Contestant("jax_privacy, per item", _elsewhere, environment=JAX_THREADS, script="jax_peer.py"),

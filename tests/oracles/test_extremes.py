@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from compilers import require_compiler
 from effort import THOROUGH, amount
 from wholegrain.gradients import batch_invariance, ghost_norms, sum_groups
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
+from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.rounding import LEAST, SLACK, squared_norms
@@ -39,6 +41,15 @@ def test_no_finite_number_breaks_the_clip(kind: str) -> None:
     large = clip_fuzz.LARGE if THOROUGH or kind in WITH_LARGE else 0.0
     found = list(clip_fuzz.fuzz(kind, amount(60, quick=20), seed=7, large=large))
     assert max(each.move for each in found) <= 1 + SLACK
+    assert any(each.move > 0.99 for each in found), "nothing was clipped, so nothing was tested"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", clip_fuzz.DENSE)
+def test_no_finite_number_breaks_the_clip_of_the_compiled_program(kind: str) -> None:
+    require_compiler()
+    found = list(clip_fuzz.fuzz(kind, amount(2000, quick=200), 7, Compute.of("cpu", compiled=True)))
+    assert max(each.move for each in found) <= 1 + 2**-20
     assert any(each.move > 0.99 for each in found), "nothing was clipped, so nothing was tested"
 
 

@@ -11,12 +11,16 @@ import pytest
 import torch
 
 from command import Command
+from compilers import require_compiler
 from small_runs import SPEC, Stopped, secure_spec, write_spec
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.model_agreement import agree
 from wholegrain.errors import SpecError
+from wholegrain.gradients import c_library, compiled_chain
+from wholegrain.gradients.compiled_chain import CompiledChain
 from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.trial_items import perturb
 from wholegrain.gradients.unit_passes import UnitPasses
 from wholegrain.privacy.accountants import DEFAULT
 from wholegrain.privacy.definitions import Standing, Unit
@@ -33,7 +37,7 @@ CLINICS: dict[str, Any] = {
 }
 
 
-def spec(**compute: str) -> RunSpec:
+def spec(**compute: str | bool) -> RunSpec:
     return RunSpec.of(CLINICS | {"compute": compute})
 
 
@@ -45,6 +49,8 @@ def spec(**compute: str) -> RunSpec:
         (["compute.device=cuda"], "finds no such device on this machine"),
         (["compute.device=mps"], "finds no such device on this machine"),
         (["compute.precision=float16"], "'float16' is for a GPU"),
+        (["compute.compiled=true"], "compute.compiled = true needs a C compiler, and this machine has none"),
+        (["compute.compiled=true", "compute.precision=bfloat16"], "compute.compiled = true is for the CPU in float32"),
     ],
 )
 def test_what_is_not_there_gets_one_sentence(
@@ -52,6 +58,9 @@ def test_what_is_not_there_gets_one_sentence(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setenv("CC", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(compiled_chain, "load_library", c_library.load_library.__wrapped__)
     sets = [word for change in changes for word in ("--set", change)]
     found = wholegrain("run", str(write_spec(tmp_path)), "--out", str(tmp_path / "run"), *sets)
     assert found.code == 2
@@ -63,8 +72,9 @@ def test_what_is_not_there_gets_one_sentence(
 def test_specs_of_earlier_versions_keep_their_digest() -> None:
     assert RunSpec.of(CLINICS).digest == spec(device="cpu", precision="float32").digest
     assert "device" not in RunSpec.of(CLINICS).model_dump_json()
+    assert "compiled" not in spec(compiled=False).model_dump_json()
     others = {spec(precision="bfloat16").digest, spec(device="cuda").digest, spec(device="mps").digest}
-    assert len(others | {RunSpec.of(CLINICS).digest}) == 4
+    assert len(others | {RunSpec.of(CLINICS).digest, spec(compiled=True).digest}) == 5
 
 
 def test_the_usual_run_keeps_its_engine() -> None:
@@ -87,6 +97,43 @@ def test_half_precision_trains_nearly_the_same_model_and_the_record_says_so(
         assert promise.standing is Standing.PROVED
     apart = vectors["float32"] - vectors["bfloat16"]
     assert 0 < float(apart.norm()) < 0.02 * float(vectors["float32"].norm())
+
+
+def test_the_compiled_program_trains_the_same_model_and_the_record_says_so(wholegrain: Command, tmp_path: Path) -> None:
+    require_compiler()
+    vectors = {}
+    for compiled in ("false", "true"):
+        folder = tmp_path / compiled
+        given = ("--out", str(folder), "--set", f"compute.compiled={compiled}")
+        assert wholegrain("run", str(write_spec(tmp_path)), *given).code == 0
+        vectors[compiled] = RunFolder.open(folder)._checkpoints.latest(99, torch.zeros(22)).vector
+        expected = "cpu, float32, compiled" if compiled == "true" else "cpu, float32"
+        assert json.loads((folder / "run.json").read_text())["compute"] == expected
+        (promise,) = [g for g in RunFolder.open(folder).plan.guarantees if g.unit is Unit.SUBJECT]
+        assert promise.standing is Standing.PROVED
+    apart = vectors["false"] - vectors["true"]
+    assert float(apart.norm()) < 1e-5 * float(vectors["false"].norm())
+
+
+def test_removing_a_patient_from_a_compiled_run_moves_its_sums_by_the_clip_norm_at_most() -> None:
+    """The clip theorem through a whole silo: drawn, gathered, clipped and summed, at extreme parameters too."""
+    require_compiler()
+    prepared = prepare(spec(compiled=True))
+    assert isinstance(prepared.clipped_sum, CompiledChain)
+    silo = next(iter(prepared.silos.values()))
+    policy = prepared.plan.policy_for(silo.facts.name)
+    inputs, targets, codes = silo.inputs, silo.targets, torch.from_numpy(silo.data.subjects)
+    largest = 0.0
+    for scale in (1.0, 1e30, 1e-30):
+        vector = perturb(prepared.first) * scale
+        whole = prepared.clipped_sum(vector, inputs, targets, codes, policy.clip).total
+        for subject in torch.unique(codes)[:10].tolist():
+            others = codes != subject
+            rest = prepared.clipped_sum(vector, inputs[others], targets[others], codes[others], policy.clip).total
+            moved = float(torch.linalg.vector_norm(whole - rest))
+            assert moved <= policy.clip.norm * (1 + 2**-30)
+            largest = max(largest, moved)
+    assert largest > 0.99 * policy.clip.norm, "nothing was clipped, so nothing was tested"
 
 
 def test_a_run_goes_on_in_the_precision_in_which_it_began(wholegrain: Command, tmp_path: Path) -> None:
@@ -147,11 +194,14 @@ def test_a_server_leaves_it_to_its_silos() -> None:
     assert asked.federation is not None
     with pytest.raises(SpecError, match=r"in their own silo\.toml"):
         plan_federation(asked, asked.federation, DEFAULT)
+    asked = RunSpec.of(tree | {"compute": {"compiled": True}})
+    with pytest.raises(SpecError, match=r"in their own silo\.toml"):
+        plan_federation(asked, asked.federation, DEFAULT)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def charter() -> Callable[..., Charter]:
-    def made(noise: str, **compute: str) -> Charter:
+    def made(noise: str, **compute: str | bool) -> Charter:
         return Charter.model_validate(
             {
                 "silo": "north",
@@ -182,6 +232,9 @@ def test_a_silo_computes_where_its_charter_says(charter: Callable[..., Charter])
     (half,) = agree(charter("secure", precision="bfloat16"), dataset, silo, None)  # type: ignore[arg-type]
     assert isinstance(half.gradients, UnitPasses)
     assert half.gradients.compute == Compute.of("cpu", "bfloat16")
+    require_compiler()
+    (compiled,) = agree(charter("secure", compiled=True), dataset, silo, None)  # type: ignore[arg-type]
+    assert isinstance(compiled.gradients, CompiledChain)
     with pytest.raises(SpecError, match="'mps' is for simulations"):
         agree(charter("secure", device="mps"), dataset, silo, None)  # type: ignore[arg-type]
 

@@ -50,6 +50,8 @@ class LoopSettings(TypedDict, total=False):
     """Where gradients are computed."""
     precision: Literal["float32", "bfloat16", "float16"]
     """Of products in forward and backward passes; sums are in float64."""
+    compiled: bool
+    """By a program in C, for small models of linear layers; see the page on gradients."""
     ranks_per_silo: int
     items_per_subject: int
     surplus: Literal["drop", "refuse"]

@@ -64,7 +64,7 @@ def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: HeldOut) -> 
     memory = int(charter.compute.memory_gib * 2**30)
     if charter.limit.noise == "secure":
         require_steady(charter.compute.device)
-    compute = Compute.of(charter.compute.device, charter.compute.precision)
+    compute = Compute.of(charter.compute.device, charter.compute.precision, charter.compute.compiled)
     return tuple(
         AgreedModel(
             model=model,

@@ -43,6 +43,23 @@ class Pair(NamedTuple):
     bias: Tensor
 
 
+def find_layers(chain: Chain, layout: Layout) -> list[Dense] | None:
+    """The layers of a chain that is nothing but dense layers, all of them trained, in the vector's order."""
+    links = chain.links[1:] if isinstance(chain.links[0], Reshape) else chain.links
+    layers, before = list[Dense](), None
+    for link in links:
+        if isinstance(link, InPlace):
+            before = link
+            continue
+        slots = link.trained() if isinstance(link, LinearLayer) else None
+        if slots is None or (before is None) != (not layers):
+            return None
+        layers.append(Dense(before, *slots))
+        before = None
+    in_order = tuple(slot.name for layer in layers for slot in (layer.weight, layer.bias)) == layout.names
+    return layers if layers and before is None and in_order else None
+
+
 class DenseChain:
     """Linear layers with functions between them, of so few parameters that time goes into calls."""
 
@@ -58,19 +75,8 @@ class DenseChain:
         """The same model, or None where it is more than dense layers or where its rows need special care."""
         if not isinstance(program, Chain) or program.workspace.aligned or loss is not cross_entropy:
             return None
-        links = program.links[1:] if isinstance(program.links[0], Reshape) else program.links
-        layers, before = list[Dense](), None
-        for link in links:
-            if isinstance(link, InPlace):
-                before = link
-                continue
-            slots = link.trained() if isinstance(link, LinearLayer) else None
-            if slots is None or (before is None) != (not layers):
-                return None
-            layers.append(Dense(before, *slots))
-            before = None
-        in_order = tuple(slot.name for layer in layers for slot in (layer.weight, layer.bias)) == layout.names
-        return DenseChain(layers, layout) if layers and before is None and in_order else None
+        layers = find_layers(program, layout)
+        return None if layers is None else DenseChain(layers, layout)
 
     def covers(self, batch: Piece, clip: Clip) -> bool:
         """Whether it knows how to sum up such a batch."""

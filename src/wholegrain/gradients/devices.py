@@ -49,14 +49,16 @@ def to_host(values: Tensor) -> Tensor:
 class Compute:
     """A device, and the precision of products in forward and backward passes; parameters are in single precision.
 
-    Sums of clipped gradients, and all that is needed for them, are in double precision on every device.
+    Sums of clipped gradients, and all that is needed for them, are in double precision on every device. `compiled`:
+    not by torch, but by a program in C for chains of linear layers (compiled_chain.py).
     """
 
     device: torch.device = HOST
     precision: torch.dtype = torch.float32
+    compiled: bool = False
 
     @staticmethod
-    def of(device: str, precision: str = "float32") -> "Compute":
+    def of(device: str, precision: str = "float32", compiled: bool = False) -> "Compute":
         """What a spec asks for, if this machine has it.
 
         >>> str(Compute.of("cpu", "bfloat16"))
@@ -64,6 +66,11 @@ class Compute:
         """
         kind = PRECISIONS[precision]
         _require_there(device)
+        if compiled and (device, precision) != ("cpu", "float32"):
+            raise SpecError(
+                "compute.compiled = true is for the CPU in float32: leave it out, or compute.device and"
+                " compute.precision."
+            )
         if kind is torch.float16 and device == "cpu":
             raise SpecError(
                 "compute.precision = 'float16' is for a GPU, and compute.device is 'cpu': use 'bfloat16' or 'float32'."
@@ -74,7 +81,7 @@ class Compute:
                 " 'float32'."
             )
         if device != "cuda":
-            return Compute(torch.device(device), kind)
+            return Compute(torch.device(device), kind, compiled)
         os.environ.setdefault(WORKSPACE, ":4096:8")
         # Processes that torchrun starts on one machine have a GPU each, as far as there are enough.
         number = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
@@ -87,7 +94,7 @@ class Compute:
 
     @property
     def is_usual(self) -> bool:
-        """Whether this is single precision on the CPU, for which there are faster engines."""
+        """Whether this is single precision on the CPU by torch, for which there are faster engines."""
         return self == USUAL
 
     @property
@@ -97,7 +104,8 @@ class Compute:
 
     def __str__(self) -> str:
         model = f" ({torch.cuda.get_device_name(self.device)})" if self.device.type == "cuda" else ""
-        return f"{self.device}{model}, {str(self.precision).removeprefix('torch.')}"
+        compiled = ", compiled" if self.compiled else ""
+        return f"{self.device}{model}, {str(self.precision).removeprefix('torch.')}{compiled}"
 
     @contextmanager
     def settings(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ from wholegrain.gradients import devices
 from wholegrain.gradients.backends import outward_gradient
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
+from wholegrain.gradients.compiled_chain import CompiledChain
 from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.layers.base import RuleError
@@ -40,6 +41,8 @@ Shape = tuple[torch.Size, torch.Size]
 
 def clipped_sums(model: nn.Module, loss: Loss, compute: Compute, memory: int = MEMORY) -> ClippedSum:
     """The engine for a device and a precision."""
+    if compute.compiled:
+        return CompiledChain(model, loss)
     return BookKeeping(model, loss, memory) if compute.is_usual else UnitPasses(model, loss, compute)
 
 

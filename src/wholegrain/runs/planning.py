@@ -34,8 +34,10 @@ MOST_LEARNING_RATE = 1e6
 def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accountant) -> Plan:
     """The plan of a server, which holds no data, from what its silos have published."""
     check_early(spec)
-    if (spec.compute.device, spec.compute.precision) != ("cpu", "float32"):
-        raise SpecError("Silos say in their own silo.toml where they compute: leave out compute.device and precision.")
+    if (spec.compute.device, spec.compute.precision, spec.compute.compiled) != ("cpu", "float32", False):
+        raise SpecError(
+            "Silos say in their own silo.toml where they compute: leave out compute.device, precision and compiled."
+        )
     require_one_rank(spec.compute)
     private = spec.evaluation.private
     if private is not None and (private.part != "test" or spec.evaluation.validation):

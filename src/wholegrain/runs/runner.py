@@ -92,7 +92,7 @@ def prepare(
 ) -> PreparedRun:
     """Load, split, check and price; every refusal comes from here. Data, a model or a loss may be given as values."""
     check_early(fill_rate(spec))
-    compute = Compute.of(spec.compute.device, spec.compute.precision)
+    compute = Compute.of(spec.compute.device, spec.compute.precision, spec.compute.compiled)
     if spec.privacy.noise == "secure":  # whoever holds data declares its sizes, whatever else the spec describes
         require_declared(spec)
     dataset = dataset or load_dataset(spec)

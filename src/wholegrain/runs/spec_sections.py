@@ -263,6 +263,9 @@ class ComputeSpec(Section):
     another `device` or `precision`, every unit (subject or item) has passes of its own, of a few items each.
     `precision` is that of products in forward and backward passes; clipped gradients are summed in float64 in any case.
 
+    `compiled` has small models (linear layers with ReLU, tanh or sigmoid between them) computed by a program in C,
+    which the machine's C compiler makes when it is first asked for.
+
     So many as `ranks_per_silo` processes can share a silo's step (`--engine distributed`): its sum is made in so many
     parts, on however many processes they are computed.
     """
@@ -272,6 +275,7 @@ class ComputeSpec(Section):
     precision: Annotated[
         Literal["float32", "bfloat16", "float16"], Field(exclude_if=lambda precision: precision == "float32")
     ] = "float32"
+    compiled: Annotated[bool, Field(exclude_if=lambda compiled: not compiled)] = False
     ranks_per_silo: Annotated[int, Field(ge=1, le=1024, exclude_if=lambda ranks: ranks == 1)] = 1
 
 

@@ -1,0 +1,124 @@
+"""The C program of this package (clipped_chain.c), compiled on this machine when it is first asked for, and kept.
+
+It is compiled by the machine's own C compiler, for its own processor, and kept in the user's cache folder, which only
+the user may enter. The file's name is a digest of all that it was made from: the program, the compiler, its flags and
+the processor. A new file is tried in a process of its own first: a virtual machine may claim instructions that it does
+not have, and these would end a run.
+
+The flags ask for arithmetic as it is written, which docs/arithmetic.md rests on: no fused multiplications, no other
+order, and numbers below 2⁻¹²⁶ as they are.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from wholegrain import _check
+from wholegrain._files import close_to_others, private_folder
+from wholegrain._places import cache_folder
+from wholegrain.errors import SpecError
+
+SOURCE = Path(__file__).with_name("clipped_chain.c")
+COMPILERS = ("cc", "gcc", "clang")
+ARITHMETIC = ("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")
+"""As written; the last two only say that nobody asks for error numbers or floating-point exceptions."""
+FLAGS = ("-std=gnu11", "-O3", *ARITHMETIC, "-fno-strict-aliasing", "-Wno-psabi", "-shared", "-fPIC")
+PROCESSORS = (("-march=native",), ("-mcpu=native",), ())
+"""How compilers are told to use all that this processor has, as far as they know how."""
+TRY = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).wholegrain_try())"
+LIMIT = 300
+"""Seconds after which a compiler, or a first try, is taken to hang."""
+REMEDY = "mend that, or leave out compute.compiled"
+
+
+@cache
+def load_library() -> ctypes.CDLL:
+    """The compiled program; where it cannot be had, one sentence says why."""
+    compiler = _find_compiler()
+    try:
+        folder = _own_folder()
+        place = folder / f"clipped_chain-{_identity(compiler)}.so"
+        if not place.exists():
+            _build(compiler, place)
+        return ctypes.CDLL(str(place))
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+        raise SpecError(
+            f"compute.compiled = true, and the C program cannot be compiled and kept in '{cache_folder()}':"
+            f" {_check.reason(error)}; {REMEDY}."
+        ) from error
+
+
+def _find_compiler() -> str:
+    """The path of the C compiler: what `CC` names, or the usual ones."""
+    wanted = os.environ.get("CC")
+    for name in (wanted,) if wanted else COMPILERS:
+        if (found := shutil.which(name)) is not None:
+            return found
+    looked = f"what CC names ('{wanted}')" if wanted else ", ".join(COMPILERS)
+    raise SpecError(
+        f"compute.compiled = true needs a C compiler, and this machine has none ({looked}): install one (the package"
+        " gcc), or leave out compute.compiled."
+    )
+
+
+def _own_folder() -> Path:
+    """Where compiled programs are kept; what others can write there could be somebody else's program."""
+    folder = private_folder(cache_folder() / "compiled")
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"others than this user can write in '{folder}'")
+    return folder
+
+
+def _identity(compiler: str) -> str:
+    """A digest of all that a compiled program depends on."""
+    version = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False
+    ).stdout
+    facts = [SOURCE.read_text(), os.path.realpath(compiler), version, FLAGS, PROCESSORS, _processor()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _processor() -> list[str]:
+    """What tells this processor from others: a cache may be shared by machines."""
+    names = ("model name", "flags", "Features", "CPU part")
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        described = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        lines = sorted({line for line in described if line.startswith(names)})
+    return [platform.machine(), platform.processor(), *lines]
+
+
+def _build(compiler: str, place: Path) -> None:
+    """Compile, try, and put in place as a whole; of two processes at once, either's file is as good."""
+    handle, partial = tempfile.mkstemp(dir=place.parent, prefix=".partial-", suffix=".so")
+    os.close(handle)
+    try:
+        _compile(compiler, partial)
+        tried = subprocess.run([sys.executable, "-I", "-c", TRY, partial], timeout=LIMIT, check=False)
+        if tried.returncode:
+            raise RuntimeError(f"what '{compiler}' made of it fails on this machine (code {tried.returncode})")
+        close_to_others(Path(partial))
+        os.replace(partial, place)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+
+
+def _compile(compiler: str, place: str) -> None:
+    for processor in PROCESSORS:
+        command = [compiler, *FLAGS, *processor, "-o", place, str(SOURCE), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False)
+        if done.returncode == 0:
+            return
+    said = [line for line in done.stderr.splitlines() if "error" in line] or [f"code {done.returncode}"]
+    raise RuntimeError(f"'{compiler}' says: {said[0]}")

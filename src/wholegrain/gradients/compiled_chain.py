@@ -1,0 +1,230 @@
+"""Gradients of small dense models by a program in C (clipped_chain.c): one call for the clipped sum of a batch.
+
+A step of a small model takes torch some thirty operations of a few microseconds each, of which most is the way into the
+operation and out of it. The program has none of that. It is also the simplest case of the clip theorem: every item is
+computed by itself in arithmetic that is defined to the last bit, so that nothing has to be tried of kernels.
+"""
+
+import ctypes
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from wholegrain.errors import ModelError
+from wholegrain.gradients import reference
+from wholegrain.gradients.backends import Slots
+from wholegrain.gradients.c_library import load_library
+from wholegrain.gradients.chain_backend import Chain
+from wholegrain.gradients.clip_units import Buckets
+from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
+from wholegrain.gradients.dense_chain import Dense, find_layers
+from wholegrain.gradients.layers.activations import InPlace, Relu, Sigmoid, Tanh
+from wholegrain.gradients.losses import huber, squared_error
+from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
+from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.rounding import all_finite
+from wholegrain.gradients.trial_items import TRIAL, make_items, perturb
+from wholegrain.gradients.workspace import Workspace
+
+MOST_LAYERS = 16
+FUNCTIONS: Mapping[type[InPlace] | None, int] = {None: 0, Relu: 1, Tanh: 2, Sigmoid: 3}
+LOSSES: Mapping[Loss, int] = {
+    cross_entropy: 0,
+    binary_cross_entropy_with_logits: 1,
+    squared_error: 2,
+    huber: 3,
+}
+DONE, NOT_IN_ORDER = 0, 1
+"""Numbers as in clipped_chain.c, and so are the structures below."""
+AGREES = 1e-3
+"""How far a sum may be from the reference, relative to its length, before the compiler is not trusted."""
+
+
+class ChainFacts(ctypes.Structure):
+    """What is public: shapes, functions before layers, loss, clip."""
+
+    _fields_ = (
+        ("layers", ctypes.c_int64),
+        ("loss", ctypes.c_int64),
+        ("widths", ctypes.c_int64 * (MOST_LAYERS + 1)),
+        ("functions", ctypes.c_int64 * MOST_LAYERS),
+        ("norm", ctypes.c_double),
+        ("averages", ctypes.c_int64),
+    )
+
+
+class BatchPlaces(ctypes.Structure):
+    """Where a batch lies in memory. Private: what lies there, and how many items there are."""
+
+    _fields_ = (
+        ("inputs", ctypes.c_void_p),
+        ("targets", ctypes.c_void_p),
+        ("groups", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+        ("shares", ctypes.c_void_p),
+        ("items", ctypes.c_int64),
+    )
+
+
+class CompiledChain:
+    """`ClippedSum` for one chain of linear layers and its loss.
+
+    Guarantee: removing the items of one subject moves the sum by at most what the clip allows, times 1 + SLACK, for all
+    finite parameters, inputs and targets. What is computed of a unit is a function of its own items and of the
+    parameters, to the last bit. Its length is off by γ_d of double precision, for d parameters; a sum of n units by
+    n²·2⁻⁵³ C at most, with and without the subject.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self.model, self._loss = model, loss
+        self._layout = Layout.of(model)
+        self._layers = _require_layers(model, loss, self._layout)
+        self._flattens = _begins_flat(model)
+        library = load_library()
+        self._sum_up, self._facts = library.wholegrain_clipped_sum, dict[Clip, ChainFacts]()
+        library.wholegrain_scratch.restype = ctypes.c_int64
+        facts = self._facts_for(Clip(ClipPer.ITEM, Pool.SUM, 1.0))
+        self._scratch = torch.empty(library.wholegrain_scratch(ctypes.byref(facts)), dtype=torch.uint8)
+        self._require_agreement()
+
+    @in_plain_arithmetic
+    def __call__(
+        self,
+        vector: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        groups: Tensor,
+        clip: Clip,
+        buckets: Buckets | None = None,
+    ) -> ClippedTotal:
+        """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
+
+        The total is in double precision; no group of it has to be kept apart.
+        """
+        vector = vector.detach().contiguous()
+        total = torch.zeros(self._layout.size, dtype=torch.float64)
+        if not inputs.shape[0]:
+            return ClippedTotal(total, 0)
+        if not all_finite(vector):  # a public fact, and the same answer whoever is in the batch
+            return ClippedTotal(total, clip.count(groups))
+        inputs, targets = self._require_form(vector, inputs, targets)
+        if groups.shape != inputs.shape[:1] or groups.dtype is not torch.int64:
+            raise ModelError(f"There are {len(inputs)} items, and {len(groups)} of them have a subject.")
+        units, shares = _units(groups, clip)
+        batch = BatchPlaces(_place(inputs), _place(targets), _place(units), None, _place(shares), len(inputs))
+        done, zeroed = self._add_up(vector, batch, clip, total)
+        if done == NOT_IN_ORDER:
+            order = torch.argsort(groups, stable=True)
+            batch.order = _place(order)
+            done, zeroed = self._add_up(vector, batch, clip, total)
+        if done != DONE:
+            raise ModelError(f"A target is no class from 0 to {self._layout.shapes[-1][0] - 1}.")
+        return ClippedTotal(total, zeroed)
+
+    def _add_up(self, vector: Tensor, batch: BatchPlaces, clip: Clip, total: Tensor) -> tuple[int, int]:
+        """What the program says, and how many units it left out; the sum is in `total`."""
+        zeroed = ctypes.c_int64()
+        places = (ctypes.c_void_p(_place(values)) for values in (self._scratch, total))
+        facts, parameters = ctypes.byref(self._facts_for(clip)), ctypes.c_void_p(_place(vector))
+        done: int = self._sum_up(facts, parameters, ctypes.byref(batch), *places, ctypes.byref(zeroed))
+        return done, zeroed.value
+
+    def _facts_for(self, clip: Clip) -> ChainFacts:
+        """What the program has to know of the chain and of the clip; made once for each clip."""
+        if clip not in self._facts:
+            shapes = self._layout.shapes[::2]
+            widths = [shapes[0][1], *(shape[0] for shape in shapes)]
+            functions = [FUNCTIONS[_function(layer)] for layer in self._layers]
+            self._facts[clip] = ChainFacts(
+                len(self._layers),
+                LOSSES[self._loss],
+                (ctypes.c_int64 * (MOST_LAYERS + 1))(*widths),
+                (ctypes.c_int64 * MOST_LAYERS)(*functions),
+                math.inf if clip.per is ClipPer.NONE else clip.norm,
+                clip.pool is Pool.MEAN or clip.per is ClipPer.BATCH,
+            )
+        return self._facts[clip]
+
+    def _require_form(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets as they must lie in memory; a wrong length would be read beyond its end."""
+        features, outputs = self._layout.shapes[0][1], self._layout.shapes[-1][0]
+        if inputs.dim() > 2 and self._flattens:
+            inputs = inputs.flatten(1)
+        expected = (len(inputs),) if self._loss is cross_entropy else (len(inputs), outputs)
+        kinds = torch.float32, torch.float32, torch.int64 if self._loss is cross_entropy else torch.float32
+        if (
+            vector.shape != (self._layout.size,)
+            or inputs.shape != (len(inputs), features)
+            or targets.shape != expected
+            or (vector.dtype, inputs.dtype, targets.dtype) != kinds
+        ):
+            given = ", ".join(f"{list(each.shape[1:])} of {each.dtype}" for each in (inputs, targets))
+            raise ModelError(
+                f"the compiled program takes rows of {features} torch.float32 and targets {list(expected[1:])} of"
+                f" {kinds[2]}, and was given {given}"
+            )
+        return inputs.contiguous(), targets.contiguous()
+
+    def _require_agreement(self) -> None:
+        """Compare with the reference on made-up items, as every way to compute gradients is before it is trusted."""
+        vector, groups = perturb(flatten(self.model)), torch.arange(TRIAL) // 2
+        features, outputs = self._layout.shapes[0][1], self._layout.shapes[-1][0]
+        targets = torch.arange(TRIAL) % outputs if self._loss is cross_entropy else torch.rand(TRIAL, outputs)
+        for inputs in make_items(torch.empty(0, features)):
+            for clip in (Clip(ClipPer.ITEM, Pool.SUM, 0.1), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.1)):
+                own = self(vector, inputs, targets, groups, clip).total
+                wanted = reference.clipped_sum(self.model, self._loss, vector, inputs, targets, groups, clip).total
+                if not torch.linalg.vector_norm(own - wanted) <= AGREES * torch.linalg.vector_norm(wanted.double()):
+                    raise ModelError(
+                        "The compiled program computes other gradients of this model than torch does: leave out"
+                        " compute.compiled."
+                    )
+
+
+def _place(values: Tensor | None) -> int | None:
+    """Where values lie in memory."""
+    return None if values is None else values.data_ptr()
+
+
+def _units(groups: Tensor, clip: Clip) -> tuple[Tensor | None, Tensor | None]:
+    """The unit of each item (None where each is one by itself), and what items count after they are clipped."""
+    if clip.per is ClipPer.SUBJECT:
+        return groups.contiguous(), None
+    if clip.per is ClipPer.BATCH:
+        return torch.zeros(len(groups), dtype=torch.int64), None
+    if clip.per is ClipPer.ITEM and clip.pool is Pool.MEAN:
+        _, subjects, counts = np.unique(groups.numpy(), return_inverse=True, return_counts=True)
+        return None, torch.from_numpy(1 / counts[subjects])
+    return None, None
+
+
+def _require_layers(model: nn.Module, loss: Loss, layout: Layout) -> list[Dense]:
+    """The layers, or one sentence on why there is no program for this model."""
+    chain = Chain.of(model, Slots(model), Workspace())
+    layers = None if chain is None else find_layers(chain, layout)
+    if layers is None or len(layers) > MOST_LAYERS or any(_function(layer) not in FUNCTIONS for layer in layers):
+        raise ModelError(
+            f"compute.compiled = true is for models of up to {MOST_LAYERS} linear layers with biases, all of them"
+            " trained, with ReLU, tanh or sigmoid between them, and this model is another: leave out compute.compiled."
+        )
+    if loss not in LOSSES:
+        names = "cross_entropy, binary_cross_entropy, squared_error and huber"
+        raise ModelError(
+            f"compute.compiled = true knows the losses {names}, and this model has another: leave out compute.compiled."
+        )
+    return layers
+
+
+def _function(layer: Dense) -> type[InPlace] | None:
+    return None if layer.before is None else type(layer.before)
+
+
+def _begins_flat(model: nn.Module) -> bool:
+    """Whether the first thing that it does is to lay out an item's numbers in a row."""
+    first = next((m for m in model.modules() if not isinstance(m, nn.Sequential | nn.Identity)), None)
+    return isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) == (1, -1)

@@ -1,0 +1,94 @@
+"""Where the compiled program comes from, and what is said where it cannot be had."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compilers import require_compiler
+from wholegrain.errors import SpecError
+from wholegrain.gradients import c_library
+from wholegrain.gradients.c_library import load_library
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("WHOLEGRAIN_CACHE", str(tmp_path / "cache"))
+    load_library.cache_clear()
+    yield tmp_path / "cache" / "compiled"
+    load_library.cache_clear()
+
+
+def write_compiler(folder: Path, lines: str) -> str:
+    path = folder / "own-cc"
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_without_a_compiler_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SpecError, match=r"needs a C compiler, and this machine has none \(cc, gcc, clang\): install"):
+        load_library()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(SpecError, match=r"what CC names \('no-such-compiler'\)"):
+        load_library()
+
+
+def test_what_a_compiler_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_cache: Path) -> None:
+    monkeypatch.setenv("CC", write_compiler(tmp_path, "echo 'x.c:1: error: no room' >&2; exit 1"))
+    with pytest.raises(SpecError, match=r"says: x\.c:1: error: no room; mend that, or leave out compute\.compiled\.$"):
+        load_library()
+    assert not list(own_cache.iterdir())
+
+
+def test_what_fails_on_this_machine_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_cache: Path
+) -> None:
+    """As a program does that was made for instructions which the machine only claims to have."""
+    require_compiler()
+    source = tmp_path / "other.c"
+    source.write_text("int wholegrain_try(void) { __builtin_trap(); }")
+    load_library.cache_clear()
+    monkeypatch.setattr(c_library, "SOURCE", source)
+    before = set(own_cache.iterdir())
+    with pytest.raises(SpecError, match="fails on this machine"):
+        load_library()
+    assert set(own_cache.iterdir()) == before
+
+
+def test_it_is_compiled_once_and_only_its_owner_can_touch_it(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_compiler()
+    (kept,) = own_cache.iterdir()
+    assert stat.S_IMODE(own_cache.stat().st_mode) == 0o700
+    assert not kept.stat().st_mode & 0o077
+    load_library.cache_clear()
+    monkeypatch.setattr(c_library, "_build", lambda *given: pytest.fail("it was there"))
+    assert load_library()._name == str(kept)
+
+
+def test_another_program_compiler_or_processor_is_another_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    require_compiler()
+    compiler = c_library._find_compiler()
+    found = {c_library._identity(compiler)}
+    found.add(c_library._identity(write_compiler(tmp_path, "echo version 2")))
+    monkeypatch.setattr(c_library, "_processor", lambda: ["another"])
+    found.add(c_library._identity(compiler))
+    monkeypatch.setattr(c_library, "FLAGS", (*c_library.FLAGS, "-O2"))
+    found.add(c_library._identity(compiler))
+    other = tmp_path / "other.c"
+    other.write_text("int nothing;")
+    monkeypatch.setattr(c_library, "SOURCE", other)
+    found.add(c_library._identity(compiler))
+    assert len(found) == 5
+
+
+def test_a_folder_that_others_can_write_in_is_not_trusted(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_compiler()
+    load_library.cache_clear()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(SpecError, match="others than this user can write in"):
+        load_library()
