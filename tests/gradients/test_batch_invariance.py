@@ -43,3 +43,16 @@ def test_groups_of_the_sum_are_taken_apart_whole() -> None:
         left = [each.inputs.tolist() for each in whole_groups(rest, grouping)]
         assert left == [own for part in parts if (own := [item for item in part if item != gone])]
     assert [len(each.inputs) for each in whole_groups(piece, SumGroups(True, lambda _: 1, lambda _: 256))] == [5]
+
+
+def test_passes_that_memory_does_not_allow_are_not_tried() -> None:
+    tried: list[int] = []
+
+    def run(size: int) -> list[torch.Tensor]:
+        tried.append(size)
+        return [torch.arange(size) % PERIOD]
+
+    few = SteadySizes(run, PERIOD, 1, most=100)
+    assert few.fit(101) is None
+    assert not tried
+    assert few.fit(100) == 100

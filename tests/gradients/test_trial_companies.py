@@ -14,7 +14,7 @@ from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.rounding import SLACK
-from wholegrain.gradients.trial_companies import companies, count_residues
+from wholegrain.gradients.trial_companies import MOST_ROWS, companies, count_residues
 
 CLIP = Clip(ClipPer.SUBJECT, Pool.MEAN, 1e-12)
 SIZE, PEOPLE = 6, 60
@@ -56,10 +56,18 @@ def test_every_pair_of_places_is_tried_for_small_subjects_and_every_difference_f
 @pytest.mark.parametrize("size", [3, 8, 32])
 def test_subjects_are_tried_in_passes_that_training_has(size: int) -> None:
     """A large CNN's rows differ in passes of 192 items, which are not used, and which say nothing of subjects."""
-    tried = list(companies(size, 8, SmallPasses(160)))
+    tried = list(companies(size, 8, SmallPasses(80)))
     assert all(each is not None and (each.units.items + each.filled) % 8 == 0 for each in tried)
-    assert 128 < max(each.units.items + each.filled for each in tried if each) <= 160
+    assert 64 < max(each.units.items + each.filled for each in tried if each) <= 80
     assert {who for turn, each in enumerate(tried) if each for who in each.subjects(turn).tolist()} == set(range(16))
+
+
+@pytest.mark.parametrize("size", range(2, 33))
+def test_a_trial_takes_no_more_rows_than_training_would(size: int) -> None:
+    tried = [each for each in companies(size, 1, AnySize()) if each is not None]
+    counts = [each.count for each in tried]
+    assert max(each.units.items + each.filled for each in tried) <= MOST_ROWS + 2
+    assert {1, min(3, MOST_ROWS // size), MOST_ROWS // size} <= set(counts)
 
 
 def test_subjects_for_whom_there_is_no_pass_are_not_tried() -> None:

@@ -100,3 +100,15 @@ def test_passes_that_grow_take_the_place_of_smaller_ones() -> None:
         held = [workspace.lend((items, 16), F32) for _ in range(3)]
         del held
     assert sum(lease.bytes for lease in workspace._leases) == 3 * 128 * 16 * 4
+
+
+def test_what_is_cleared_is_forgotten_and_what_is_still_held_stays() -> None:
+    workspace = Workspace()
+    held = workspace.take("a", (4, 2), F32).fill_(1)
+    lent = workspace.lend((64,), F64).fill_(2)
+    assert workspace.clear() == 4 * 2 * 4 + 64 * 8
+    assert workspace.clear() == 0
+    workspace.take("a", (4, 2), F32).fill_(3)
+    workspace.lend((64,), F64).fill_(4)
+    assert (held == 1).all()
+    assert (lent == 2).all()

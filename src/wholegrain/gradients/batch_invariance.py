@@ -113,8 +113,10 @@ class SteadySizes:
         """The smallest trusted size for so many items among those that are tried; None where none of them passes.
 
         A size that fails is passed over for a larger one. So who is there decides how far a pass is filled up, and not
-        where groups of the sum are cut.
+        where groups of the sum are cut. More items than memory allows are never in one pass.
         """
+        if items > self.most:
+            return None
         size = round_size_up(items, self.multiple)
         tried = size, *(round_size_up(size, WIDE) + k * WIDE for k in range(LARGER))
         return next((each for each in tried if each <= self.largest and self.trusts(each)), None)

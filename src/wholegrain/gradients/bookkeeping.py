@@ -58,8 +58,8 @@ class Share(Protocol):
         """All that norms and sums are computed from, [item, ...] or [unit, ...]."""
         ...
 
-    def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
-        """Gradients of units that were formed and kept to be summed; of all units, or None but those of a run."""
+    def hand_over(self, run: UnitRun) -> Iterator[Tensor]:
+        """Gradients of a run's units [unit, ...] that were formed to be summed; they are kept no longer."""
         ...
 
     def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
@@ -112,9 +112,9 @@ class Rows:
             part = rows[run.units][chosen]
             yield slot, self._fold(slot, part) if self._fold else part
 
-    def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
-        """All rows."""
-        yield from (rows for _, rows in self._held)
+    def hand_over(self, run: UnitRun) -> Iterator[Tensor]:
+        """The run's rows; these are what there is, and stay."""
+        yield from (rows[run.units] for _, rows in self._held)
 
     def add(self, units: Units, part: UnitRange, weights: Tensor, sums: ParameterSums) -> None:
         """One product of a vector and a matrix for each parameter."""

@@ -13,7 +13,7 @@ from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.layers import IN_SEQUENCE, LAYERS
 from wholegrain.gradients.layers.activations import ByAutograd, Copy, InPlace, MaxPool, Relu, Reshape, Sigmoid, Tanh
-from wholegrain.gradients.layers.base import Layer, RuleError, Space
+from wholegrain.gradients.layers.base import Layer, RuleError, Space, form_early
 from wholegrain.gradients.pooled_rows import pool_small_layers
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.workspace import Workspace
@@ -26,6 +26,8 @@ class Chain:
     links: tuple[Layer, ...]
     first: int
     workspace: Workspace
+    once: bool = True
+    """Whether no parameter is used twice; several uses are put together before anything is formed."""
     # Without autograd's own book-keeping, which small tensors spend a tenth of their time on.
     mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
 
@@ -40,7 +42,8 @@ class Chain:
         except RuleError:
             return None
         first = next(k for k, link in enumerate(links) if not isinstance(link, PLAIN))
-        return Chain(tuple(links), first, workspace)
+        names = [slot.name for module in modules for slot in slots.of_module(module).slots.values()]
+        return Chain(tuple(links), first, workspace, len(set(names)) == len(names))
 
     def run(self, loss: Loss, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
         """Forward through all links, back to the first that has parameters."""
@@ -58,7 +61,8 @@ class Chain:
         for k in range(len(self.links) - 1, self.first - 1, -1):
             # Popped, so that what a layer has kept is free again as soon as it was used.
             (g,), new = self.links[k].backward(spaces[k], saved.pop(), (g,), (k > self.first,))
-            shares.extend(new)
+            # Now, because what gradients are formed from is free then.
+            shares.extend([form_early(share, spaces[k]) for share in new] if self.once else new)
             if workspace.watcher is not None:
                 workspace.watch(g)
         return pool_small_layers(shares, units, workspace)

@@ -94,12 +94,11 @@ class Outer:
         positions = size * self._positions
         return 1 if self._pools(units) or self._forms(positions) else positions
 
-    def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
+    def hand_over(self, run: UnitRun) -> Iterator[Tensor]:
         """What was pooled, or kept of a run."""
-        if self._rows is not None:
-            yield from self._rows.kept_gradients(run)
-        for kept in self._kept.get(run.units.start, []):
-            yield torch.cat([kept.new_zeros(run.units.start, kept.shape[1]), kept])
+        rows, kept = self._rows, self._kept
+        self._rows, self._kept = None, {}
+        yield from rows.hand_over(run) if rows is not None else kept.get(run.units.start, [])
 
     def _pools(self, units: Units) -> bool:
         """Whether small gradients of items are formed, and pooled by subject."""

@@ -23,11 +23,18 @@ class Uses(NamedTuple):
 def gradient_lengths(uses: Uses, units: Units) -> Lengths:
     """Of each unit's whole gradient."""
     assert uses.shares, "a model without trainable parameters is refused before"
-    found = [g[0].lengths(units) if len(g) == 1 else _lengths_of_shared(g, units) for g in uses.groups]
-    return found[0] if len(found) == 1 else _add_lengths(found)
+    return add_lengths([group_lengths(group, units) for group in uses.groups])
 
 
-def _add_lengths(found: Sequence[Lengths]) -> Lengths:
+def group_lengths(group: Sequence[Share], units: Units) -> Lengths:
+    """Of each unit's gradient in the parameters of one group."""
+    return group[0].lengths(units) if len(group) == 1 else _lengths_of_shared(group, units)
+
+
+def add_lengths(found: Sequence[Lengths]) -> Lengths:
+    """Of gradients in all of these parameters."""
+    if len(found) == 1:
+        return found[0]
     squared = sum((each.squared for each in found[1:]), found[0].squared)
     if all(each.apart is None for each in found):
         return Lengths(squared)

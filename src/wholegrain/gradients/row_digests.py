@@ -24,10 +24,11 @@ def digest_rows(rows: Tensor) -> Tensor:
     >>> digest_rows(torch.tensor([[0.0], [-0.0]])).unique().numel()
     1
     """
-    flat = rows.reshape(rows.shape[0], -1)
-    kind = torch.int32 if flat.element_size() == 4 else torch.int64
-    factors = _odd_numbers(1 << max(0, flat.shape[1] - 1).bit_length(), kind)[: flat.shape[1]]
-    parts = torch.split(flat, max(1, CHUNK // max(1, flat.shape[1])))
+    width = rows[0].numel() if len(rows) else 0
+    kind = torch.int32 if rows.element_size() == 4 else torch.int64
+    factors = _odd_numbers(1 << max(0, width - 1).bit_length(), kind)[:width]
+    # Cut first: rows that lie apart in memory are copied when they are laid out.
+    parts = (part.reshape(len(part), width) for part in torch.split(rows, max(1, CHUNK // max(1, width))))
     return torch.cat([_bits(part, kind).mul_(factors).sum(1, dtype=torch.int64) for part in parts])
 
 

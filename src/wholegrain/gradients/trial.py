@@ -12,16 +12,17 @@ from wholegrain.gradients.backends import Program
 from wholegrain.gradients.batch_invariance import FIRST, LEAST_ROWS, PassSizes, SteadySizes
 from wholegrain.gradients.bookkeeping import Rows
 from wholegrain.gradients.candidates import Candidate, MakeCandidate, WholeModel
-from wholegrain.gradients.clip_units import UnitRun, Units
+from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.company import depends_on_company
 from wholegrain.gradients.dense_chain import DenseChain
-from wholegrain.gradients.gradient_norms import Uses, gradient_lengths, merge_uses
+from wholegrain.gradients.gradient_norms import Uses, add_lengths, gradient_lengths, group_lengths, merge_uses
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.operation_watch import MemoryWatch, RemainderWatch
 from wholegrain.gradients.parameter_sums import LazyZeros, SingleSums
 from wholegrain.gradients.parameters import Layout, Views, call
 from wholegrain.gradients.reference import Loss, summed_gradients
 from wholegrain.gradients.reference_result import ReferenceResult, compute_sketches
+from wholegrain.gradients.released_memory import release_memory
 from wholegrain.gradients.row_digests import digest_rows
 from wholegrain.gradients.rule_disagreement import describe_norms, describe_sum, distance
 from wholegrain.gradients.shape_probe import outside_watchers
@@ -116,37 +117,45 @@ class BackendTrial:
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
         """
-        inputs, targets = self._varied
         vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
         first, period = (FIRST, PERIOD) if most >= FIRST else (LEAST_ROWS, FEW)
         widths: list[int] = []
 
         def rows(size: int) -> list[Tensor]:
-            number, units, found = torch.arange(size) % period, Units.of_items(size), list[Tensor]()
-
-            def note(each: Tensor) -> None:
-                with outside_watchers():  # which are to see the program's own operations
-                    each = _by_item(each, size)
-                    found.append(digest_rows(each))
-                    widths.extend([each[0].numel()] if each.dim() > 1 else [])
-
             made.attach(vector)
-            made.workspace.watcher = note
-            with made.program.mode():
-                uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-                made.workspace.watcher = None
-                for share in uses.shares:
-                    for each in share.rows():
-                        note(each)
-                for each in measure_units(uses, units):
-                    note(each)
-            widths[:] = relevant_widths(widths, uses.shares)
-            return found
+            try:
+                return self._digest_pass(made, torch.arange(size) % period, widths)
+            finally:
+                release_memory(made.workspace)
 
         with RemainderWatch(first) as functions:
             rows(first)
         self._residues = count_residues(widths)
         return SteadySizes.of(rows, period, functions.multiple, most)
+
+    def _digest_pass(self, made: Candidate, number: Tensor, widths: list[int]) -> list[Tensor]:
+        """Digests of all rows of a pass over these items; `widths` gets how long rows are, as far as it matters."""
+        inputs, targets = self._varied
+        size, found = len(number), list[Tensor]()
+
+        def note(each: Tensor) -> None:
+            with outside_watchers():  # which are to see the program's own operations
+                each = _by_item(each, size)
+                found.append(digest_rows(each))
+                widths.extend([each[0].numel()] if each.dim() > 1 else [])
+
+        units = Units.of_items(size)
+        made.workspace.watcher = note
+        with made.program.mode():
+            uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
+            made.workspace.watcher = None
+            for share in uses.shares:
+                for each in share.rows():
+                    note(each)
+            for each in measure_units(uses, units):
+                note(each)
+        widths[:] = relevant_widths(widths, uses.shares)
+        return found
 
     def find_dense(self, made: Candidate) -> DenseChain | None:
         """The program in one function, where it is a small dense model."""
@@ -183,6 +192,7 @@ class BackendTrial:
             if company is None:
                 return False
             found, subjects = torch.stack(self._measure(made, company, turn)), company.subjects(turn)
+            release_memory(made.workspace)
             if not turn:
                 first = found.new_zeros(len(found), DIFFERENT)
             new = ~seen[subjects]
@@ -200,8 +210,8 @@ class BackendTrial:
         made.attach(self._vector)
         with made.program.mode():
             uses = merge_uses(made.program.run(self._loss, inputs[number], targets[number], units))
-            found = measure_units(uses, units, units.run_of(company.before))
-            return [digest_rows(each[company.before : company.before + company.count]) for each in found]
+            chosen = slice(company.before, company.before + company.count)
+            return [digest_rows(each) for each in measure_units(uses, units, chosen)]
 
     @torch.no_grad()
     def count_terms(self, made: Candidate) -> Terms:
@@ -256,12 +266,21 @@ def _by_item(rows: Tensor, items: int) -> Tensor:
     return rows.reshape(items, -1) if rows.shape[0] % items == 0 else rows.expand(items, *rows.shape)
 
 
-def measure_units(uses: Uses, units: Units, run: UnitRun | None = None) -> Iterator[Tensor]:
-    """Norms [unit], together and of each share by itself, and gradients that were formed for a run (the last)."""
-    yield gradient_lengths(uses, units).squared
-    for share in uses.shares:
-        own = share.lengths(units)
-        # As many for every arrangement of units: what is one part in some of them is several in others.
-        yield own.squared
-        yield own.squared if own.apart is None else own.apart
-        yield from share.kept_gradients(run or units.runs[-1])
+def measure_units(uses: Uses, units: Units, chosen: slice | None = None) -> Iterator[Tensor]:
+    """Norms [unit], of each share by itself and together, and gradients that were formed.
+
+    Of these units of one run, or of the last run. Each share's gradients are gone when the next one's are formed.
+    """
+    run = units.run_of(chosen.start) if chosen else units.runs[-1]
+    chosen = chosen or run.units
+    within = slice(chosen.start - run.units.start, chosen.stop - run.units.start)
+    found = []
+    for group in uses.groups:
+        found.append(group_lengths(group, units))
+        for share in group:
+            own = found[-1] if len(group) == 1 else share.lengths(units)
+            # As many for every arrangement of units: what is one part in some of them is several in others.
+            yield own.squared[chosen]
+            yield (own.squared if own.apart is None else own.apart)[chosen]
+            yield from (each[within] for each in share.hand_over(run))
+    yield add_lengths(found).squared[chosen]

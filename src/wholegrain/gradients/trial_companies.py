@@ -23,8 +23,8 @@ DIFFERENT = 16
 """Subjects that differ: a wrong last bit is seen in some of them."""
 COUNTS = ((1, 1), (3, 2), (24, 1), (64, 0))
 """So many subjects behind so many others: libraries have other ways for few and for many products."""
-FEW_ROWS, MOST_ROWS = 96, 192
-"""Items of subjects that are tried at once, at every place and in larger numbers: large models would take minutes."""
+MOST_ROWS = 96
+"""Items of subjects that are tried at once: more would take more memory than training does."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,15 @@ def companies(size: int, residues: int, sizes: PassSizes) -> Iterator[Company | 
     """
     tried = 0
     while tried < DIFFERENT:
-        found = _fit(Company(DIFFERENT, size, 0), sizes)
+        found = _fit(Company(min(DIFFERENT, MOST_ROWS // size), size, 0), sizes)
         yield found
         tried += found.count if found else DIFFERENT
-    at_once = max(1, min(residues, FEW_ROWS // size))
+    at_once = max(1, min(residues, MOST_ROWS // size))
     for doubles in range(residues) if residues > 1 else ():
         subjects = RESIDUES + 6 * doubles % residues  # even, so that differences stay different
         yield _fit(Company(at_once, size, subjects - doubles, doubles), sizes)
-    for count, others in COUNTS:
-        if count * size <= MOST_ROWS:
-            yield _fit(Company(count, size, max(others, LEAST_ROWS - count * size)), sizes)  # no pass has fewer rows
+    for count, others in {min(count, MOST_ROWS // size): others for count, others in reversed(COUNTS)}.items():
+        yield _fit(Company(count, size, max(others, LEAST_ROWS - count * size)), sizes)  # no pass has fewer rows
 
 
 def _fit(company: Company, sizes: PassSizes) -> Company | None:

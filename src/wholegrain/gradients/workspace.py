@@ -51,6 +51,14 @@ class Workspace:
         view = self._views[key] = buffer[:size].view(shape)
         return view
 
+    def clear(self) -> int:
+        """Forget all memory, and tell how many bytes that was; what is still referred to stays until it is not."""
+        held = sum(each.nbytes for each in self._buffers.values()) + sum(each.bytes for each in self._leases)
+        self._leases.clear()
+        self._buffers.clear()
+        self._views.clear()
+        return held
+
     def lend(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A contiguous tensor whose memory is lent again once nothing refers to it: for what may be done with early.
 

@@ -123,14 +123,14 @@ class EmbeddingShare:
         """The gradients at all positions."""
         yield self._outward
 
-    def kept_gradients(self, run: UnitRun) -> Iterator[Tensor]:
+    def hand_over(self, run: UnitRun) -> Iterator[Tensor]:
         """The looked-up rows of each unit of a run, one below the other."""
         if self._formed is not None:
             formed = self._formed.part(run.units)
             kept = formed.rows.new_zeros(run.units.stop, run.size * self._tokens.shape[1], formed.rows.shape[1])
             if len(formed.units):
                 kept[formed.units, torch.from_numpy(rank_within(formed.units.numpy()))] = formed.rows
-            yield kept
+            yield kept[run.units]
 
     def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Tables of some units of a run."""
