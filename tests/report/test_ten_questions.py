@@ -152,6 +152,7 @@ def test_private_scores_belong_to_what_is_promised_and_nothing_else_is_to_be_tak
     good = answers(paid)["good"]
     assert good.startswith("accuracy 76.0% ± 12.1 points 95% interval; noise alone: ± 4.3. Private, and paid for. ")
     assert "accuracy: 76.0% ± 12.1 points (95%; noise alone: ± 4.3), private and paid for" in model_card(paid)
+    assert "accuracy 76.0% ± 12.1 points (private)" in next(comparison_rows([paid, release]))
     assert "accuracy 76.0% ± 12.1 points. 95% interval" in dict(necessity(paid))["Use of the model"]
     # Of a simulation, the annex tells the score, too.
     assert dict(necessity(release))["Use of the model"].startswith("accuracy ")

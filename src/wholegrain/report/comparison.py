@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from wholegrain.federation.private_score import ALL as ALL_SILOS
-from wholegrain.report.glance import constant_score, headline_score, score_text
+from wholegrain.report.glance import constant_score, headline_score, score_text, within_text
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import number, standing_words
 
@@ -49,7 +49,7 @@ def _score(run: RunRecord) -> str:
     if found := headline_score(run):
         return f"{found[0]} {score_text(*found)}"
     paid = (run.summary.private if run.summary else {}).get(ALL_SILOS, {})
-    return next((f"{name} {score_text(name, found.value)} (private)" for name, found in paid.items()), "–")
+    return next((f"{name} {within_text(name, found)} (private)" for name, found in paid.items()), "–")
 
 
 def _constant(run: RunRecord) -> str:
