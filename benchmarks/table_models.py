@@ -72,9 +72,9 @@ def play(tree: Tree, part: str) -> Tree:
 
 def run(asked: argparse.Namespace) -> None:
     """Play what was not played yet."""
-    bases = field.problems(asked.table)
+    bases, chosen = field.problems(asked.table), [epsilon or None for epsilon in asked.epsilons]
     done = {(r["data"], r["model"], r["epsilon"], r["seed"]) for r in trust_cases.read(RESULTS)}
-    for seed, data, model, epsilon in itertools.product(asked.seeds, asked.only, asked.models, EPSILONS):
+    for seed, data, model, epsilon in itertools.product(asked.seeds, asked.only, asked.models, chosen):
         if (data, model, epsilon, seed) in done:
             continue
         begun, base = time.process_time(), bases[data]
@@ -117,6 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", nargs="+", default=["males"], choices=list(field.SCORES))
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[0.0, 1.0, 4.0], help="0 is FedAvg")
     parser.add_argument("--table", type=Path, default=Path("diabetes130.csv.gz"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--draw", action="store_true", help="the table of what is on record")
