@@ -144,6 +144,19 @@ def test_norms(world: World, norm: tuple[object, tuple[int, ...]], chained: bool
     assert isinstance(program(world, make, shape), Chain if chained else Graph)
 
 
+@pytest.mark.parametrize("shape", [(8,), (3, 8)])
+@given(world=worlds())
+@examples(10)
+def test_two_norms_have_buffers_of_their_own(world: World, shape: tuple[int, ...]) -> None:
+    def make() -> nn.Module:
+        layers = nn.LayerNorm(8), nn.LayerNorm(8)
+        for layer in layers:
+            jitter(layer)
+        return nn.Sequential(nn.Linear(8, 8), layers[0], nn.Tanh(), nn.Linear(8, 8), layers[1], nn.Linear(8, 2))
+
+    assert isinstance(program(world, make, shape), Chain)
+
+
 def jitter(module: nn.Module) -> None:
     """Away from weights of 1 and biases of 0, with which much agrees by chance."""
     with torch.no_grad():

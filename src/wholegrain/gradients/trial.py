@@ -117,12 +117,12 @@ class BackendTrial:
         They are tried on the program itself, which must be attached to its own parameters again afterwards. Compared is
         what every layer makes, forward and back, and all that norms and sums are computed from.
         """
-        vector = torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4))
         first, period = (FIRST, PERIOD) if most >= FIRST else (LEAST_ROWS, FEW)
         widths: list[int] = []
 
         def rows(size: int) -> list[Tensor]:
-            made.attach(vector)
+            # Drawn anew each time: kept for the next size, it would take a model's memory in every step.
+            made.attach(torch.empty_like(self._vector).normal_(0, 0.5, generator=torch.Generator().manual_seed(4)))
             try:
                 return self._digest_pass(made, torch.arange(size) % period, widths)
             finally:

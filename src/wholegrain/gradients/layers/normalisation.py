@@ -37,7 +37,13 @@ class LayerNormLayer:
                 g, x, shape, mean, deviation, weight, bias, [True, False, False]
             )[0]
         between = tuple(range(1, x.dim() - len(shape)))
-        return (gx,), _rows(self._owned, space, g, lambda: (x - mean) * deviation, between)
+
+        def normalise() -> Tensor:
+            # What is summed over positions need not outlive this call; rows without positions are kept as they are.
+            out = space.borrow("normal", tuple(x.shape), x) if between else None
+            return torch.sub(x, mean, out=out).mul_(deviation)
+
+        return (gx,), _rows(self._owned, space, g, normalise, between)
 
 
 class GroupNormLayer:
@@ -97,10 +103,10 @@ def _values(module: Any) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _rows(owned: ModuleSlots, space: Space, g: Tensor, normal: Any, summed: tuple[int, ...]) -> tuple[Share, ...]:
-    """Σ g·x̂ for the weight and Σ g for the bias, over these dimensions."""
+    """Σ g·x̂ for the weight and Σ g for the bias, over these dimensions; `normal` gives an x̂ to overwrite."""
     held = []
     for name, slot in owned.slots.items():
-        values = g * normal() if name == "weight" else g
+        values = normal().mul_(g) if name == "weight" else g
         rows = values.sum(summed) if summed else values
         held.append((slot, space.units.pool(rows)))
     return (Rows(held),) if held else ()
