@@ -27,12 +27,15 @@ from gradients import duration
 from loops import Clock, Parts, Stopwatch, measure, play
 from record import spread, table
 from silos import SETTINGS, federate
+from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.parameters import flatten
 
 SILOS = (1, 2, 4, 8, 16, 32)
 SUBJECTS = (1_000, 10_000, 100_000, 1_000_000)
 POLICIES = ("local_item_dp", "subject_dp")
 FEDERATION = 16
+COMPILED = ("mlp",)
+"""Models that are also trained by the program in C."""
 STEPS = 20
 """Steps that a silo takes at a time, where subjects are counted."""
 
@@ -46,13 +49,21 @@ FLOWER_ENVIRONMENT = {
 }
 
 
-def federation(model: str, rounds: int, clock: Clock, flower: bool) -> dict[str, Any]:
+def federation(model: str, rounds: int, clock: Clock, flower: bool, compiled: bool) -> dict[str, Any]:
     """16 silos: where a round's time goes; the first round warms up and is not counted."""
-    parts = list(measure(federate(SETTINGS[model], FEDERATION, rounds + 1), clock))[1:]
-    setting = SETTINGS[model]
+    federated = replace(federate(SETTINGS[model], FEDERATION, rounds + 1), compute=Compute(compiled=compiled))
+    parts = list(measure(federated, clock))[1:]
+    setting, counted = SETTINGS[model], FEDERATION * SETTINGS[model].steps
     found = {
         "model": model,
-        "title": f"{setting.title}, {FEDERATION} silos × {setting.steps} steps, B = {setting.batch}",
+        "title": f"{setting.title}, {FEDERATION} silos × {setting.steps} steps, B = {setting.batch}"
+        + ", compiled" * compiled,
+        "beyond_a_step": {
+            "training": spread([(p.training - p.steps) / counted for p in parts]),
+            "pricing": spread([p.pricing / counted for p in parts]),
+            "averaging": spread([(p.round - p.pricing - p.training) / counted for p in parts]),
+            "all": spread([(p.round - p.steps) / counted for p in parts]),
+        },
         "seconds": spread([p.round for p in parts]),
         "steps_seconds": spread([p.steps for p in parts]),
         "plain_seconds": spread([p.plain for p in parts]),
@@ -153,7 +164,7 @@ def report(found: dict[str, Any], markdown: bool) -> str:
     lines = [record.told(found["circumstances"]), ""]
     for federated in found["federation"]:
         lines += ["### " * markdown + federated["title"], "", federation_table(federated, markdown), ""]
-        lines += [overhead_table(federated["overheads"], markdown), ""]
+        lines += [overhead_table(federated, markdown), ""]
         if "skipped" in federated.get("flower", {}):
             lines += [f"- Flower with Opacus: left out, {federated['flower']['skipped']}.", ""]
     if found["silos"]:
@@ -188,8 +199,12 @@ def overhead_table(found: dict[str, Any], markdown: bool) -> str:
         "pricing": "of it, pricing the round and keeping the ledger",
         "averaging": "of it, averaging and the rest",
     }
-    rows = [[title, f"{100 * found[name]['median']:.1f} %", _percents(found[name])] for name, title in titles.items()]
-    return table(["beyond the steps", "share", "quartiles"], rows, markdown)
+    shares, each = found["overheads"], found["beyond_a_step"]
+    rows = [
+        [title, f"{100 * shares[name]['median']:.1f} %", _percents(shares[name]), duration(each[name]["median"])]
+        for name, title in titles.items()
+    ]
+    return table(["beyond the steps", "share", "quartiles", "for each step"], rows, markdown)
 
 
 def _percents(found: dict[str, float]) -> str:
@@ -223,7 +238,11 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     for part in given.parts:
         print(f"{part} …", file=sys.stderr, flush=True)
         if part == "federation":
-            found[part] = [federation(model, rounds, clock, not given.no_flower) for model in given.models]
+            found[part] = [
+                federation(model, rounds, clock, not (given.no_flower or compiled), compiled)
+                for model in given.models
+                for compiled in ((False, True) if model in COMPILED else (False,))
+            ]
         elif part == "silos":
             found[part] = [row for model in given.models for row in by_silos(model, rounds, clock)]
         else:

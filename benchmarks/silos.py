@@ -17,7 +17,8 @@ from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from wholegrain._random import Purpose, generator
 from wholegrain.data.sampling import Batch
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.devices import USUAL, Compute
+from wholegrain.gradients.unit_passes import clipped_sums
 from wholegrain.models.model_catalog import build
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.horizon import Horizon
@@ -71,6 +72,7 @@ class Federated:
     setting: Setting
     silos: Mapping[str, Silo]
     plan: Plan
+    compute: Compute = USUAL
 
     @cached_property
     def model(self) -> nn.Module:
@@ -81,7 +83,7 @@ class Federated:
     def trainer(self) -> Trainer:
         """The trainer that a run would make."""
         return Trainer(
-            clipped_sum=BookKeeping(self.model, cross_entropy),
+            clipped_sum=clipped_sums(self.model, cross_entropy, self.compute),
             noise=SeededNoise(SEED),
             learning_rate=LEARNING_RATE,
         )

@@ -12,7 +12,7 @@ import contextlib
 import importlib.metadata
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,13 +26,13 @@ from dp_accounting import (
     rdp,
 )
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
-from dp_accounting.pld import privacy_loss_distribution as pld
 
 from wholegrain import _check
 from wholegrain.errors import AccountingError
 from wholegrain.privacy.events import iterate_cases
 from wholegrain.privacy.filters import Filter
 from wholegrain.privacy.first_guess import suitable_grid
+from wholegrain.privacy.loss_composition import delta_curve, find_epsilon
 from wholegrain.privacy.loss_distributions import loss_distribution
 from wholegrain.privacy.renyi import iterate_steps, renyi_epsilon
 
@@ -121,8 +121,11 @@ class PldAccountant:
         try:
             with np.errstate(over="ignore", divide="ignore"):
                 distribution = loss_distribution(event, grid)
-                epsilon = float(distribution.get_epsilon_for_delta(delta))
-                return epsilon if epsilon < LARGE_EPSILON else _large_epsilon(distribution, delta)
+                curve = delta_curve(distribution)
+                if not curve(LARGE_EPSILON) <= delta:
+                    return _large_epsilon(curve, delta)
+                epsilon = find_epsilon(distribution, delta)
+                return math.inf if math.isnan(epsilon) else epsilon
         except OverflowError:  # losses beyond floating point: so little noise that there is no bound to speak of
             return math.inf
 
@@ -227,17 +230,17 @@ def _library_version() -> str:
     return f"{PRICING}/{importlib.metadata.version('dp-accounting')}"
 
 
-def _large_epsilon(distribution: pld.PrivacyLossDistribution, delta: float) -> float:
+def _large_epsilon(curve: Callable[[float], float], delta: float) -> float:
     """The same by bisection over δ(ε), which takes exponents of differences alone and so never leaves floating point.
 
-    Guarantee: δ(result) ≤ δ by the library's own answer.
+    Guarantee: δ(result) ≤ δ.
     """
     low, high = 0.0, LARGE_EPSILON
-    while not distribution.get_delta_for_epsilon(high) <= delta:
+    while not curve(high) <= delta:
         low, high = high, 2 * high
         if high > LARGEST_EPSILON:  # mass at an infinite loss: no ε will do
             return math.inf
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if distribution.get_delta_for_epsilon(middle) <= delta else (middle, high)
+        low, high = (low, middle) if curve(middle) <= delta else (middle, high)
     return high

@@ -15,6 +15,7 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from wholegrain.errors import AccountingError
+from wholegrain.privacy.loss_composition import repeat_distribution
 
 
 @lru_cache(maxsize=256)
@@ -66,7 +67,7 @@ def _(event: SelfComposedDpEvent, grid: float) -> pld.PrivacyLossDistribution:
         # n Gaussians are exactly one with σ/√n, which spares the grid's error n times over.
         alone = GaussianDpEvent(event.event.noise_multiplier / math.sqrt(event.count))
         return loss_distribution(alone, grid)
-    return loss_distribution(event.event, grid).self_compose(event.count)
+    return repeat_distribution(loss_distribution(event.event, grid), event.count)
 
 
 @_build.register

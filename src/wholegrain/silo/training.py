@@ -1,16 +1,18 @@
 """T steps in one silo: draw, clip and pool, add noise, move. Nothing else touches a silo's data in a run."""
 
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wholegrain.data.sampling import Batch
+from wholegrain.data.sampling import Batch, draw_batches
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients import devices
@@ -21,6 +23,11 @@ from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.private_step import release, release_to_sum
 from wholegrain.silo.views import View, apply_view
+
+AHEAD = 1 << 22
+"""Bytes of the batches that are drawn ahead of their steps."""
+ITEM = 32
+"""Bytes that an item takes beside its inputs: position, subject and target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +74,7 @@ class Trainer:
         Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
         """
         vector = vector.to(devices.place_of(self.clipped_sum), copy=True)
-        local = LocalSteps(self.clipped_sum, self.noise, silo, policy, round)
+        local = LocalSteps(self.clipped_sum, self.noise, silo, policy, round, steps)
         for _ in range(steps):
             vector.sub_(local.gradient(vector), alpha=self.learning_rate)
         return devices.to_host(vector)
@@ -81,6 +88,32 @@ class Trainer:
         return devices.to_host(LocalSteps(self.clipped_sum, self.noise, silo, policy, round).part_of_sum(vector))
 
 
+class Drawn(NamedTuple):
+    """A batch, and its items as they are stored. Private: all of it."""
+
+    batch: Batch
+    inputs: Tensor
+    targets: Tensor
+
+
+def _gather(silo: Silo, batches: Sequence[Batch]) -> Iterator[Drawn]:
+    """The items of batches, all of them in one operation."""
+    if len(batches) == 1:
+        items = torch.from_numpy(batches[0].items)
+        yield Drawn(batches[0], silo.inputs.index_select(0, items), silo.targets.index_select(0, items))
+        return
+    items = torch.from_numpy(np.concatenate([batch.items for batch in batches]))
+    sizes = [len(batch.items) for batch in batches]
+    inputs, targets = silo.inputs.index_select(0, items), silo.targets.index_select(0, items)
+    yield from map(Drawn, batches, torch.split(inputs, sizes), torch.split(targets, sizes))
+
+
+def _steps_ahead(silo: Silo, expected_items: float) -> int:
+    """For how many steps batches are drawn at a time: as many as take little memory, by what is public."""
+    row = silo.inputs.element_size() * math.prod(silo.inputs.shape[1:])
+    return int(AHEAD / (max(1.0, expected_items) * (row + ITEM)))
+
+
 class LocalSteps:
     """The steps of one silo in one round: each draws a batch, pools its clipped gradients and adds noise.
 
@@ -90,8 +123,16 @@ class LocalSteps:
     no more of the silo's data than earlier releases did.
     """
 
-    def __init__(self, clipped_sum: ClippedSum, noise: NoiseSource, silo: Silo, policy: Policy, round: int) -> None:
-        """Coins and noise are those of the silo in this round."""
+    def __init__(
+        self,
+        clipped_sum: ClippedSum,
+        noise: NoiseSource,
+        silo: Silo,
+        policy: Policy,
+        round: int,
+        steps: int = 1,
+    ) -> None:
+        """Coins and noise are those of the silo in this round, of which so many steps are to come."""
         self._sum, self._repeats = policy.clipped_sum(clipped_sum), noise.repeats
         self._silo, self._policy = silo, policy
         self._draws = noise.coins(round, silo.facts.name)
@@ -101,31 +142,41 @@ class LocalSteps:
         self._step = 0
         self._noise = noise.stream(round, silo.facts.name)
         self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
+        self._ahead = _steps_ahead(silo, self._public[1])
+        self._left, self._drawn = steps, deque[Drawn]()
 
     def gradient(self, vector: Tensor) -> Tensor:
         """The noisy mean gradient of the next step, at these parameters."""
-        batch = self._policy.sampling.draw(self._silo.data.index, self._draws)
-        total = self._clipped_sum(batch, vector)
+        drawn = self._draw()
+        total = self._clipped_sum(drawn, vector)
         if not self._repeats:
             # One format, whichever way the sum came about: what is rounded later must not tell which it was.
             total = total.double()
-        return release(total, batch, self._policy, self._noise).to(vector.dtype)
+        return release(total, drawn.batch, self._policy, self._noise).to(vector.dtype)
 
     def part_of_sum(self, vector: Tensor) -> Tensor:
         """The silo's part of a secure sum of the next step, in whole steps of the public grid.
 
         Private: the result; masked, it may leave the silo.
         """
-        batch = self._policy.sampling.draw(self._silo.data.index, self._draws)
-        return release_to_sum(self._clipped_sum(batch, vector).double(), batch, self._policy, self._noise)
+        drawn = self._draw()
+        return release_to_sum(self._clipped_sum(drawn, vector).double(), drawn.batch, self._policy, self._noise)
 
-    def _clipped_sum(self, batch: Batch, vector: Tensor) -> Tensor:
-        silo, policy = self._silo, self._policy
+    def _draw(self) -> "Drawn":
+        """The next batch. Batches of several steps are drawn and gathered together, which gives the same batches."""
+        if not self._drawn:
+            count = max(1, min(self._left, self._ahead))
+            self._left -= count
+            batches = draw_batches(self._policy.sampling, self._silo.data.index, self._draws, count)
+            self._drawn.extend(_gather(self._silo, batches))
+        return self._drawn.popleft()
+
+    def _clipped_sum(self, drawn: "Drawn", vector: Tensor) -> Tensor:
+        silo, policy, batch = self._silo, self._policy, drawn.batch
         if self._coins is not None:
             self._coins.renew_coins(self._key(self._step))
         self._step += 1
-        items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
-        inputs, targets = values(silo.inputs.index_select(0, items)), silo.targets.index_select(0, items)
+        inputs, targets, groups = values(drawn.inputs), drawn.targets, torch.from_numpy(batch.groups)
         buckets = Buckets(silo.numbers, batch.items, *self._public)
         if not policy.by_span:
             return self._sum(vector, inputs, targets, groups, policy.clip, buckets).total
