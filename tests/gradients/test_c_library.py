@@ -92,3 +92,35 @@ def test_a_folder_that_others_can_write_in_is_not_trusted(own_cache: Path, monke
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(SpecError, match="others than this user can write in"):
         load_library()
+
+
+@pytest.mark.parametrize("opened", ["folder", "file", "folder above"])
+def test_what_others_could_have_put_there_is_not_loaded(own_cache: Path, opened: str) -> None:
+    """Closing a folder that was open does not make what lies in it one's own."""
+    require_compiler()
+    (kept,) = own_cache.iterdir()
+    {"folder": own_cache, "file": kept, "folder above": own_cache.parent}[opened].chmod(0o777)
+    load_library.cache_clear()
+    for _ in range(2):
+        with pytest.raises(SpecError, match="others than this user can write in"):
+            load_library()
+
+
+def test_a_link_to_a_program_is_not_loaded(own_cache: Path, tmp_path: Path) -> None:
+    require_compiler()
+    (kept,) = own_cache.iterdir()
+    kept.symlink_to(kept.rename(tmp_path / "elsewhere.so"))
+    load_library.cache_clear()
+    with pytest.raises(SpecError, match="others than this user can write in"):
+        load_library()
+
+
+@pytest.mark.parametrize("flag", ["-ffast-math", "-ffinite-math-only", "-funsafe-math-optimizations"])
+def test_a_compiler_that_adds_flags_of_its_own_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flag: str
+) -> None:
+    require_compiler()
+    load_library.cache_clear()
+    monkeypatch.setenv("CC", write_compiler(tmp_path, f'exec {c_library._find_compiler()} "$@" {flag}'))
+    with pytest.raises(SpecError, match="operations must be done as they are written"):
+        load_library()

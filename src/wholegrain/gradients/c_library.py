@@ -1,9 +1,10 @@
 """The C program of this package (clipped_chain.c), compiled on this machine when it is first asked for, and kept.
 
 It is compiled by the machine's own C compiler, for its own processor, and kept in the user's cache folder, which only
-the user may enter. The file's name is a digest of all that it was made from: the program, the compiler, its flags and
-the processor. A new file is tried in a process of its own first: a virtual machine may claim instructions that it does
-not have, and these would end a run.
+the user may enter: one that was found open to others is not trusted, and neither is a file that somebody else made. The
+file's name is a digest of all that it was made from: the program, the compiler, its flags and the processor. A new file
+is tried in a process of its own first: a virtual machine may claim instructions that it does not have, and these would
+end a run.
 
 The flags ask for arithmetic as it is written, which docs/arithmetic.md rests on: no fused multiplications, no other
 order, and numbers below 2⁻¹²⁶ as they are.
@@ -16,6 +17,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -49,6 +51,7 @@ def load_library() -> ctypes.CDLL:
         place = folder / f"clipped_chain-{_identity(compiler)}.so"
         if not place.exists():
             _build(compiler, place)
+        _require_own(place)
         return ctypes.CDLL(str(place))
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         raise SpecError(
@@ -71,12 +74,24 @@ def _find_compiler() -> str:
 
 
 def _own_folder() -> Path:
-    """Where compiled programs are kept; what others can write there could be somebody else's program."""
-    folder = private_folder(cache_folder() / "compiled")
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError(f"others than this user can write in '{folder}'")
+    """Where compiled programs are kept, if nobody but this user (and root) can put one there, or move the folder."""
+    kept = cache_folder() / "compiled"
+    if not kept.is_dir():
+        private_folder(kept)
+    folder = kept.resolve()
+    _require_own(folder)
+    for above in folder.parents:
+        status = above.stat()
+        if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise PermissionError(f"others than this user can write in '{above}'")
     return folder
+
+
+def _require_own(place: Path) -> None:
+    """Refuse what others can write, or have written: it could be somebody else's program. A link is refused, too."""
+    status = place.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"others than this user can write in '{place}'")
 
 
 def _identity(compiler: str) -> str:

@@ -18,13 +18,14 @@
 #if !defined(FLT_EVAL_METHOD) || FLT_EVAL_METHOD != 0
 #error "operations must be rounded to their own type"
 #endif
-#ifdef __FAST_MATH__
-#error "operations must be done as they are written"
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || __FINITE_MATH_ONLY__
+#error "operations must be done as they are written, whatever flags a compiler adds by itself"
 #endif
 
 #define LANES 16
 #define WIDE 8
 #define MOST_LAYERS 16
+#define PART (1 << 15) /* items whose sums are added up by themselves, so that rounding does not grow with n squared */
 
 typedef float floats __attribute__((vector_size(4 * LANES), may_alias));
 typedef float half_floats __attribute__((vector_size(4 * WIDE), may_alias));
@@ -61,7 +62,8 @@ typedef struct {
     double *rows;     /* the inputs once more, with a 1 behind them [lane][feature] */
     double *weighted; /* gradients of outputs, times a factor where it is known [output][lane] */
     double *unit;     /* the sum of a unit's gradients [output][feature and 1] */
-    double *total;    /* the clipped sum, laid out alike */
+    double *total;    /* the clipped sum of a part of the batch, laid out alike */
+    double *whole;    /* the sum of all parts */
 } Buffers;
 
 typedef struct {
@@ -363,6 +365,13 @@ static int64_t add_units(const Chain *chain, const Places *at, const Batch *batc
     return zeroed;
 }
 
+/* Add the sum of a part to that of all, and begin anew. */
+static void finish_part(const Places *at, const Buffers *b) {
+    doubles *whole = (doubles *)b->whole, *total = (doubles *)b->total;
+    for (int64_t v = 0; v < at->all_sums / WIDE; v++) whole[v] += total[v];
+    memset(total, 0, (size_t)at->all_sums * sizeof(double));
+}
+
 /* Whether every group's items are neighbours. */
 static int is_in_order(const Batch *batch) {
     if (!batch->groups) return 1;
@@ -400,7 +409,7 @@ int64_t wholegrain_scratch(const Chain *chain) {
     find_places(chain, &at);
     int64_t vectors = at.all_values + at.all_outward + chain->widths[chain->layers];
     return 64 + (int64_t)sizeof(floats) * vectors +
-           (int64_t)sizeof(double) * (at.all_rows + LANES * at.all_outward + 2 * at.all_sums);
+           (int64_t)sizeof(double) * (at.all_rows + LANES * at.all_outward + 3 * at.all_sums);
 }
 
 /* The clipped sum of a batch at these parameters, in their order, in `sum`; and how many units were left out. */
@@ -417,8 +426,9 @@ int wholegrain_clipped_sum(const Chain *chain, const float *parameters, const Ba
     b.weighted = b.rows + at.all_rows;
     b.unit = b.weighted + LANES * at.all_outward;
     b.total = b.unit + at.all_sums;
+    b.whole = b.total + at.all_sums;
     memset(b.rows, 0, (size_t)at.all_rows * sizeof(double));
-    memset(b.unit, 0, (size_t)(2 * at.all_sums) * sizeof(double));
+    memset(b.unit, 0, (size_t)(3 * at.all_sums) * sizeof(double));
     int64_t begun = 0;
     *zeroed = 0;
     for (int64_t start = 0; start < batch->items; start += LANES) {
@@ -428,11 +438,12 @@ int wholegrain_clipped_sum(const Chain *chain, const float *parameters, const Ba
         lay_out_rows(chain, &at, &b);
         *zeroed += batch->groups ? add_units(chain, &at, batch, start, count, &b, &begun)
                                  : add_items(chain, &at, batch, start, count, &b);
+        if ((start + LANES) % PART == 0 || start + LANES >= batch->items) finish_part(&at, &b);
     }
     for (int64_t l = 0; l < chain->layers; l++) {
         int64_t in = chain->widths[l], out = chain->widths[l + 1];
         double *own = sum + at.parameters[l];
-        const double *found = b.total + at.sums[l];
+        const double *found = b.whole + at.sums[l];
         for (int64_t o = 0; o < out; o++) {
             memcpy(own + o * in, found + o * at.strides[l], (size_t)in * sizeof(double));
             own[out * in + o] = found[o * at.strides[l] + in];

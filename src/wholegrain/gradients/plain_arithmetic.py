@@ -4,6 +4,9 @@ One thread. With several, torch divides the values of a batch among them, and ea
 own one by one, with instructions that may round differently (`operation_watch`). Which values these are depends on how
 many people are there, so that one who leaves would change others, in the middle of a batch, where no filling up helps.
 
+One computation at a time, in all threads of the calling program. Engines write into buffers that they keep, and some
+of these settings are the whole process's: two at once would write over each other, or set back what the other needs.
+
 Full precision. Autocast, and a lower precision of products that torch allows on request, have another unit roundoff;
 and kernels were tried in full precision, while a program may ask for less at any time.
 
@@ -14,6 +17,7 @@ they are loaded, a rounding error is up to 2²⁴ times as large as the bounds s
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from threading import RLock
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -27,10 +31,12 @@ FULL = "none", "ieee"
 """Products of single precision in single precision: nothing else was asked for, or this was."""
 SUBNORMAL = 2.0**-1030
 """Lost where such numbers are flushed: Python's floats are computed by the same unit as tensors."""
+TURN = RLock()
+"""Held by the thread that computes."""
 
 
 def in_plain_arithmetic(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """The same function in one thread and in full precision; afterwards everything is set as it was before.
+    """The same function by itself, in one thread and in full precision; afterwards everything is set as it was before.
 
     >>> from torch import get_num_threads
     >>> in_plain_arithmetic(get_num_threads)()
@@ -39,10 +45,11 @@ def in_plain_arithmetic(function: Callable[Given, Made]) -> Callable[Given, Made
 
     @wraps(function)
     def computed(*arguments: Given.args, **options: Given.kwargs) -> Made:
-        if _is_plain():
-            return function(*arguments, **options)
-        with _plain(), torch.autocast("cpu", enabled=False):
-            return function(*arguments, **options)
+        with TURN:
+            if _is_plain():
+                return function(*arguments, **options)
+            with _plain(), torch.autocast("cpu", enabled=False):
+                return function(*arguments, **options)
 
     return computed
 
