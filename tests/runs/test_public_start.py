@@ -317,6 +317,9 @@ TEXT_RUN = (
 )
 
 
+OF_DOCUMENTS = '{ path = "private.txt", window = 12, stride = 6, every_position = true }'
+
+
 def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: Path) -> None:
     """A text that repeats "abcd": from the last position of four windows alone it would not be learnt so soon."""
     (tmp_path / "public.txt").write_text("\f".join("abcd" * count for count in range(8, 14)))
@@ -328,6 +331,32 @@ def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: P
     prepared = prepare(spec(tmp_path), pricing=PRICING)
     assert sum(p.numel() for p in prepared.model.parameters() if p.requires_grad) == 17 * prepared.task.outputs
     assert trained(spec(tmp_path))
+
+
+def test_spare_numbers_and_every_position_in_a_private_run(tmp_path: Path) -> None:
+    """The start computes what it would without spare numbers; a run moves these and the last layer alone."""
+    (tmp_path / "public.txt").write_text("\f".join("abcd" * count for count in range(8, 14)))
+    (tmp_path / "text.toml").write_text(TEXT_START.replace("embedding = 8", "embedding = 8, spare = 2"))
+    backbone = pretrain(load_pretraining(tmp_path / "text.toml"))
+    assert backbone.facts["accuracy"] == 1.0
+    assert not backbone.tensors["0.spare.weight"].any()
+    backbone.write(tmp_path / "text.safetensors")
+    (tmp_path / "private.txt").write_text("\f".join("abdc" * count for count in range(8, 20)))
+    changed = (
+        TEXT_RUN.replace('"babble"', '"documents"')
+        .replace("{ speakers = 12, characters = 40, window = 12, stride = 6 }", OF_DOCUMENTS)
+        .replace("embedding = 8", "embedding = 8, spare = 2, every_position = true")
+        .replace('train = "head"', 'train = ["0.spare.weight", "2.*"]')
+    )
+    (tmp_path / "spec.toml").write_text(changed)
+    found = trained(spec(tmp_path))
+    assert 0 <= found["scores"]["test"].metrics["accuracy"] <= 1
+    after = found["model"].state_dict()
+    moved = {name for name, value in backbone.tensors.items() if not torch.equal(after[name], value)}
+    assert moved == {"0.spare.weight", "2.weight", "2.bias"}
+    (tmp_path / "spec.toml").write_text(changed.replace("spare = 2, every_position = true", "spare = 2"))
+    with pytest.raises(ModelError, match="does not fit the model"):
+        prepare(spec(tmp_path), pricing=PRICING)
 
 
 def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:
