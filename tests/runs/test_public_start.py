@@ -368,6 +368,14 @@ def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:
         pretrain(load_pretraining(tmp_path / "text.toml", ("training.held_out=0.000001",)))
 
 
+def test_the_recipes_with_spare_numbers_fit_each_other() -> None:
+    folder = Path(__file__).parents[2] / "recipes"
+    public, private = load_pretraining(folder / "plays_spare_backbone.toml"), load(folder / "plays_spare.toml")
+    assert private.model.options == {**public.model.options, "every_position": True}
+    assert private.data.options["every_position"] is True
+    assert private.model.name == public.model.name
+
+
 def test_the_recipe_for_text_is_a_pretraining() -> None:
     asked = load_pretraining(Path(__file__).parents[2] / "recipes" / "text_backbone.toml")
     assert (asked.data.source, asked.model.name) == ("documents", "whitened_lstm")
