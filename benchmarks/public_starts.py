@@ -26,11 +26,10 @@ from torch import nn
 
 import record
 import trust_cases
-from every_position import EveryToken, accuracy, every_position, score_every
 from utility import MOMENTUM, Tree, merged
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.every_token import EveryToken, following
 from wholegrain.data.subjects import SubjectData
-from wholegrain.data.tasks import NextToken
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
@@ -47,8 +46,8 @@ RECIPES = {"plays": "plays_best.toml", "digits": "mnist_writers_best.toml"}
 FREE: Tree = {"policy": {"name": "fedavg", "rate": 1.0, "by_span": False}, "privacy": {}}
 SUM: Tree = {"trust": {"model": "secure_sum"}}
 EVERY: Tree = {
-    "data": {"options": {"stride": 80}},
-    "model": {"train": ["3.*"]},
+    "data": {"options": {"stride": 80, "every_position": True}},
+    "model": {"options": {"hidden": 256, "embedding": 32, "code": 64, "every_position": True}},
     **SUM,
 }
 """The last layer, from every position of windows that do not overlap."""
@@ -128,17 +127,18 @@ def _cached(cache: Path, mark: str) -> dict[str, Any] | None:
 def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tree:
     """One run: before, after, and what is proved."""
     begun = time.process_time()
-    if tree["model"]["train"] == "head":
+    if tree["data"]["options"].get("every_position"):
+        prepared = prepare_every(tree, dataset)
+    elif tree["model"]["train"] == "head":
         prepared = prepare_head(tree, shown, backbone)
-    elif isinstance(dataset.task, NextToken):
-        prepared = prepare_every(tree, dataset, backbone)
     else:
         prepared = prepare(RunSpec.of(tree), dataset=dataset, pricing=accountant("pld"))
     test = prepared.scored["test"] if prepared.scored else test_part(tree, dataset)
 
     def score() -> float:
         if isinstance(prepared.task, EveryToken):
-            return accuracy(prepared.model, prepared.task, test)
+            known = SubjectData(test.inputs, following(test.inputs, test.targets), test.subjects)
+            return prepared.scorer().score(prepared.model, flatten(prepared.model), known).accuracy
         return prepared.score(flatten(prepared.model), prepared.scorer())["test"].accuracy
 
     start = score()
@@ -163,16 +163,12 @@ def prepare_head(tree: Tree, shown: Dataset, backbone: Backbone) -> PreparedRun:
     return prepare(spec, dataset=shown, model=nn.Sequential(parts(backbone)[1]), pricing=accountant("pld"))
 
 
-def prepare_every(tree: Tree, dataset: Dataset, backbone: Backbone) -> PreparedRun:
-    """More than the last layer, from every position of a window; the test part is scored at the end alone."""
-    frozen, head = parts(backbone)
-    model = score_every(nn.Sequential(*frozen.requires_grad_(True), head))  # type: ignore[misc]
+def prepare_every(tree: Tree, dataset: Dataset) -> PreparedRun:
+    """Training from every position of a window; the test part is scored at the end alone."""
     own = load_dataset(RunSpec.of({"data": tree["data"]}))
-    every = every_position(own, np.unique(test_part(tree, dataset).subjects))
-    model_section = {"name": "logistic", "train": tree["model"]["train"]}
-    spec = RunSpec.of({**tree, "model": model_section, "evaluation": {"test": 0.0}})
-    assert isinstance(every.task, EveryToken)
-    return prepare(spec, dataset=every, model=model, loss=every.task.loss_of, pricing=accountant("pld"))
+    seen = np.flatnonzero(~np.isin(own.data.subjects, test_part(tree, dataset).subjects))
+    spec = RunSpec.of({**tree, "evaluation": {"test": 0.0}})
+    return prepare(spec, dataset=replace(own, data=own.data.take(seen)), pricing=accountant("pld"))
 
 
 def test_part(tree: Tree, dataset: Dataset) -> SubjectData:

@@ -52,6 +52,13 @@ def count(name: str, value: int) -> int:
     return int(value)
 
 
+def flag(name: str, value: bool) -> bool:
+    """True or false, and nothing that only counts as one of them."""
+    if not isinstance(value, bool):
+        raise SpecError(f"{name} must be true or false, not {value!r}.")
+    return value
+
+
 def one_of(name: str, value: str, options: Iterable[str]) -> str:
     """One of the options; otherwise the error suggests the closest."""
     options = list(options)

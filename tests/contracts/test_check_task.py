@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
-from wholegrain.data.tasks import KINDS, Classification, MultiLabel, NextToken, Regression, Task, read_task
+from wholegrain.data.task_facts import KINDS, read_task
+from wholegrain.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
 from wholegrain.errors import DataError, SpecError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
@@ -21,6 +23,7 @@ TASKS: tuple[Task, ...] = (
     Classification(("no", "yes")),
     Classification.of(5),
     NextToken(("a", "b", "c")),
+    EveryToken(("a", "b", "c"), 5),
     MultiLabel(("cough", "fever", "rash")),
     Regression(-3.0, 12.5),
 )

@@ -162,7 +162,7 @@ def plays(folder: Path) -> Load:
     return load
 
 
-def documents(folder: Path) -> Load:
+def documents(folder: Path, **options: Any) -> Load:
     def load(spec: RunSpec, gone: int | None) -> Dataset:
         texts = [
             " ".join(f"{names()[person]} writes {item} today" for item in range(COUNTS[person]))
@@ -171,7 +171,7 @@ def documents(folder: Path) -> Load:
         ]
         path = folder / f"{gone}.txt"
         path.write_text("\f".join(texts))
-        return load_dataset(with_source(spec, "documents", path=str(path), window=10, stride=5))
+        return load_dataset(with_source(spec, "documents", path=str(path), window=10, stride=5, **options))
 
     return load
 
@@ -269,6 +269,7 @@ LOADERS: Mapping[str, Callable[[Path], Load]] = {
     "shakespeare": lambda folder: leaf(folder, "shakespeare", shakespeare_record),
     "plays": plays,
     "documents": documents,
+    "every position of documents": lambda folder: documents(folder, every_position=True),
     "gutenberg_shakespeare": gutenberg,
     "mnist_writers": mnist,
     "nlswork": nlswork,

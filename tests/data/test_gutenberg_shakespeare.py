@@ -51,6 +51,17 @@ def test_one_name_in_two_plays_is_two_subjects(tmp_path: Path) -> None:
     assert found.data.items == 2 * sum(len(text) - 5 for text in SAID.values())
 
 
+def test_every_position_has_what_follows_it(tmp_path: Path) -> None:
+    place = write_gutenberg(tmp_path, GUTENBERG)
+    last, every = (gutenberg_shakespeare(path=place, window=5, every_position=each).data for each in (False, True))
+    assert (every.inputs == last.inputs).all()
+    assert (every.subjects == last.subjects).all()
+    assert (every.targets[:, -1] == last.targets).all()
+    assert (every.targets[:, :-1] == last.inputs[:, 1:]).all()
+    with pytest.raises(SpecError, match="every_position must be true or false"):
+        gutenberg_shakespeare(path=place, window=5, every_position=1)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("stride", [1, 3])
 def test_speakers_with_few_windows_are_left_out(tmp_path: Path, stride: int) -> None:
     place = write_gutenberg(tmp_path, GUTENBERG)

@@ -317,6 +317,9 @@ TEXT_RUN = (
 )
 
 
+OF_DOCUMENTS = '{ path = "private.txt", window = 12, stride = 6, every_position = true }'
+
+
 def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: Path) -> None:
     """A text that repeats "abcd": from the last position of four windows alone it would not be learnt so soon."""
     (tmp_path / "public.txt").write_text("\f".join("abcd" * count for count in range(8, 14)))
@@ -330,6 +333,32 @@ def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: P
     assert trained(spec(tmp_path))
 
 
+def test_spare_numbers_and_every_position_in_a_private_run(tmp_path: Path) -> None:
+    """The start computes what it would without spare numbers; a run moves these and the last layer alone."""
+    (tmp_path / "public.txt").write_text("\f".join("abcd" * count for count in range(8, 14)))
+    (tmp_path / "text.toml").write_text(TEXT_START.replace("embedding = 8", "embedding = 8, spare = 2"))
+    backbone = pretrain(load_pretraining(tmp_path / "text.toml"))
+    assert backbone.facts["accuracy"] == 1.0
+    assert not backbone.tensors["0.spare.weight"].any()
+    backbone.write(tmp_path / "text.safetensors")
+    (tmp_path / "private.txt").write_text("\f".join("abdc" * count for count in range(8, 20)))
+    changed = (
+        TEXT_RUN.replace('"babble"', '"documents"')
+        .replace("{ speakers = 12, characters = 40, window = 12, stride = 6 }", OF_DOCUMENTS)
+        .replace("embedding = 8", "embedding = 8, spare = 2, every_position = true")
+        .replace('train = "head"', 'train = ["0.spare.weight", "2.*"]')
+    )
+    (tmp_path / "spec.toml").write_text(changed)
+    found = trained(spec(tmp_path))
+    assert 0 <= found["scores"]["test"].metrics["accuracy"] <= 1
+    after = found["model"].state_dict()
+    moved = {name for name, value in backbone.tensors.items() if not torch.equal(after[name], value)}
+    assert moved == {"0.spare.weight", "2.weight", "2.bias"}
+    (tmp_path / "spec.toml").write_text(changed.replace("spare = 2, every_position = true", "spare = 2"))
+    with pytest.raises(ModelError, match="does not fit the model"):
+        prepare(spec(tmp_path), pricing=PRICING)
+
+
 def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:
     (tmp_path / "public.txt").write_text("abcd" * 20)
     (tmp_path / "text.toml").write_text(TEXT_START)
@@ -337,6 +366,14 @@ def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:
         pretrain(load_pretraining(tmp_path / "text.toml", ("training.held_out=0.999999",)))
     with pytest.raises(SpecError, match=r"raise training\.held_out"):
         pretrain(load_pretraining(tmp_path / "text.toml", ("training.held_out=0.000001",)))
+
+
+def test_the_recipes_with_spare_numbers_fit_each_other() -> None:
+    folder = Path(__file__).parents[2] / "recipes"
+    public, private = load_pretraining(folder / "plays_spare_backbone.toml"), load(folder / "plays_spare.toml")
+    assert private.model.options == {**public.model.options, "every_position": True}
+    assert private.data.options["every_position"] is True
+    assert private.model.name == public.model.name
 
 
 def test_the_recipe_for_text_is_a_pretraining() -> None:

@@ -13,7 +13,8 @@ from wholegrain._files import write_whole
 from wholegrain._html import html_table
 from wholegrain.api.predictions import predict
 from wholegrain.data.schema import TableLayout
-from wholegrain.data.tasks import Task, read_task
+from wholegrain.data.task_facts import read_task
+from wholegrain.data.tasks import Task
 from wholegrain.errors import ModelError, RunError
 from wholegrain.federation.round_record import RoundRecord, Score
 from wholegrain.gradients.parameters import flatten

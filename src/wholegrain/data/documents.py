@@ -12,21 +12,25 @@ from wholegrain import _check
 from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
 from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.every_token import text_task
 from wholegrain.data.plays import LONGEST, join_speakers, require_room, windows
 from wholegrain.data.subjects import subject_codes
-from wholegrain.data.tasks import NextToken
 from wholegrain.errors import DataError
 
 SEPARATOR = "\f"
 
 
-def documents(*, path: str | Path | None = None, window: int = 80, stride: int = 80) -> Dataset:
+def documents(
+    *, path: str | Path | None = None, window: int = 80, stride: int = 80, every_position: bool = False
+) -> Dataset:
     """Windows of text from a file in UTF-8, plain or with gzip; without `path`, `text.txt` in `WHOLEGRAIN_DATA`.
 
-    A document of no more than `window` characters has no items.
+    A document of no more than `window` characters has no items. With `every_position`, what follows each character of a
+    window is learnt, and not only what follows the last.
     """
     _check.count("data.options.window", window)
     _check.count("data.options.stride", stride)
+    _check.flag("data.options.every_position", every_position)
     file = find_data(path, "documents", "text.txt")
     texts = [" ".join(document.split()) for document in _read(file).split(SEPARATOR)]
     texts = [text for text in texts if len(text) > window]
@@ -37,8 +41,8 @@ def documents(*, path: str | Path | None = None, window: int = 80, stride: int =
     require_room(parts, file)
     return Dataset(
         name="documents",
-        data=join_speakers(parts, subject_codes(texts)),
-        task=NextToken(tuple(VOCABULARY)),
+        data=join_speakers(parts, subject_codes(texts), every_position),
+        task=text_task(VOCABULARY, window, every_position),
         notes=unknown_note(sum(unknown for _, unknown in encoded)),
     )
 

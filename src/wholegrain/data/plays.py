@@ -18,9 +18,9 @@ from wholegrain import _check
 from wholegrain.data.characters import VOCABULARY, tokens, unknown_note
 from wholegrain.data.data_folder import find_data
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.every_token import following, text_task
 from wholegrain.data.leaf import quote_id
 from wholegrain.data.subjects import SubjectData, subject_codes
-from wholegrain.data.tasks import NextToken
 from wholegrain.errors import DataError
 
 LONGEST = 2**26  # bytes of text; all of Shakespeare is 5.5 million
@@ -30,13 +30,17 @@ Windows = tuple[NDArray[np.int8], NDArray[np.int64]]
 """Windows [item, position] and the characters that come next [item]."""
 
 
-def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) -> Dataset:
+def plays(
+    *, path: str | Path | None = None, window: int = 80, stride: int = 1, every_position: bool = False
+) -> Dataset:
     """Windows of text and their speakers from a text file, or from `tinyshakespeare.txt` in `WHOLEGRAIN_DATA`.
 
-    A speaker who says no more than `window` characters in all has no items.
+    A speaker who says no more than `window` characters in all has no items. With `every_position`, what follows each
+    character of a window is learnt, and not only what follows the last.
     """
     _check.count("data.options.window", window)
     _check.count("data.options.stride", stride)
+    _check.flag("data.options.every_position", every_position)
     file = find_data(path, "plays", "tinyshakespeare.txt")
     texts = speeches(_text(file), str(file))
     speakers = [speaker for speaker, text in texts.items() if len(text) > window]
@@ -49,7 +53,10 @@ def plays(*, path: str | Path | None = None, window: int = 80, stride: int = 1) 
     if len(texts) > len(parts):
         notes += (f"speakers of no more than {window} characters, left out: {len(texts) - len(parts)}",)
     return Dataset(
-        name="plays", data=join_speakers(parts, subject_codes(speakers)), task=NextToken(tuple(VOCABULARY)), notes=notes
+        name="plays",
+        data=join_speakers(parts, subject_codes(speakers), every_position),
+        task=text_task(VOCABULARY, window, every_position),
+        notes=notes,
     )
 
 
@@ -101,8 +108,9 @@ def require_room(parts: list[Windows], file: Path) -> None:
         raise DataError(f"The windows of '{file}' would take {size:,} bytes; raise data.options.stride.")
 
 
-def join_speakers(parts: list[Windows], codes: NDArray[np.int64]) -> SubjectData:
-    """The windows of all speakers, each a subject with a code of its own."""
+def join_speakers(parts: list[Windows], codes: NDArray[np.int64], every_position: bool = False) -> SubjectData:
+    """The windows of all speakers, each a subject with a code of its own, and what follows their ends or everywhere."""
     inputs, targets = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     counts = [len(targets) for _, targets in parts]
-    return SubjectData(inputs, targets, np.repeat(codes, counts))
+    known = following(inputs, targets) if every_position else targets
+    return SubjectData(inputs, known, np.repeat(codes, counts))

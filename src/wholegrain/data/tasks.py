@@ -6,7 +6,7 @@ are read. It is public: classes and bounds are declared, never counted.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -301,22 +301,6 @@ class Regression(Task):
     def predictions(self, outputs: Outputs) -> Columns:
         """The number, in the target's own units."""
         return {"prediction": self.in_units(outputs[:, 0].astype(np.float64))}
-
-
-KINDS: Mapping[str, type[Task]] = {task.kind: task for task in (Classification, NextToken, MultiLabel, Regression)}
-
-
-def read_task(facts: Mapping[str, Any]) -> Task:
-    """The task that these plain values tell of.
-
-    >>> read_task(Regression(0.0, 10.0).facts())
-    Regression(low=0.0, high=10.0)
-    """
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items() if key != "kind"}
-    try:
-        return KINDS[facts["kind"]](**options)
-    except (KeyError, TypeError) as error:
-        raise SpecError(f"This describes no task that this version knows: {dict(facts)}.") from error
 
 
 def softmax(outputs: Outputs) -> NDArray[np.float64]:

@@ -16,6 +16,12 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return 0.5 * nn.functional.mse_loss(outputs, targets)
 
 
+def cross_entropy_of_positions(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean over items and positions of outputs [item, position · class] and class numbers [item, position]."""
+    by_position = outputs.reshape(targets.numel(), -1)
+    return nn.functional.cross_entropy(by_position, targets.long().reshape(-1))
+
+
 def huber(outputs: Tensor, targets: Tensor) -> Tensor:
     """Half the squared distance, linear from half the range of a bounded target on (Huber 1964)."""
     _require_same_shape(outputs, targets)
@@ -33,6 +39,7 @@ LOSSES: Registry[Loss] = Registry(
     "model.loss",
     {
         "cross_entropy": nn.functional.cross_entropy,
+        "cross_entropy_of_positions": cross_entropy_of_positions,
         "multi_margin": nn.functional.multi_margin_loss,
         "binary_cross_entropy": nn.functional.binary_cross_entropy_with_logits,
         "squared_error": squared_error,

@@ -47,22 +47,49 @@ def stacked_lstm(
 
 
 class LastState(nn.Module):
-    """Embedding and LSTM: what is left of a window of characters after the last one."""
+    """Embedding and LSTM: what is left of a window of characters after the last one, or after each.
 
-    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, padding: int | None) -> None:
+    With `spare`, each token has so many more numbers for the LSTM to read, which are zero until a private run trains
+    them; public text says how much each may move (`gate_directions`).
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        embedding: int,
+        hidden: int,
+        layers: int,
+        padding: int | None,
+        every: bool = False,
+        spare: int = 0,
+    ) -> None:
         super().__init__()
-        self.padding = padding
+        self.padding, self.every = padding, every
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.lstm = nn.LSTM(embedding + spare, hidden, layers, batch_first=True)
+        self.spare: nn.Embedding | None = None
+        if spare:
+            self.spare = nn.Embedding(vocabulary, spare)
+            nn.init.zeros_(self.spare.weight)
+            self.register_buffer("scale", torch.ones(vocabulary))
+            self.scale: Tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The state [item, hidden] after windows of tokens [item, position]."""
-        return _last(self.every_state(tokens), tokens, self.padding)
+        """The state [item, hidden] after windows of tokens [item, position]; of `every`, [item, position, hidden]."""
+        states = self.every_state(tokens)
+        return states if self.every else _last(states, tokens, self.padding)
 
     def every_state(self, tokens: Tensor) -> Tensor:
         """The states [item, position, hidden] after each token."""
-        states: Tensor = self.lstm(self.embedding(tokens))[0]
+        states: Tensor = self.lstm(self.shown(tokens))[0]
         return states
+
+    def shown(self, tokens: Tensor) -> Tensor:
+        """What the LSTM reads of tokens [item, position]: [item, position, number]."""
+        shown: Tensor = self.embedding(tokens)
+        if self.spare is None:
+            return shown
+        return torch.cat([shown, self.spare(tokens) * self.scale[tokens][..., None]], 2)
 
 
 def whitened_lstm(
@@ -74,16 +101,26 @@ def whitened_lstm(
     layers: int = 1,
     code: int | None = None,
     padding: int | None = None,
+    every_position: bool = False,
+    spare: int = 0,
 ) -> nn.Module:
     """A character model made to be started from public text: its last layer sees states that are whitened by that text.
 
     Without a public start it trains like any other. With one, the last layer alone may be enough. A `code` of fewer
-    numbers than `hidden` between the two makes that layer smaller, and with it the noise of private training.
+    numbers than `hidden` between the two makes that layer smaller, and with it the noise of private training. With
+    `every_position` it scores what follows each token of a window, [item, position · class], with the same parameters.
+    A public start with `spare` numbers for each token lets a private run train these (`0.spare.weight`), which reach
+    the gates of the LSTM in the directions that matter.
     """
-    states = LastState(vocabulary or classes, embedding, hidden, layers, padding)
-    if code is None:
-        return nn.Sequential(states, Whiten(hidden), nn.Linear(hidden, classes))
-    return nn.Sequential(states, nn.Linear(hidden, code), Whiten(code), nn.Linear(code, classes))
+    if every_position and (padding is not None or classes % features):
+        raise ModelError("every_position is for windows of one length, of data with every_position = true")
+    if spare and layers > 1:
+        raise ModelError("spare numbers are for an LSTM of one layer")
+    tokens = classes // features if every_position else classes
+    states = LastState(vocabulary or tokens, embedding, hidden, layers, padding, every_position, spare)
+    coded = [nn.Linear(hidden, code), Whiten(code)] if code is not None else [Whiten(hidden)]
+    together = [nn.Flatten(1)] if every_position else []
+    return nn.Sequential(states, *coded, nn.Linear(code or hidden, tokens), *together)
 
 
 class CausalBlock(nn.Module):
@@ -190,10 +227,10 @@ def _last(outputs: Tensor, tokens: Tensor, padding: int | None) -> Tensor:
 def score_positions(model: nn.Module, tokens: Tensor) -> Tensor | None:
     """Scores of what follows each token [item, position, class].
 
-    None of a model that only reads whole windows, and of texts of different lengths.
+    None of a model that only reads whole windows, of texts of different lengths, and of one that scores them anyway.
     """
     first = model[0] if type(model) is nn.Sequential else None
-    if not isinstance(first, LastState) or first.padding is not None:
+    if not isinstance(first, LastState) or first.padding is not None or first.every:
         return None
     scores: Tensor = model[1:](first.every_state(tokens))  # type: ignore[index]
     return scores

@@ -25,7 +25,8 @@ from wholegrain.data.frames import to_polars
 from wholegrain.data.schema import Feature, TableLayout, Target
 from wholegrain.data.table import encode_features
 from wholegrain.data.table_files import TextFormat, read
-from wholegrain.data.tasks import Task, read_task
+from wholegrain.data.task_facts import read_task
+from wholegrain.data.tasks import Task
 from wholegrain.data.text_feature import Text, write_text
 from wholegrain.data.tokenization import carry_content
 from wholegrain.errors import DataError, ModelError, RunError

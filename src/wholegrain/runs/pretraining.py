@@ -31,6 +31,7 @@ from wholegrain.gradients.reference import Loss
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone
 from wholegrain.models.fixed_layers import Whiten
+from wholegrain.models.gate_directions import fit_spare, spare_at_rest
 from wholegrain.models.images import one_view
 from wholegrain.models.model_inputs import values
 from wholegrain.models.text import score_positions
@@ -97,11 +98,13 @@ def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: N
     )
     _require_both(dataset.data, held_out)
     model = model_catalog.build(spec.model.name, dataset.features, dataset.task.outputs, spec.seed, spec.model.options)
-    with one_view(model):
+    with one_view(model), spare_at_rest(model):
         _fit(model, _pretraining_loss(dataset.task, spec), dataset.data.take(kept), spec, observe)
     if not bool(torch.isfinite(flatten(model)).all()):
         raise ModelError("The parameters are not all finite after pretraining; lower training.learning_rate.")
-    _whiten(model, dataset.data.take(kept[:FITTED]))
+    shown = dataset.data.take(kept[:FITTED])
+    _whiten(model, shown)
+    fit_spare(model, torch.from_numpy(shown.inputs), torch.from_numpy(shown.targets))
     scorer = Scorer.of(dataset.task, find_loss(None, dataset.task))
     name, value = scorer.score(model, flatten(model), dataset.data.take(held_out)).headline
     facts = {
@@ -155,9 +158,8 @@ def _fit(model: nn.Module, loss_of: Loss, data: SubjectData, spec: PretrainSpec,
     batch = min(settings.batch_size, data.items)
     steps = max(1, math.ceil(settings.passes * data.items / batch))
     inputs, targets = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=False
-    )
+    moved = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(moved, lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=False)
     order = torch.empty(0, dtype=torch.int64)
     draws = generator(spec.seed, Purpose.PRETRAINING, "order")
     smoothed = 0.0

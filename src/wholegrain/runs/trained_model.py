@@ -16,6 +16,7 @@ from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import PublicStart, read_backbone
 from wholegrain.models.dropout import with_item_coins
+from wholegrain.models.gate_directions import require_scales
 from wholegrain.models.trainable_part import split_model, train_part
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import FederationSpec, ModelSpec
@@ -64,6 +65,7 @@ def build_trained_model(spec: ModelSpec, features: int, outputs: int, seed: int)
         return TrainedModel(model, None, with_item_coins(model))
     backbone = read_backbone(Path(spec.start))
     backbone.load_into(model, spec.name)
+    require_scales(model)
     train_part(model, spec.train, spec.rank, spec.prefix, seed)
     public = PublicStart(
         digest=backbone.digest,

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Classification, MultiLabel, Regression, Task
 from wholegrain.errors import SpecError
@@ -130,6 +131,7 @@ class ScoreMaker:
         if isinstance(self.task, MultiLabel):
             right = ((outputs > 0) == (targets > 0)).sum(1) * finite
             return np.asarray(right.numpy().astype(np.int64) * STEPS // targets.shape[1])
+        outputs, targets = self.task.in_units(outputs), self.task.in_units(targets)
         return np.asarray(((outputs.argmax(1) == targets) & finite).numpy().astype(np.int64) * STEPS)
 
     def _errors(self, outputs: Tensor, targets: Tensor) -> Counts:
@@ -162,6 +164,7 @@ def make_form(settings: ScoreSettings, task: Task, noise_multiplier: float, *, b
     known: dict[type[Task], tuple[Measure, ...]] = {
         Regression: ("mae", "loss"),
         MultiLabel: ("accuracy", "loss"),
+        EveryToken: ("accuracy", "loss"),
         Classification: ("accuracy", "loss", "histogram"),
     }
     usual = next(measures for kind, measures in known.items() if isinstance(task, kind))
