@@ -39,10 +39,7 @@ RESULTS = record.ROOT / "benchmarks" / "utility.jsonl"
 EPSILONS, SEEDS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), (0, 1, 2), 1e-5
 POLICIES = ("local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "subject_dp")
 METHODS = ("fedavg", *POLICIES, "best", "best, by span")
-PAGES = {record.ROOT / "docs" / "utility.md": METHODS}
-"""Where the table stands, and which of its rows."""
 KEY = ("data", "method", "epsilon", "seed", "settings")
-HEAD_ROW = "| data | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |"
 Tree = dict[str, Any]
 
 
@@ -280,24 +277,18 @@ def run(cases: Iterable[Case], path: Path) -> None:
         print(json.dumps(row), flush=True)
 
 
-def table(rows: list[Tree], methods: Iterable[str]) -> str:
-    """Mean accuracy and spread over seeds, as Markdown."""
-    lines = [HEAD_ROW]
-    lines.append("|---|---|" + "---|" * len(EPSILONS))
+def table(rows: list[Tree]) -> str:
+    """Mean accuracy and spread over seeds at every ε that was run, as Markdown."""
+    epsilons = sorted({row["epsilon"] for row in rows} - {None})
+    lines = ["| data | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons) + " |"]
+    lines.append("|---|---|" + "---|" * len(epsilons))
     for name in dict.fromkeys(row["data"] for row in rows):
         own = [row for row in rows if row["data"] == name]
-        for method in methods:
-            cells = [cell([r for r in own if r["method"] == method and r["epsilon"] in (e, None)]) for e in EPSILONS]
+        for method in METHODS:
+            cells = [cell([r for r in own if r["method"] == method and r["epsilon"] in (e, None)]) for e in epsilons]
             if any(found != "–" for found in cells):
                 lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def renewed(page: str, table: str) -> str:
-    """The page with this table in the place of the one that it has."""
-    before, _, rest = page.partition(HEAD_ROW)
-    _, _, after = rest.partition("\n\n")
-    return f"{before}{table}\n\n{after}"
 
 
 def cell(rows: list[Tree]) -> str:
@@ -362,15 +353,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", help="these methods")
     parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS)
     parser.add_argument("--quick", action="store_true", help="one seed, ε = 1 and 4")
-    parser.add_argument("--draw", action="store_true", help="renew the picture and the tables of the pages")
+    parser.add_argument("--draw", action="store_true", help="print the table, and draw the picture beside the results")
     parser.add_argument("--constant", action="store_true", help="how often a constant answer is right")
     given = parser.parse_args()
     known = problems(given.backbone)
     if given.draw:
         rows = shown(read(given.results), known)
-        picture(rows, record.ROOT / "docs" / "images" / "utility.svg")
-        for path, methods in PAGES.items():
-            path.write_text(renewed(path.read_text(), table(rows, methods)))
+        picture(rows, given.results.with_suffix(".svg"))
+        print(table(rows))
         for name, epsilon in itertools.product(known, EPSILONS):
             if gaps := behind(rows, name, epsilon):
                 print(f"{name}, ε = {epsilon:g}: best is {told(gaps)} points below fedavg")
