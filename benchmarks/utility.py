@@ -3,10 +3,10 @@
 Run: python benchmarks/utility.py --backbone recipes/digits.safetensors [--quick] [--only mnist …]
 Then: python benchmarks/utility.py --draw
 
-Results are kept line by line in benchmarks/utility.jsonl, each with a digest of its settings: what is there already is
-not run again, what was run with other settings is run anew and shown no more. Accuracy is on people who were never
-trained on. Settings were chosen with these data sets in view, on a fifth of the training people where docs/utility.md
-says so: such settings are unpaid (docs/paid-choices.md).
+Results are kept line by line in benchmarks/utility.jsonl, each with commit, seconds of processor time and a digest of
+its settings: what is there already is not run again, what was run with other settings is run anew and shown no more.
+Accuracy is on people who were never trained on. Settings were chosen with these data sets in view, on a fifth of the
+training people where docs/utility.md says so: such settings are unpaid (docs/paid-choices.md).
 """
 
 import argparse
@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,7 @@ RESULTS = record.ROOT / "benchmarks" / "utility.jsonl"
 EPSILONS, SEEDS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), (0, 1, 2), 1e-5
 POLICIES = ("local_item_dp", "local_group_dp", "higradavg_dp", "user_ldp", "subject_dp")
 METHODS = ("fedavg", *POLICIES, "best", "best, by span")
-PAGES = {record.ROOT / "docs" / "utility.md": METHODS}
-"""Where the table stands, and which of its rows."""
 KEY = ("data", "method", "epsilon", "seed", "settings")
-HEAD_ROW = "| data | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |"
 Tree = dict[str, Any]
 
 
@@ -80,18 +78,15 @@ class Problem:
     by_span: Mapping[float, Tree] | None = None
     """The best recipe where silos know in how many of them a subject is."""
 
-    seeds: tuple[int, ...] = SEEDS
-    """Of FedAvg and the best recipe; policies are run with the first three."""
-
-    def cases(self, name: str, epsilons: Iterable[float], seeds: tuple[int, ...] | None = None) -> Iterator[Case]:
+    def cases(self, name: str, epsilons: Iterable[float], seeds: tuple[int, ...] = SEEDS) -> Iterator[Case]:
         """The best recipe first, then FedAvg, then the policies."""
-        for seed in seeds or self.seeds:
+        for seed in seeds:
             for epsilon in epsilons:
                 yield self._case(name, "best", epsilon, seed, self.best[epsilon])
                 if self.by_span:
                     yield self._case(name, "best, by span", epsilon, seed, self.by_span[epsilon])
             yield self._case(name, "fedavg", None, seed, self.fedavg)
-        for seed in seeds or SEEDS:
+        for seed in seeds:
             for method, tree in self.policies.items():
                 for epsilon in epsilons:
                     yield self._case(name, method, epsilon, seed, tree)
@@ -145,7 +140,6 @@ def nlswork() -> Problem:
             )
             for epsilon in EPSILONS
         },
-        seeds=tuple(range(10)),
     )
 
 
@@ -272,33 +266,29 @@ def shown(rows: list[Tree], known: Mapping[str, Problem]) -> list[Tree]:
 def run(cases: Iterable[Case], path: Path) -> None:
     """Play what was not played yet; each result is kept as soon as it is there."""
     done = {key_of(row) for row in read(path)}
+    commit = record.circumstances("cpu")["commit"]
     for case in cases:
         if case.key in done:
             continue
-        row = play(case)
+        before = time.process_time()
+        row = {**play(case), "commit": commit, "seconds": round(time.process_time() - before, 1)}
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
 
 
-def table(rows: list[Tree], methods: Iterable[str]) -> str:
-    """Mean accuracy and spread over seeds, as Markdown."""
-    lines = [HEAD_ROW]
-    lines.append("|---|---|" + "---|" * len(EPSILONS))
+def table(rows: list[Tree]) -> str:
+    """Mean accuracy and spread over seeds at every ε that was run, as Markdown."""
+    epsilons = sorted({row["epsilon"] for row in rows} - {None})
+    lines = ["| data | method | " + " | ".join(f"ε = {epsilon:g}" for epsilon in epsilons) + " |"]
+    lines.append("|---|---|" + "---|" * len(epsilons))
     for name in dict.fromkeys(row["data"] for row in rows):
         own = [row for row in rows if row["data"] == name]
-        for method in methods:
-            cells = [cell([r for r in own if r["method"] == method and r["epsilon"] in (e, None)]) for e in EPSILONS]
+        for method in METHODS:
+            cells = [cell([r for r in own if r["method"] == method and r["epsilon"] in (e, None)]) for e in epsilons]
             if any(found != "–" for found in cells):
                 lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def renewed(page: str, table: str) -> str:
-    """The page with this table in the place of the one that it has."""
-    before, _, rest = page.partition(HEAD_ROW)
-    _, _, after = rest.partition("\n\n")
-    return f"{before}{table}\n\n{after}"
 
 
 def cell(rows: list[Tree]) -> str:
@@ -363,15 +353,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", help="these methods")
     parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS)
     parser.add_argument("--quick", action="store_true", help="one seed, ε = 1 and 4")
-    parser.add_argument("--draw", action="store_true", help="renew the picture and the tables of the pages")
+    parser.add_argument("--draw", action="store_true", help="print the table, and draw the picture beside the results")
     parser.add_argument("--constant", action="store_true", help="how often a constant answer is right")
     given = parser.parse_args()
     known = problems(given.backbone)
     if given.draw:
         rows = shown(read(given.results), known)
-        picture(rows, record.ROOT / "docs" / "images" / "utility.svg")
-        for path, methods in PAGES.items():
-            path.write_text(renewed(path.read_text(), table(rows, methods)))
+        picture(rows, given.results.with_suffix(".svg"))
+        print(table(rows))
         for name, epsilon in itertools.product(known, EPSILONS):
             if gaps := behind(rows, name, epsilon):
                 print(f"{name}, ε = {epsilon:g}: best is {told(gaps)} points below fedavg")
@@ -381,7 +370,7 @@ def main() -> None:
             print(f"{name}: a constant answer is right in {told(constant(known[name], name))} %")
         return
     torch.set_num_threads(1)
-    epsilons, seeds = ((1.0, 4.0), (0,)) if given.quick else (given.epsilons, None)
+    epsilons, seeds = ((1.0, 4.0), (0,)) if given.quick else (given.epsilons, SEEDS)
     for name, problem in known.items():
         if given.only and name not in given.only:
             continue

@@ -13,8 +13,9 @@ def reproduce(
     data: Annotated[
         list[str],
         typer.Option(
-            help="A folder with the usual files, NAME or NAME=PATH (femnist, mnist_writers, glyphs; shakespeare, plays,"
-            " babble). Without it: WHOLEGRAIN_DATA, then what is synthetic. May be repeated."
+            help="A folder with the usual files, NAME or NAME=PATH (femnist, mnist_writers, glyphs; shakespeare,"
+            " gutenberg_shakespeare, plays, babble). Without it: WHOLEGRAIN_DATA, then what is synthetic. May be"
+            " repeated."
         ),
     ] = [],  # noqa: B006 (typer reads the default and never changes it)
     scale: Annotated[

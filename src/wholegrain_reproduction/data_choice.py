@@ -94,7 +94,8 @@ def _choose_nearest(
 
 
 def _find_files(usual: str | None, folders: list[Path]) -> Path | None:
-    return next((folder / usual for folder in folders if usual and (folder / usual).exists()), None)
+    """Absolute: a run that is gone on with reads a relative path from its own folder."""
+    return next((folder.absolute() / usual for folder in folders if usual and (folder / usual).exists()), None)
 
 
 def _require_path(path: Path) -> Path:

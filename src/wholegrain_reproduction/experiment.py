@@ -17,6 +17,7 @@ from wholegrain_reproduction.results import read_results
 from wholegrain_reproduction.results_page import PageContent, render_page
 from wholegrain_reproduction.run_trials import OnOutcome, Outcome, run_all
 from wholegrain_reproduction.scales import Part, Scale
+from wholegrain_reproduction.speaker_counts import SpeakerCounts, count_speakers
 from wholegrain_reproduction.trials import PaperTrial, make_trials
 
 PAGE = "reproduction.md"
@@ -87,7 +88,15 @@ def write_results(
     prices = tuple(price_paper(load_recipe(IMAGES, experiment.recipes), geometry, sizes)) if with_prices else ()
     results = read_results(trials, experiment.runs, sizes)
     content = PageContent(
-        experiment.command, experiment.scale, experiment.data, recipes, trials, results, outcomes, prices
+        experiment.command,
+        experiment.scale,
+        experiment.data,
+        recipes,
+        trials,
+        results,
+        outcomes,
+        prices,
+        _speakers(experiment),
     )
     figures = list(_figures(experiment.part, content))
     names = {recipe.name for recipe in recipes}
@@ -99,6 +108,11 @@ def write_results(
     except OSError as error:
         raise RunError(f"'{experiment.runs}' cannot be written: {error.strerror}.") from error
     return content
+
+
+def _speakers(experiment: Experiment) -> SpeakerCounts | None:
+    text = experiment.data.text
+    return count_speakers(text.path) if text.name == "gutenberg_shakespeare" and text.path else None
 
 
 def _figures(part: Part, content: PageContent) -> Iterator[Figure]:

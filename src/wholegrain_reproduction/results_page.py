@@ -17,6 +17,7 @@ from wholegrain_reproduction.recipes import Kind, Recipe
 from wholegrain_reproduction.results import Result, Results
 from wholegrain_reproduction.run_trials import Outcome
 from wholegrain_reproduction.scales import Scale
+from wholegrain_reproduction.speaker_counts import LEAF, LEAST, WINDOW, SpeakerCounts
 from wholegrain_reproduction.trials import ALGORITHM_NAMES, PaperTrial
 from wholegrain_reproduction.verdicts import Claim
 
@@ -35,6 +36,8 @@ class PageContent:
     results: Results
     outcomes: Sequence[Outcome]
     prices: Sequence[PaperPrice] = ()
+    speakers: SpeakerCounts | None = None
+    """Of the plays of Project Gutenberg, where they are used."""
 
     def describe_data(self, recipe: str) -> str:
         """The data that a recipe was run on, in words."""
@@ -48,6 +51,7 @@ def render_page(
     parts = [
         "# The paper's evaluation, run again",
         *_introduction(content),
+        *_speaker_section(content),
         *_change_section(content),
         "## Figures",
         *(f"![{figure.alternative}]({pictures}/{figure.key}.svg)" for figure in figures),
@@ -91,7 +95,7 @@ def find_commit() -> str:
 
 def _introduction(content: PageContent) -> Iterator[str]:
     found = [result for trial in content.trials if (result := content.results.of_trial(trial)) is not None]
-    seeds = " (two more where a verdict may hang on it)" if content.results.repeats else ""
+    seeds = " (two more where a verdict may depend on it)" if content.results.repeats else ""
     minutes = sum(result.seconds for result in found) / 60
     yield f"Made by `{content.command}` at {find_commit()}, scale *{content.scale}*, one seed{seeds}."
     yield f"{len(found)} of {len(content.trials)} runs, which took {minutes:.1f} minutes of one core in all."
@@ -101,6 +105,15 @@ def _introduction(content: PageContent) -> Iterator[str]:
     )
     if content.scale is Scale.SMOKE:
         yield "**This scale shows that everything runs. Its figures and verdicts mean nothing.**"
+
+
+def _speaker_section(content: PageContent) -> Iterator[str]:
+    if content.speakers is None:
+        return
+    yield f"Speakers by LEAF's rules (windows of {WINDOW} characters, one at every character), before any change below:"
+    named = (("plays of Project Gutenberg", content.speakers), ("LEAF's files, as printed", LEAF))
+    rows = [(name, f"{each.speakers:,}", f"{each.kept:,}", f"{each.windows_each:,.0f}") for name, each in named]
+    yield _table(("", "speakers", f"with {LEAST} windows or more", "windows of each of these"), rows)
 
 
 def _change_section(content: PageContent) -> Iterator[str]:

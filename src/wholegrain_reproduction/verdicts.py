@@ -12,7 +12,7 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     FAILS = "does not hold"
-    SEED = "hangs on the seed"
+    SEED = "depends on the seed"
     OPEN = "not measured here"
 
 

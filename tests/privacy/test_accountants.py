@@ -49,6 +49,20 @@ def test_rdp_equals_the_library(event):
     assert RdpAccountant().epsilon(event, 1e-5) == library.get_epsilon(1e-5)
 
 
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+@pytest.mark.parametrize(("rate", "sigma"), [(0.0013, 0.5), (0.0345, 0.82), (0.0345, 2.3), (0.1, 60.0), (0.3, 5.5)])
+def test_rdp_finds_the_best_order_without_trying_all(rate: float, sigma: float, delta: float) -> None:
+    event = repeat(sampled_gaussian(rate, sigma), 64)
+    library = dp_accounting.rdp.RdpAccountant().compose(event)
+    assert RdpAccountant().epsilon(event, delta) == library.get_epsilon(delta)
+
+
+def test_rdp_stays_an_upper_bound_where_orders_do_not_converge() -> None:
+    event = repeat(sampled_gaussian(0.6, 6.0), 1024)
+    best = dp_accounting.rdp.RdpAccountant().compose(event).get_epsilon(1e-5)
+    assert best < RdpAccountant().epsilon(event, 1e-5) < 1.01 * best
+
+
 @pytest.mark.parametrize("event", ORDINARY + MIXTURES)
 @pytest.mark.slow
 def test_chosen_grid_bounds_a_finer_one_from_close_above(event):

@@ -173,3 +173,19 @@ def test_what_is_under_half_at_every_alpha_is_said_to_be() -> None:
     assert claim.judge(make_results()).why == ""
     low = claim.judge(make_results(alpha=ALPHA | {"local_group_dp": (0.32, 0.32, 0.31, 0.30)}))
     assert low.why == "32.0 % at α = 2 already"
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(0.88, Verdict.HOLDS), (0.8, Verdict.FAILS)])
+def test_what_does_not_depend_on_alpha_is_judged_by_the_ends_where_others_are_missing(
+    last: float, verdict: Verdict
+) -> None:
+    claim = next(claim for claim in all_claims() if "not significantly affected" in claim.says)
+    whole = make_results(alpha=ALPHA | {"fedavg": (0.9, 0.9, 0.9, last)})
+    missing = trial_key("distribution", "alpha-4", "fedavg", Kind.PRINTED)
+    ends = replace(whole, by_key={key: found for key, found in whole.by_key.items() if key != missing})
+    assert "alone" not in claim.judge(whole).measured
+    finding = claim.judge(ends)
+    assert finding.verdict is verdict
+    assert finding.measured.endswith("(at α = 2 and 16 alone)")
+    without = replace(ends, by_key={key: f for key, f in ends.by_key.items() if "alpha-16/fedavg" not in key})
+    assert claim.judge(without).verdict is Verdict.OPEN

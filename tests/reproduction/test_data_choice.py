@@ -34,6 +34,13 @@ def test_the_papers_own_data_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
     assert choose_data([]).images.path == tmp_path / "femnist"
 
 
+def test_a_folder_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "tinyshakespeare.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    assert choose_data(["data"]).text.path == tmp_path / "data" / "tinyshakespeare.txt"
+
+
 def test_a_name_is_taken_by_its_word(tmp_path: Path) -> None:
     (tmp_path / "mnist_by_writer.npz").touch()
     assert names(str(tmp_path), "glyphs") == ("glyphs", "babble")

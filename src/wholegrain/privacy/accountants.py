@@ -37,7 +37,7 @@ from wholegrain.privacy.loss_distributions import loss_distribution
 from wholegrain.privacy.renyi import iterate_steps, renyi_epsilon
 
 # Raise it with every change to how events are priced, here or in `first_guess`.
-PRICING = 3
+PRICING = 4
 
 SELECTION = "rdp (repeat and select)"
 
@@ -47,6 +47,10 @@ LARGEST_EPSILON = 1e12
 
 # How much coarser the grid is on which a case is first compared with the worst one so far.
 COARSER = 8.0
+
+ORDERS: tuple[float, ...] = tuple(map(float, rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS))
+# Of the Rényi orders, every so many are tried first; then those around the best of them.
+APART = 9
 
 # Below this the tail mass that PLD truncates would be a visible part of δ.
 SMALLEST_DELTA = 1e-13
@@ -153,7 +157,11 @@ class RdpAccountant:
         return f"rdp/{_library_version()}"
 
     def epsilon(self, event: DpEvent, delta: float) -> float:
-        """The smallest ε over dp_accounting's standard orders."""
+        """The smallest ε over dp_accounting's standard orders.
+
+        Over the orders, ε falls and then rises, so that those far from the best are not computed. Each order gives an
+        upper bound, and so does any choice among them.
+        """
         _check_delta(delta)
         if _selects(event):
             return renyi_epsilon(event, delta)
@@ -162,16 +170,16 @@ class RdpAccountant:
     def _epsilon(self, event: DpEvent, delta: float) -> float:
         if _is_non_private(event):
             return math.inf
-        accountant = rdp.RdpAccountant()
         try:
             with _quiet_orders():
-                accountant.compose(event)
+                _, best = _least_epsilon(event, delta, ORDERS[::APART])
+                middle = ORDERS.index(best)
+                return _least_epsilon(event, delta, ORDERS[max(0, middle - APART) : middle + APART + 1])[0]
         except UnsupportedEventError as error:
             raise AccountingError(
                 "The RDP accountant cannot price a subject whose number of sampled items is random"
                 " (a mixture of Gaussians); use the accountant 'pld'."
             ) from error
-        return float(accountant.get_epsilon(delta))
 
     def way(self, event: DpEvent) -> str:
         """Composition of the event's steps, which are fixed beforehand; of a private selection, its Rényi curve."""
@@ -211,6 +219,14 @@ def _is_non_private(event: DpEvent) -> bool:
     if isinstance(event, ComposedDpEvent):
         return any(_is_non_private(part) for part in event.events)
     return isinstance(event, NonPrivateDpEvent)
+
+
+def _least_epsilon(event: DpEvent, delta: float, orders: tuple[float, ...]) -> tuple[float, float]:
+    """The smallest ε over these orders, and at which of them."""
+    accountant = rdp.RdpAccountant(orders)
+    accountant.compose(event)
+    epsilon, order = accountant.get_epsilon_and_optimal_order(delta)
+    return float(epsilon), float(order)
 
 
 @contextlib.contextmanager
