@@ -37,7 +37,7 @@ from wholegrain.privacy.loss_distributions import loss_distribution
 from wholegrain.privacy.renyi import iterate_steps, renyi_epsilon
 
 # Raise it with every change to how events are priced, here or in `first_guess`.
-PRICING = 3
+PRICING = 4
 
 SELECTION = "rdp (repeat and select)"
 
