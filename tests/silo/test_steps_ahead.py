@@ -1,13 +1,16 @@
 """Batches that are drawn ahead of their steps: the same training, to the last bit, in little memory."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from wholegrain.data.subjects import SubjectData
+from wholegrain.gradients.clipping import ClippedTotal
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
@@ -60,3 +63,17 @@ def test_no_more_is_drawn_than_there_are_steps(monkeypatch: pytest.MonkeyPatch) 
     assert asked[0] == 9
     assert sum(asked[1:]) == 9
     assert len(asked) > 2
+
+
+def test_where_a_batch_lies_in_memory_does_not_depend_on_the_batches_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five numbers are 20 bytes: within one array, a batch would begin where the sizes of earlier ones say."""
+    seen = []
+
+    class Watched(BookKeeping):
+        def __call__(self, vector: Tensor, inputs: Tensor, *given: Any) -> ClippedTotal:
+            seen.append((inputs.data_ptr() % 64, inputs.storage_offset()))
+            return super().__call__(vector, inputs, *given)
+
+    monkeypatch.setattr(f"{__name__}.BookKeeping", Watched)
+    train(SeededNoise(4), "subject_dp", make_silo())
+    assert seen == [(0, 0)] * 9

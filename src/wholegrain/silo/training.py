@@ -105,7 +105,10 @@ def _gather(silo: Silo, batches: Sequence[Batch]) -> Iterator[Drawn]:
     items = torch.from_numpy(np.concatenate([batch.items for batch in batches]))
     sizes = [len(batch.items) for batch in batches]
     inputs, targets = silo.inputs.index_select(0, items), silo.targets.index_select(0, items)
-    yield from map(Drawn, batches, torch.split(inputs, sizes), torch.split(targets, sizes))
+    for batch, rows, own in zip(batches, torch.split(inputs, sizes), torch.split(targets, sizes), strict=True):
+        # Each in memory of its own. Where it began within the others' would depend on who is in them, and kernels may
+        # add up in another order at another alignment (docs/arithmetic.md).
+        yield Drawn(batch, rows.clone(), own.clone())
 
 
 def _steps_ahead(silo: Silo, expected_items: float) -> int:
