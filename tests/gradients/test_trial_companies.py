@@ -14,7 +14,7 @@ from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.rounding import SLACK
-from wholegrain.gradients.trial_companies import MOST_ROWS, companies, count_residues
+from wholegrain.gradients.trial_companies import companies, count_residues, rows_at_once
 
 CLIP = Clip(ClipPer.SUBJECT, Pool.MEAN, 1e-12)
 SIZE, PEOPLE = 6, 60
@@ -64,10 +64,11 @@ def test_subjects_are_tried_in_passes_that_training_has(size: int) -> None:
 
 @pytest.mark.parametrize("size", range(2, 33))
 def test_a_trial_takes_no_more_rows_than_training_would(size: int) -> None:
-    tried = [each for each in companies(size, 1, AnySize()) if each is not None]
-    counts = [each.count for each in tried]
-    assert max(each.units.items + each.filled for each in tried) <= MOST_ROWS + 2
-    assert {1, min(3, MOST_ROWS // size), MOST_ROWS // size} <= set(counts)
+    for rows in (rows_at_once(1218), rows_at_once(885_712)):
+        tried = [each for each in companies(size, 1, AnySize(), rows) if each is not None]
+        counts = [each.count for each in tried]
+        assert max(each.units.items + each.filled for each in tried) <= rows + 2
+        assert {1, min(3, rows // size), min(64, rows // size)} <= set(counts)
 
 
 def test_subjects_for_whom_there_is_no_pass_are_not_tried() -> None:

@@ -33,6 +33,7 @@ from wholegrain.gradients.trial_companies import (
     companies,
     count_residues,
     relevant_widths,
+    rows_at_once,
 )
 from wholegrain.gradients.trial_items import FEW, PERIOD, TRIAL, vary_items
 
@@ -188,7 +189,7 @@ class BackendTrial:
         """
         first = torch.empty(0)
         seen = torch.zeros(DIFFERENT, dtype=torch.bool)
-        for turn, company in enumerate(companies(size, self._residues, sizes)):
+        for turn, company in enumerate(companies(size, self._residues, sizes, rows_at_once(self._layout.size))):
             if company is None:
                 return False
             found, subjects = torch.stack(self._measure(made, company, turn)), company.subjects(turn)

@@ -23,8 +23,8 @@ DIFFERENT = 16
 """Subjects that differ: a wrong last bit is seen in some of them."""
 COUNTS = ((1, 1), (3, 2), (24, 1), (64, 0))
 """So many subjects behind so many others: libraries have other ways for few and for many products."""
-MOST_ROWS = 96
-"""Items of subjects that are tried at once: more would take more memory than training does."""
+MOST_ROWS, MOST_ROWS_SMALL, SMALL_MODEL = 96, 192, 1 << 16
+"""Items of subjects that are tried at once; more only for models of so few parameters that it takes no memory."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Company:
         return (subjects[:, None] * 3 * self.size + torch.arange(self.size)).view(-1)
 
 
-def companies(size: int, residues: int, sizes: PassSizes) -> Iterator[Company | None]:
+def companies(size: int, residues: int, sizes: PassSizes, rows: int = MOST_ROWS) -> Iterator[Company | None]:
     """All that subjects of so many items are tried in, where rows may begin at so many places of a vector.
 
     The first ones have all different subjects. With t subjects before, b of them with two items, a subject's rows begin
     by t, and those of its items by t + b: every pair is tried for subjects of up to 6 items, of more every difference
-    and a part of the pairs. Each is filled up to a size of pass that is trusted; where there is none for so many
-    subjects, fewer are tried, and None says that there is none even for one.
+    and a part of the pairs. At most `rows` items are tried at once. Each company is filled up to a size of pass that is
+    trusted; where there is none for so many subjects, fewer are tried, and None says that there is none even for one.
 
     >>> from wholegrain.gradients.batch_invariance import AnySize
     >>> [sum(each.count for each in companies(4, residues, AnySize())) for residues in (1, 16)]
@@ -76,15 +76,20 @@ def companies(size: int, residues: int, sizes: PassSizes) -> Iterator[Company | 
     """
     tried = 0
     while tried < DIFFERENT:
-        found = _fit(Company(min(DIFFERENT, MOST_ROWS // size), size, 0), sizes)
+        found = _fit(Company(min(DIFFERENT, rows // size), size, 0), sizes)
         yield found
         tried += found.count if found else DIFFERENT
-    at_once = max(1, min(residues, MOST_ROWS // size))
+    at_once = max(1, min(residues, rows // size))
     for doubles in range(residues) if residues > 1 else ():
         subjects = RESIDUES + 6 * doubles % residues  # even, so that differences stay different
         yield _fit(Company(at_once, size, subjects - doubles, doubles), sizes)
-    for count, others in {min(count, MOST_ROWS // size): others for count, others in reversed(COUNTS)}.items():
+    for count, others in {min(count, rows // size): others for count, others in reversed(COUNTS)}.items():
         yield _fit(Company(count, size, max(others, LEAST_ROWS - count * size)), sizes)  # no pass has fewer rows
+
+
+def rows_at_once(parameters: int) -> int:
+    """How many items of subjects are tried at once, for a model of so many parameters."""
+    return MOST_ROWS_SMALL if parameters <= SMALL_MODEL else MOST_ROWS
 
 
 def _fit(company: Company, sizes: PassSizes) -> Company | None:
