@@ -143,20 +143,25 @@ def _shown(rows: list[Tree]) -> list[tuple[str, str]]:
 
 
 def summary(rows: list[Tree]) -> str:
-    """Ours at each trust beside the best rival, whose name is told, as Markdown."""
-    titles = ["FedAvg", "ours: nobody trusted", "ours: sum", "ours: full sum", "best rival", "one trusted place"]
-    lines = ["| | ε | " + " | ".join(titles) + " |", "|---|---:|" + "---:|" * len(titles)]
+    """Means of ours at each trust beside the best rival, whose name is told, as Markdown."""
+    titles = ["FedAvg", "ours: nobody trusted", "ours: sum", "ours: full sum", "best rival", "its name", "one trusted place"]
+    lines = ["| | ε | " + " | ".join(titles) + " |", "|---|---:|---:|---:|---:|---:|---:|---|---:|"]
     for model, data in _shown(rows):
         own = [r for r in rows if r["model"] == model]
         for epsilon in (e for e in SHOWN if e in _epsilons(own, data)):
             rival = best_rival(own, data, epsilon)
-            names = ("fedavg", *DEFAULTS, rival, "central")
-            found = [scores(own, data, name, epsilon) for name in names]
-            top = max(_mean(own, data, name, epsilon) for name in (*DEFAULTS, rival))
-            cells = [_cell(each, top) for each in found]
-            cells[4] += f" {rival}"
+            means = {name: _mean(own, data, name, epsilon) for name in ("fedavg", *DEFAULTS, rival, "central")}
+            top = f"{max(means[name] for name in (*DEFAULTS, rival)):.1f}"
+            cells = [_plain_cell(mean, top if name in (*DEFAULTS, rival) else "") for name, mean in means.items()]
+            cells.insert(5, rival)
             lines.append(f"| {data} | {epsilon:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _plain_cell(mean: float, top: str) -> str:
+    """What is as good as the best, as far as one digit tells, is bold."""
+    shown = f"{mean:.1f}"
+    return f"**{shown}**" if shown == top else shown
 
 
 def ahead(rows: list[Tree]) -> str:
