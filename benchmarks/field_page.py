@@ -144,7 +144,8 @@ def _shown(rows: list[Tree]) -> list[tuple[str, str]]:
 
 def summary(rows: list[Tree]) -> str:
     """Means of ours at each trust beside the best rival, whose name is told, as Markdown."""
-    titles = ["FedAvg", "ours: nobody trusted", "ours: sum", "ours: full sum", "best rival", "its name", "one trusted place"]
+    titles = ["FedAvg", "ours: nobody trusted", "ours: sum", "ours: full sum"]
+    titles += ["best rival", "its name", "one trusted place"]
     lines = ["| | ε | " + " | ".join(titles) + " |", "|---|---:|---:|---:|---:|---:|---:|---|---:|"]
     for model, data in _shown(rows):
         own = [r for r in rows if r["model"] == model]
