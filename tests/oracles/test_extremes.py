@@ -353,3 +353,25 @@ def test_a_small_layers_norm_that_depends_on_the_place_is_noticed(monkeypatch: p
         engine(flatten(model), torch.rand(6, 128), torch.zeros(6, dtype=torch.int64), torch.arange(6) // 3, SUBJECTS)
         assert engine._chosen is not None
         assert engine._chosen.steady(3, True) is steady
+
+
+@pytest.mark.own_trials
+@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+def test_a_norm_whose_weight_is_also_its_bias() -> None:
+    """Both gradients are one parameter's, and add up; where a trial is made, they are too small for it to see."""
+    norm = nn.LayerNorm(4)
+    norm.bias = norm.weight
+    model = nn.Sequential(nn.Linear(8, 4), norm, nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 3))
+    draws = torch.Generator().manual_seed(0)
+    vector = flatten(model).normal_(generator=draws)
+    views, own = Layout.of(model).views(vector), {name: part.detach() for name, part in model.named_parameters()}
+    own["0.weight"].div_(100)
+    own["1.weight"].fill_(100)
+    own["2.weight"].div_(100)
+    views["1.weight"].fill_(1e-6)  # what a server may choose: nearly all of the gradient is the norm's
+    views["2.weight"].mul_(1e3)
+    inputs, targets = torch.randn(40, 8, generator=draws), torch.arange(40) % 3
+    engine, clip = BookKeeping(model, cross_entropy), Clip(ClipPer.ITEM, Pool.SUM, 1e-3)
+    alone = [engine(vector, inputs[[k]], targets[[k]], torch.tensor([0]), clip).total.double() for k in range(40)]
+    moves = torch.stack(alone).norm(dim=1) / clip.norm
+    assert 0.99 < float(moves.max()) <= 1 + SLACK

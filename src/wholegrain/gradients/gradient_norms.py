@@ -1,6 +1,7 @@
 """Norms of whole gradients from what all layers kept; gradients of a shared parameter are summed first."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from wholegrain.gradients.bookkeeping import CHUNK, Lengths, Share, chunks, distrust_lost, join_runs
 from wholegrain.gradients.clip_units import UnitRun, Units
 from wholegrain.gradients.ghost_norms import Outer
+from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.rounding import rounding_bound, squared_norms
 
@@ -51,8 +53,20 @@ def merge_uses(shares: Sequence[Share]) -> Uses:
     touched = [slot.name for share in shares for slot in share.slots]
     if len(set(touched)) == len(touched):
         return Uses(shares, [(share,) for share in shares])
+    for share in shares:
+        _require_different(share)
     groups = [_merge_group(group) for group in _apart(shares)]
     return Uses([share for group in groups for share in group], groups)
+
+
+def _require_different(share: Share) -> None:
+    """Refuse a layer of which one parameter is two: a share's squares are added up as those of different parameters.
+
+    A trial may not see it, where this layer's gradients are small beside those of others.
+    """
+    for one, other in combinations(share.slots, 2):
+        if _meet(one, other):
+            raise RuleError(f"two parameters of one of its layers are the same ('{one.name}')")
 
 
 def _merge_group(group: Sequence[Share]) -> Sequence[Share]:
