@@ -1,13 +1,15 @@
 """Spare numbers of tokens: nothing changes until they are trained, scales are public, and clipping is as ever."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from wholegrain.data.every_token import EveryToken
-from wholegrain.errors import ModelError
+from wholegrain.data.tasks import NextToken, Task
+from wholegrain.errors import ModelError, SpecError
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss
@@ -110,10 +112,23 @@ def test_scales_that_are_not_positive_are_refused(wrong: float, tmp_path: Path) 
         name="whitened_lstm", options=OPTIONS, start=str(tmp_path / "b.safetensors"), train=("0.spare.weight",)
     )
     with pytest.raises(ModelError, match="must be positive and finite"):
-        build_trained_model(asked, WINDOW, TOKENS, 0)
+        build_trained_model(asked, WINDOW, NextToken(TASK.classes), 0)
 
 
 def test_a_start_of_text_needs_no_option_to_learn_from_every_position() -> None:
     model = build("whitened_lstm", WINDOW, TASK.outputs, 0, {**OPTIONS, "every_position": True})
     with pytest.raises(ModelError, match="leave out every_position"):
         fit_spare(model, *windows())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "task", "match"),
+    [
+        ("whitened_lstm", {}, TASK, "whitened_lstm with model.options.every_position = true"),
+        ("stacked_lstm", {}, TASK, "the model 'stacked_lstm' scores one position"),
+        ("whitened_lstm", {"every_position": True}, NextToken(TASK.classes), "set data.options.every_position = true"),
+    ],
+)
+def test_data_and_model_agree_on_every_position(name: str, options: dict[str, Any], task: Task, match: str) -> None:
+    with pytest.raises(SpecError, match=match):
+        build_trained_model(ModelSpec(name=name, options=options), WINDOW, task, 0)

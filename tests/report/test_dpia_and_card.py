@@ -50,6 +50,12 @@ def test_words_that_fit_no_form_are_refused(words: object) -> None:
         RunSpec.of({"about": {"purpose": words}})
 
 
+def test_the_annex_of_a_simulation_says_what_could_become_of_a_guess(proved: Path) -> None:
+    html = dpia_annex(read_run(proved, "proved"))
+    assert "a guess of 1% could become at most" in html
+    assert "become would" not in html
+
+
 def test_the_annex_says_what_article_35_asks_for(release: RunRecord) -> None:
     html = dpia_annex(release)
     text = unescape(html)

@@ -302,3 +302,11 @@ def test_private_scores_say_that_they_count_on_declared_sizes(release: RunRecord
     assert "They count on declared sizes" in text_of(page([run]))
     counted = tuple(replace(each, counted_sizes=True) for each in release.spent)
     assert "They count on declared sizes" not in text_of(page([replace(run, spent=counted)]))
+
+
+def test_a_model_no_better_than_a_constant_answer_is_told_in_its_box(release: RunRecord) -> None:
+    assert release.summary is not None
+    told = "No better than a constant answer: do not rely on it."
+    worse = replace(release.summary, constant=release.summary.scores)
+    assert told in answers(replace(release, summary=worse))["good"]
+    assert told not in answers(release)["good"]

@@ -355,7 +355,7 @@ def test_spare_numbers_and_every_position_in_a_private_run(tmp_path: Path) -> No
     moved = {name for name, value in backbone.tensors.items() if not torch.equal(after[name], value)}
     assert moved == {"0.spare.weight", "2.weight", "2.bias"}
     (tmp_path / "spec.toml").write_text(changed.replace("spare = 2, every_position = true", "spare = 2"))
-    with pytest.raises(ModelError, match="does not fit the model"):
+    with pytest.raises(SpecError, match="scores one position"):
         prepare(spec(tmp_path), pricing=PRICING)
 
 

@@ -205,7 +205,7 @@ def load(folder: str | Path, net: nn.Module | None = None) -> Run:
     tensors, facts = read_model(path)
     task = read_task(facts["task"])
     if net is None and spec.model.name != GIVEN:
-        net = build_trained_model(spec.model, facts["model"]["features"], task.outputs, spec.seed).model
+        net = build_trained_model(spec.model, facts["model"]["features"], task, spec.seed).model
     return Run(
         spec=spec,
         plan=kept.plan,

@@ -82,7 +82,7 @@ def agree(charter: Charter, dataset: Dataset, silo: Silo, held_out: HeldOut) -> 
 def _learners(charter: Charter, dataset: Dataset) -> Iterator[tuple[TrainedModel, Loss]]:
     for number, model in enumerate(charter.allow.models):
         try:
-            learner = build_trained_model(model, dataset.features, dataset.task.outputs, charter.seed)
+            learner = build_trained_model(model, dataset.features, dataset.task, charter.seed)
             yield learner, find_loss(model.loss, dataset.task)
         except WholegrainError as error:
             raise SpecError(f"In the charter, allow.models.{number}: {error}") from error

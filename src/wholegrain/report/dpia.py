@@ -85,9 +85,9 @@ def risks(run: RunRecord) -> Iterator[tuple[str, str, str]]:
     if found.standing is not Standing.PROVED:
         after = guessed = "not reduced: nothing is proved"
     else:
-        would = "would be " if run.simulation else ""
+        would, can = ("would be ", "could become") if run.simulation else ("", "can become")
         sure = [
-            f"{before:.0%} can become {would}at most {belief_after(before, found.epsilon, found.delta):.1%}"
+            f"{before:.0%} {can} at most {belief_after(before, found.epsilon, found.delta):.1%}"
             for before in sorted(GUESSES)
         ]
         alone = "" if found.unit is not Unit.ITEM else "of one record, not of a person who has several: "

@@ -12,6 +12,7 @@ from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.tradeoff_curve import GUESSES, belief_after
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.report.wording import number, number_range, plural
+from wholegrain.runs.constant_answer import is_better
 from wholegrain.runs.setting_origins import name_unpaid
 from wholegrain.runs.spec_sections import TableSpec
 
@@ -143,8 +144,7 @@ def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
     if headline is None:
         return _only_private(question, private, (*paid[1:], *chosen))
     name, value = headline
-    constant = constant_score(run)
-    details = [] if constant is None else [f"A constant answer: {score_text(name, constant)}."]
+    details = _beside_constant(run, name, value)
     details += [
         f"FedAvg, without privacy ({peer.name}): {score_text(*found)}."
         for peer in peers
@@ -156,6 +156,15 @@ def _how_good(run: RunRecord, peers: Sequence[RunRecord]) -> Answer:
     others = "people who were held out" if run.spec.evaluation.by == "subject" else "other records of the same people"
     details.append(f"On {others}; computed without noise, so not private.")
     return Answer("good", question, f"{name} {score_text(name, value)}", (*paid, *chosen, *details))
+
+
+def _beside_constant(run: RunRecord, name: str, value: float) -> list[str]:
+    """The score of one and the same answer for everybody; it is told first that the model does no better."""
+    constant = constant_score(run)
+    if constant is None:
+        return []
+    bad = [] if is_better(name, value, constant) else ["No better than a constant answer: do not rely on it."]
+    return [*bad, f"A constant answer: {score_text(name, constant)}."]
 
 
 def _only_private(question: str, private: Mapping[str, Estimate], others: tuple[str, ...]) -> Answer:

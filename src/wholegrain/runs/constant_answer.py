@@ -23,7 +23,7 @@ def _sentences(part: str, score: Score, constant: Score) -> Iterator[str]:
             f"The training has diverged: the loss on '{part}' is not finite; lower rounds.learning_rate (a constant"
             f" answer has a loss of {constant.loss:.4f})."
         )
-    elif not _is_better(name, value, limit):
+    elif not is_better(name, value, limit):
         told = f"its {name} on '{part}' is {value:.4f}, and {limit:.4f} for the best constant answer"
         if score.loss < constant.loss:
             yield (
@@ -41,6 +41,6 @@ def _sentences(part: str, score: Score, constant: Score) -> Iterator[str]:
         )
 
 
-def _is_better(name: str, value: float, limit: float) -> bool:
-    """A value that is not a number is not."""
+def is_better(name: str, value: float, limit: float) -> bool:
+    """Whether a score is better than a constant answer's; a value that is not a number is not."""
     return value < limit if name in LESS_IS_BETTER else value > limit

@@ -147,7 +147,7 @@ def public_facts(spec: RunSpec, dataset: Dataset | None = None) -> PublicFacts:
 def _model(spec: RunSpec, known: PublicFacts) -> nn.Module:
     if spec.federation is not None:
         return federation_model(spec, spec.federation).model
-    return build_trained_model(spec.model, len(known.scale.squares), known.task.outputs, spec.seed).model
+    return build_trained_model(spec.model, len(known.scale.squares), known.task, spec.seed).model
 
 
 def _forecast(

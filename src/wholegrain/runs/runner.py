@@ -106,7 +106,7 @@ def prepare(
     scored_data = ScoredData(dataset.task, own_test=dataset.test is not None)
     plan = plan_for(spec, facts, pricing or accountant(spec.privacy.accountant), largest, scored_data)
     if model is None:
-        learner = build_trained_model(spec.model, dataset.features, dataset.task.outputs, spec.seed)
+        learner = build_trained_model(spec.model, dataset.features, dataset.task, spec.seed)
     else:
         learner = own_model(model, spec.model, spec.seed)
     loss = _require_loss(loss, spec, dataset.task)

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
+from wholegrain.data.tasks import Task
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
@@ -54,9 +56,10 @@ class TrainedModel:
         return SubjectData(np.ascontiguousarray(inputs), data.targets, data.subjects)
 
 
-def build_trained_model(spec: ModelSpec, features: int, outputs: int, seed: int) -> TrainedModel:
+def build_trained_model(spec: ModelSpec, features: int, task: Task, seed: int) -> TrainedModel:
     """The learner that a spec asks for."""
-    model = model_catalog.build(spec.name, features, outputs, seed, spec.options)
+    _require_positions(spec, task)
+    model = model_catalog.build(spec.name, features, task.outputs, seed, spec.options)
     if spec.start is None:
         if spec.train != "all":
             raise SpecError(
@@ -85,7 +88,7 @@ def federation_model(spec: RunSpec, federation: FederationSpec) -> TrainedModel:
     features = math.prod(federation.shape)
     if features > MOST_FEATURES:
         raise SpecError(f"federation.shape says {features:,} numbers for an item; {MOST_FEATURES:,} are the most.")
-    return build_trained_model(spec.model, features, federation.task.outputs, spec.seed)
+    return build_trained_model(spec.model, features, federation.task, spec.seed)
 
 
 def own_model(model: nn.Module, spec: ModelSpec, seed: int) -> TrainedModel:
@@ -100,3 +103,18 @@ def own_model(model: nn.Module, spec: ModelSpec, seed: int) -> TrainedModel:
         model = train_part(deepcopy(model), spec.train, spec.rank, spec.prefix, seed)
     frozen, trained = split_model(model_catalog.check_model(model))
     return TrainedModel(model, frozen, with_item_coins(trained))
+
+
+def _require_positions(spec: ModelSpec, task: Task) -> None:
+    """Refuse a catalogue model that takes the scores of all positions for those of as many more classes."""
+    wanted, given = isinstance(task, EveryToken), bool(spec.options.get("every_position"))
+    if wanted == given or ":" in spec.name:  # a model of one's own has options of its own
+        return
+    if wanted:
+        raise SpecError(
+            f"The data has every_position = true, and the model '{spec.name}' scores one position: take whitened_lstm"
+            " with model.options.every_position = true, or leave it out of data.options."
+        )
+    raise SpecError(
+        "model.options.every_position = true needs data with every position: set data.options.every_position = true."
+    )
