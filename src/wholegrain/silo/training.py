@@ -165,7 +165,7 @@ class LocalSteps:
         drawn = self._draw()
         return release_to_sum(self._clipped_sum(drawn, vector).double(), drawn.batch, self._policy, self._noise)
 
-    def _draw(self) -> "Drawn":
+    def _draw(self) -> Drawn:
         """The next batch. Batches of several steps are drawn and gathered together, which gives the same batches."""
         if not self._drawn:
             count = max(1, min(self._left, self._ahead))
@@ -174,7 +174,7 @@ class LocalSteps:
             self._drawn.extend(_gather(self._silo, batches))
         return self._drawn.popleft()
 
-    def _clipped_sum(self, drawn: "Drawn", vector: Tensor) -> Tensor:
+    def _clipped_sum(self, drawn: Drawn, vector: Tensor) -> Tensor:
         silo, policy, batch = self._silo, self._policy, drawn.batch
         if self._coins is not None:
             self._coins.renew_coins(self._key(self._step))
