@@ -17,8 +17,10 @@ from wholegrain.gradients import c_library, reference
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.compiled_chain import LOSSES, MOST_LAYERS, CompiledChain
 from wholegrain.gradients.devices import HOST, Compute
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import huber, squared_error
 from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.programs import find_program
 from wholegrain.gradients.unit_passes import clipped_sums
 
 require_compiler()
@@ -260,16 +262,17 @@ def tied() -> nn.Module:
     ],
     ids=["convolution", "no bias", "gelu", "nothing between", "dropout", "no head", "deep", "frozen", "tied"],
 )
-def test_other_models_are_refused_in_one_sentence(model: nn.Module) -> None:
-    with pytest.raises(
-        ModelError, match=r"^compute\.compiled = true is for models of .* leave out compute\.compiled\.$"
-    ):
+def test_other_models_are_refused_in_one_sentence_and_have_no_program(model: nn.Module) -> None:
+    with pytest.raises(ModelError, match=r"^The program for chains is for up to 16 linear layers .* is another\.$"):
         CompiledChain(model, cross_entropy)
+    assert find_program(model, cross_entropy) is None
+    assert isinstance(clipped_sums(model, cross_entropy, Compute(compiled=True)), BookKeeping)
 
 
 def test_other_losses_are_refused_in_one_sentence() -> None:
     with pytest.raises(ModelError, match="knows the losses cross_entropy"):
         CompiledChain(chain("tanh"), multi_margin_loss)
+    assert find_program(chain("tanh"), multi_margin_loss) is None
     assert {cross_entropy, binary_cross_entropy_with_logits, squared_error, huber} == set(LOSSES)
 
 

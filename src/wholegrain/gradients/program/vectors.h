@@ -88,6 +88,17 @@ INLINE doubles widen(const floats *x, int part) {
     return __builtin_convertvector(((const half_floats *)x)[part], doubles);
 }
 
+INLINE floats square_root(floats x) {
+#if defined(__AVX512F__)
+    return (floats)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX__)
+    return (floats)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int lane = 0; lane < LANES; lane++) x[lane] = __builtin_sqrtf(x[lane]);
+    return x;
+#endif
+}
+
 INLINE floats magnitude(floats x) { return (floats)((bits)x & 0x7fffffffu); }
 
 INLINE floats power_of_two(bits n) { return (floats)((n + 127u) << 23); }
