@@ -50,10 +50,9 @@ def test_what_fails_on_this_machine_is_not_kept(
 ) -> None:
     """As a program does that was made for instructions which the machine only claims to have."""
     require_compiler()
-    source = tmp_path / "other.c"
-    source.write_text("int wholegrain_try(void) { __builtin_trap(); }")
+    (tmp_path / "other.c").write_text("int wholegrain_try(void) { __builtin_trap(); }")
     load_library.cache_clear()
-    monkeypatch.setattr(c_library, "SOURCE", source)
+    monkeypatch.setattr(c_library, "PROGRAM", tmp_path)
     before = set(own_cache.iterdir())
     with pytest.raises(SpecError, match="fails on this machine"):
         load_library()
@@ -79,11 +78,11 @@ def test_another_program_compiler_or_processor_is_another_file(monkeypatch: pyte
     found.add(c_library._identity(compiler))
     monkeypatch.setattr(c_library, "FLAGS", (*c_library.FLAGS, "-O2"))
     found.add(c_library._identity(compiler))
-    other = tmp_path / "other.c"
-    other.write_text("int nothing;")
-    monkeypatch.setattr(c_library, "SOURCE", other)
-    found.add(c_library._identity(compiler))
-    assert len(found) == 5
+    monkeypatch.setattr(c_library, "PROGRAM", tmp_path)
+    for name in ("other.c", "other.h"):
+        (tmp_path / name).write_text("int nothing;")
+        found.add(c_library._identity(compiler))
+    assert len(found) == 6
 
 
 def test_a_folder_that_others_can_write_in_is_not_trusted(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
-"""The C program of this package (clipped_chain.c), compiled on this machine when it is first asked for, and kept.
+"""The C program of this package (the folder `program`), compiled on this machine when it is first asked for, and kept.
 
 It is compiled by the machine's own C compiler, for its own processor, and kept in the user's cache folder, which only
 the user may enter: one that was found open to others is not trusted, and neither is a file that somebody else made. The
-file's name is a digest of all that it was made from: the program, the compiler, its flags and the processor. A new file
-is tried in a process of its own first: a virtual machine may claim instructions that it does not have, and these would
-end a run.
+file's name is a digest of all that it was made from: the program's files, the compiler, its flags and the processor. A
+new file is tried in a process of its own first: a virtual machine may claim instructions that it does not have, and
+these would end a run.
 
 The flags ask for arithmetic as it is written, which docs/arithmetic.md rests on: no fused multiplications, no other
 order, and numbers below 2⁻¹²⁶ as they are.
@@ -29,7 +29,8 @@ from wholegrain._files import close_to_others, private_folder
 from wholegrain._places import cache_folder
 from wholegrain.errors import SpecError
 
-SOURCE = Path(__file__).with_name("clipped_chain.c")
+PROGRAM = Path(__file__).with_name("program")
+"""Every `*.c` in it is compiled, all into one library; `*.h` are what they include."""
 COMPILERS = ("cc", "gcc", "clang")
 ARITHMETIC = ("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")
 """As written; the last two only say that nobody asks for error numbers or floating-point exceptions."""
@@ -48,7 +49,7 @@ def load_library() -> ctypes.CDLL:
     compiler = _find_compiler()
     try:
         folder = _own_folder()
-        place = folder / f"clipped_chain-{_identity(compiler)}.so"
+        place = folder / f"wholegrain-{_identity(compiler)}.so"
         if not place.exists():
             _build(compiler, place)
         _require_own(place)
@@ -99,8 +100,13 @@ def _identity(compiler: str) -> str:
     version = subprocess.run(
         [compiler, "--version"], capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False
     ).stdout
-    facts = [SOURCE.read_text(), os.path.realpath(compiler), version, FLAGS, PROCESSORS, _processor()]
+    facts = [_sources(), os.path.realpath(compiler), version, FLAGS, PROCESSORS, _processor()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _sources() -> dict[str, str]:
+    """The text of each file of the program."""
+    return {place.name: place.read_text() for place in sorted(PROGRAM.glob("*.[ch]"))}
 
 
 def _processor() -> list[str]:
@@ -130,8 +136,9 @@ def _build(compiler: str, place: Path) -> None:
 
 
 def _compile(compiler: str, place: str) -> None:
+    files = [str(PROGRAM / name) for name in _sources() if name.endswith(".c")]
     for processor in PROCESSORS:
-        command = [compiler, *FLAGS, *processor, "-o", place, str(SOURCE), "-lm"]
+        command = [compiler, *FLAGS, *processor, "-o", place, *files, "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False)
         if done.returncode == 0:
             return

@@ -1,4 +1,4 @@
-"""Gradients of small dense models by a program in C (clipped_chain.c): one call for the clipped sum of a batch.
+"""Gradients of small dense models by a program in C (program/clipped_chain.c): one call for the clipped sum of a batch.
 
 A step of a small model takes torch some thirty operations of a few microseconds each, of which most is the way into the
 operation and out of it. The program has none of that. It is also the simplest case of the clip theorem: every item is
@@ -40,7 +40,7 @@ LOSSES: Mapping[Loss, int] = {
     huber: 3,
 }
 DONE, NOT_IN_ORDER = 0, 1
-"""Numbers as in clipped_chain.c, and so are the structures below."""
+"""Numbers as in program/clipped_chain.c, and so are the structures below."""
 AGREES = 1e-3
 """How far a sum may be from the reference, relative to its length, before the compiler is not trusted."""
 

@@ -1,8 +1,7 @@
 /* The clipped sum of a chain of linear layers: every item and every subject is computed by itself.
  *
- * All arithmetic is IEEE 754 in the order in which it is written: no contraction, no reassociation, no fast
- * mathematics (the checks below, and the flags of c_library.py). Items lie side by side in the lanes of vectors, on
- * which operations are elementwise. So what is computed of an item is a function of its own values and of the
+ * All arithmetic is IEEE 754 in the order in which it is written (vectors.h). Items lie side by side in the lanes of
+ * vectors, on which operations are elementwise. So what is computed of an item is a function of its own values and of the
  * parameters, to the last bit, wherever it lies and whoever is beside it. docs/arithmetic.md has the proof that rests
  * on this.
  *
@@ -10,28 +9,14 @@
  * outputs are in single precision; products of them, norms, factors and sums in double precision, in which products of
  * two numbers of single precision are exact and nothing over- or underflows.
  */
-#include <float.h>
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
-#if !defined(FLT_EVAL_METHOD) || FLT_EVAL_METHOD != 0
-#error "operations must be rounded to their own type"
-#endif
-#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || __FINITE_MATH_ONLY__
-#error "operations must be done as they are written, whatever flags a compiler adds by itself"
-#endif
+#include "try.h"
+#include "vectors.h"
 
-#define LANES 16
-#define WIDE 8
 #define MOST_LAYERS 16
 #define PART (1 << 15) /* items whose sums are added up by themselves, so that rounding does not grow with n squared */
-
-typedef float floats __attribute__((vector_size(4 * LANES), may_alias));
-typedef float half_floats __attribute__((vector_size(4 * WIDE), may_alias));
-typedef uint32_t bits __attribute__((vector_size(4 * LANES), may_alias));
-typedef double doubles __attribute__((vector_size(8 * WIDE), may_alias));
-#define INLINE static inline __attribute__((always_inline))
 
 enum { NO_FUNCTION, RELU, TANH, SIGMOID };
 enum { CROSS_ENTROPY, BINARY_CROSS_ENTROPY, SQUARED_ERROR, HUBER };
@@ -75,54 +60,6 @@ typedef struct {
 INLINE int64_t row_of(const Batch *batch, int64_t item) { return batch->order ? batch->order[item] : item; }
 
 /* ---- functions of single values ---- */
-
-INLINE floats choose(bits where, floats yes, floats no) { return (floats)(((bits)yes & where) | ((bits)no & ~where)); }
-
-INLINE floats spread(float value) {
-    floats all = {0};
-    return all + value;
-}
-
-INLINE floats magnitude(floats x) { return (floats)((bits)x & 0x7fffffffu); }
-
-INLINE floats power_of_two(bits n) { return (floats)((n + 127u) << 23); }
-
-/* e^x = 2^n (1 + p), for x from -110 to 80; |p| is at most 0.42. */
-INLINE floats reduced_exponential(floats x, bits *n) {
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, which its last bits then are */
-    floats shifted = x * 1.44269504f + shift, k = shifted - shift;
-    *n = (bits)shifted - (bits)spread(shift);
-    floats r = (x - k * 0.693359375f) - k * -2.12194440e-4f;
-    floats p = r * (1.0f / 5040) + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    return p * (r * r) + r;
-}
-
-/* e^x for x up to 0. What is not a number stays so; below -110 it is that of -110, which rounds to 0. */
-INLINE floats exponential(floats x) {
-    bits n;
-    x = choose((bits)(x < -110.0f), spread(-110.0f), x);
-    floats p = reduced_exponential(x, &n);
-    bits half = (bits)((__typeof__(x < x))n >> 1); /* in two steps, because 2^n alone may be too small for a number */
-    return (1.0f + p) * power_of_two(half) * power_of_two(n - half);
-}
-
-INLINE floats logistic(floats x) {
-    floats e = exponential(-magnitude(x));
-    return choose((bits)(x < 0.0f), e, spread(1.0f)) / (1.0f + e);
-}
-
-INLINE floats hyperbolic_tangent(floats x) {
-    bits n;
-    floats a = magnitude(x);
-    a = choose((bits)(a > 10.0f), spread(10.0f), a);
-    floats p = reduced_exponential(a + a, &n), s = power_of_two(n), less_one = s * p + (s - 1.0f);
-    floats y = less_one / (less_one + 2.0f);
-    return (floats)((bits)y | ((bits)x & 0x80000000u));
-}
 
 INLINE floats apply(int64_t function, floats x) {
     if (function == RELU) return choose((bits)(x <= 0.0f), spread(0.0f), x);
@@ -263,10 +200,6 @@ static int pass(const Chain *chain, const Places *at, const float *parameters, c
         for (int64_t j = 0; j < in; j++) g[j] = reverse(chain->functions[l], g[j], y[j]);
     }
     return failed;
-}
-
-INLINE doubles widen(const floats *x, int part) {
-    return __builtin_convertvector(((const half_floats *)x)[part], doubles);
 }
 
 /* Inputs of layers as rows in double precision, each with a 1 behind it, by which biases are multiplied. */
@@ -452,8 +385,7 @@ int wholegrain_clipped_sum(const Chain *chain, const float *parameters, const Ba
     return DONE;
 }
 
-/* Whether this machine has the instructions that were chosen for it: called once, in a process of its own. */
-int wholegrain_try(void) {
+int wholegrain_try_clipped_chain(void) {
     static char scratch[1 << 16];
     static const int64_t groups[17] = {0, 1, 1}, targets[17] = {0, 1, 2};
     float parameters[13 * 4 + 5 * 3], inputs[17 * 12];
