@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "try.h"
+
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
 #include <immintrin.h>
 #endif
@@ -284,4 +286,19 @@ void wholegrain_multiply(Sizes sizes, Matrix a, Matrix b, Start start, const flo
     float room[DEPTH * PANEL] __attribute__((aligned(64)));
     Panels panels = {NULL, b, b.column == 1 && sizes.m <= 2 * ROWS, room};
     multiply_panels(sizes, a, &panels, start, bias, c, step);
+}
+
+int wholegrain_try_products(void) {
+    float a[3 * 5], b[5 * 20], c[3 * 20], packed[5 * 64];
+    for (int k = 0; k < 3 * 5; k++) a[k] = (float)(k % 4);
+    for (int k = 0; k < 5 * 20; k++) b[k] = (float)(k % 3);
+    wholegrain_multiply((Sizes){3, 20, 5}, rows_of(a, 5), rows_of(b, 20), FROM_ZERO, NULL, c, 20);
+    wholegrain_pack(5, 20, rows_of(b, 20), packed);
+    wholegrain_multiply_packed((Sizes){3, 20, 5}, columns_of(a, 3), packed, FROM_ITSELF, NULL, c, 20);
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 20; j++)
+            for (int p = 0; p < 5; p++) c[i * 20 + j] -= (a[i * 5 + p] + a[p * 3 + i]) * b[p * 20 + j];
+    for (int k = 0; k < 3 * 20; k++)
+        if (c[k] != 0.0f) return 1;
+    return 0;
 }
