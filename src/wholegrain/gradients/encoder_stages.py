@@ -28,6 +28,8 @@ class WrongLengthError(RuleError):
 
 def add_model(stages: StageList, model: nn.Module) -> Value:
     """The stages of a whole model, and its outputs."""
+    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
+        raise RuleError("it has hooks")
     whole = WHOLE.get(type(model))
     if whole is not None:
         return whole(stages, model)
@@ -41,6 +43,7 @@ def add_model(stages: StageList, model: nn.Module) -> Value:
 
 
 def _look_up(stages: StageList, table: nn.Embedding, places: nn.Parameter | None) -> Value:
+    _require_own(table, nn.Embedding)
     if table.padding_idx is not None or table.max_norm is not None or table.scale_grad_by_freq or table.sparse:
         raise RuleError("its table of tokens has options")
     if places is not None and places.shape[0] < stages.length:
@@ -62,16 +65,25 @@ def _look_up(stages: StageList, table: nn.Embedding, places: nn.Parameter | None
 
 
 def _linear(stages: StageList, module: nn.Linear, x: Value) -> Value:
+    _require_own(module, nn.Linear)
     if x.width != module.in_features and x.rows == 1 and x.width % stages.length == 0:
         raise WrongLengthError(module.in_features // (x.width // stages.length))
     return stages.linear(x, module.weight, module.bias)
 
 
+def _require_own(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Refuse a part that was replaced: it may compute something else."""
+    if type(module) is not kind:
+        raise RuleError("some of its parts were replaced")
+
+
 def _layer_norm(stages: StageList, module: nn.LayerNorm, x: Value) -> Value:
+    _require_own(module, nn.LayerNorm)
     return stages.norm(x, module, module.eps)
 
 
 def _rms_norm(stages: StageList, module: nn.RMSNorm, x: Value) -> Value:
+    _require_own(module, nn.RMSNorm)
     return stages.norm(x, module, torch.finfo(torch.float32).eps if module.eps is None else module.eps)
 
 
@@ -175,7 +187,8 @@ def _causal_transformer(stages: StageList, model: CausalTransformer) -> Value:
         raise RuleError("its texts have different lengths")
     x = _look_up(stages, model.tokens, model.places)
     for block in model.blocks:
-        assert type(block) is CausalBlock
+        _require_own(block, CausalBlock)
+        assert isinstance(block, CausalBlock)
         x = _causal_block(stages, block, x)
     last = stages.add(Kind.PICK, x, 1, x.width, option=x.rows - 1)
     return _linear(stages, model.head, _rms_norm(stages, model.norm, last))
@@ -199,7 +212,8 @@ def _ft_transformer(stages: StageList, model: FTTransformer) -> Value:
     places = {"weight": take(tokens.directions), "bias": take(tokens.places), "other": take(tokens.answer)}
     x = stages.add(Kind.COLUMNS, None, 1 + columns, width, **places)
     for block in model.blocks:
-        assert type(block) is ColumnBlock
+        _require_own(block, ColumnBlock)
+        assert isinstance(block, ColumnBlock)
         x = _column_block(stages, block, x)
     first = stages.add(Kind.PICK, x, 1, width, option=0)
     return _linear(stages, model.head, stages.function(_layer_norm(stages, model.norm, first), Function.RELU))
