@@ -55,7 +55,8 @@ def train(message: Message, context: Context) -> Message:
     module, optimizer, loss = machinery(task["model"])
     load(module._module, torch.from_numpy(message.content["vector"].to_numpy_ndarrays()[0]))
     silo, policy = federated.silos[name], federated.plan.policy_for(name)
-    for batch in ready(silo, policy, task["round"], federated.setting.steps):
+    draws = federated.trainer.noise.coins(task["round"], silo.facts.name)
+    for batch in ready(silo, policy, draws, federated.setting.steps):
         optimizer.zero_grad()
         loss(module(batch.inputs), batch.targets).backward()
         optimizer.step()

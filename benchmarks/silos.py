@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from wholegrain._random import Purpose, generator
-from wholegrain.data.sampling import Batch
+from wholegrain.data.sampling import Batch, Source
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.devices import USUAL, Compute
 from wholegrain.gradients.unit_passes import clipped_sums
@@ -91,12 +91,12 @@ class Federated:
     def ready(self, round: int) -> Iterator[Ready]:
         """The very batches that `Trainer` draws in this round, in its order."""
         for name in self.plan.horizon.cohort(round):
-            yield from ready(self.silos[name], self.plan.policy_for(name), round, self.plan.horizon.steps)
+            draws = self.trainer.noise.coins(round, name)
+            yield from ready(self.silos[name], self.plan.policy_for(name), draws, self.plan.horizon.steps)
 
 
-def ready(silo: Silo, policy: Policy, round: int, steps: int) -> Iterator[Ready]:
+def ready(silo: Silo, policy: Policy, draws: Source, steps: int) -> Iterator[Ready]:
     """A silo's batches of one round."""
-    draws = SeededNoise(SEED).coins(round, silo.facts.name)
     for _ in range(steps):
         batch = policy.sampling.draw(silo.data.index, draws)
         inputs, targets = values(silo.inputs[batch.items]), silo.targets[batch.items]

@@ -9,7 +9,7 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld.pld_pmf import DensePLDPmf, SparsePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_randomized_response
 
-from wholegrain.privacy.accountants import LARGE_EPSILON, PldAccountant
+from wholegrain.privacy.accountants import LARGE_EPSILON, PldAccountant, _large_epsilon
 from wholegrain.privacy.events import repeat, sampled_gaussian
 from wholegrain.privacy.loss_composition import DenseStep, delta_curve, find_epsilon, repeat_distribution
 from wholegrain.privacy.loss_distributions import loss_distribution
@@ -81,6 +81,24 @@ def test_a_distribution_of_few_losses_is_the_librarys() -> None:
     assert own._pmf_remove._loss_probs == theirs._pmf_remove._loss_probs
     assert find_epsilon(own, 1e-5) == theirs.get_epsilon_for_delta(1e-5)
     assert delta_curve(own)(0.3) == theirs.get_delta_for_epsilon(0.3)
+
+
+@pytest.mark.parametrize(("rate", "noise", "times"), [(0.125, 0.1, 40), (0.125, 0.2, 333), (1.0, 0.2, 60)])
+def test_large_epsilons_are_found_where_all_losses_added_one_by_one_would_have_them(
+    rate: float, noise: float, times: int
+) -> None:
+    """The tails that are laid out once take the place of a sum at every ε, and no decision of the bisection changes."""
+    found = repeat_distribution(loss_distribution(sampled_gaussian(rate, noise), 1e-2), times)
+
+    def one_by_one(epsilon: float) -> float:
+        return max(found_in._infinity_mass + summed(found_in, epsilon) for found_in in dense(found))
+
+    def summed(losses_of: DensePLDPmf, epsilon: float) -> float:
+        losses = (np.arange(losses_of.size) + losses_of._lower_loss) * losses_of._discretization
+        above = losses > epsilon
+        return float(np.dot(-np.expm1(epsilon - losses[above]), losses_of._probs[above]))
+
+    assert _large_epsilon(delta_curve(found), 1e-5) == _large_epsilon(one_by_one, 1e-5) > LARGE_EPSILON
 
 
 def test_a_mass_at_an_infinite_loss_has_no_epsilon() -> None:

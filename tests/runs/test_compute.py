@@ -158,10 +158,12 @@ def test_removing_a_patient_from_a_compiled_run_moves_its_sums_by_the_clip_norm_
     assert largest > 0.99 * policy.clip.norm, "nothing was clipped, so nothing was tested"
 
 
-def test_a_run_goes_on_in_the_precision_in_which_it_began(wholegrain: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "value"), [("precision", "bfloat16"), ("compiled", True)])
+def test_a_run_goes_on_as_it_began(key: str, value: object, wholegrain: Command, tmp_path: Path) -> None:
     """Its spec is in its folder; another one is another run."""
+    require_compiler()
     path, whole, part = write_spec(tmp_path), tmp_path / "whole", tmp_path / "part"
-    half = ("--set", "compute.precision=bfloat16")
+    half = ("--set", f"compute.{key}={str(value).lower()}")
     assert wholegrain("run", str(path), "--out", str(whole), *half).code == 0
     prepared = prepare(load(path, (half[1],)))
     kept = RunFolder.create(part, prepared)
@@ -173,7 +175,7 @@ def test_a_run_goes_on_in_the_precision_in_which_it_began(wholegrain: Command, t
     with kept.lock(), open_guard(prepared, kept.run, part, create=False) as guard, pytest.raises(Stopped):
         execute(prepared, guard, record=stop)
     changed = json.loads((part / "spec.json").read_text())
-    assert changed["compute"].pop("precision") == "bfloat16"
+    assert changed["compute"].pop(key) == value
     began = (part / "spec.json").read_text()
     (part / "spec.json").write_text(json.dumps(changed))
     found = wholegrain("resume", str(part))

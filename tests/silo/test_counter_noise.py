@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from compilers import require_compiler
-from wholegrain.silo.counter_noise import GROUP, CounterNoise, _radius, _turn, _words_of, normals, philox
+from wholegrain.silo.counter_noise import GROUP, CounterNoise, _radius, _turn, normals, philox, words_of
 from wholegrain.silo.noise import SeededNoise
 
 KEY = 0x0123456789ABCDEF_F0E1D2C3B4A59687
@@ -24,7 +24,7 @@ PI = (0x85A308D3 << 32) + 0x243F6A88, (0x03707344 << 96) + (0x13198A2E << 64) + 
     ],
 )
 def test_words_are_the_known_answers_of_random123(counter: int, key: int, wanted: str) -> None:
-    found = philox(np.array([counter], np.uint64), _words_of(key))
+    found = philox(np.array([counter], np.uint64), words_of(key))
     assert " ".join(f"{word:08x}" for word in found[:, 0].tolist()) == wanted
 
 
@@ -38,7 +38,7 @@ def test_the_program_and_numpy_give_the_same_bits(count: int, kind: torch.dtype)
         stream, group = CounterNoise(key), 0
         for scale in (1.0, 0.37):
             stream.add_to(total, scale, 1.1)
-            wanted += torch.from_numpy(normals(_words_of(key), group, count, scale * 1.1))
+            wanted += torch.from_numpy(normals(words_of(key), group, count, scale * 1.1))
             group += -(-count // GROUP)
         assert torch.equal(total, wanted)
 
@@ -48,7 +48,7 @@ def test_counters_beyond_32_bits_are_counted_on() -> None:
     stream, total = CounterNoise(KEY), torch.zeros(200)
     stream._next = 2**28 - 1
     stream.add_to(total, 1.0, 1.0)
-    assert torch.equal(total, torch.from_numpy(normals(_words_of(KEY), 2**28 - 1, 200)))
+    assert torch.equal(total, torch.from_numpy(normals(words_of(KEY), 2**28 - 1, 200)))
     assert len(total.unique()) > 190
 
 
@@ -61,7 +61,7 @@ def test_sums_that_do_not_lie_in_a_row_get_the_same_noise() -> None:
 
 
 def test_the_law_is_normal() -> None:
-    values = normals(_words_of(KEY), 0, 2_000_000).astype(np.float64)
+    values = normals(words_of(KEY), 0, 2_000_000).astype(np.float64)
     n = len(values)
     assert abs(values.mean()) < 4 / math.sqrt(n)
     assert abs(values.var() - 1) < 4 * math.sqrt(2 / n)

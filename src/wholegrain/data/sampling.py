@@ -7,7 +7,7 @@ cannot be had of a small silo is done without.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,16 @@ from wholegrain.data.draws import Draws, as_draws
 from wholegrain.data.subjects import SubjectIndex, rank_within
 
 Source = Draws | np.random.Generator
+
+
+class BatchDraws(Draws, Protocol):
+    """Draws that can make whole batches of items or subjects that are each in with one probability."""
+
+    def draw_batch(
+        self, index: SubjectIndex, rate: float, by_subject: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """The items and groups of a batch, or None where they are to be drawn as from any other draws."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +72,8 @@ class PoissonItems:
 
         Guarantee: which items of one subject are drawn depends on no other subject.
         """
-        return _batch(self.draw_items(index, as_draws(draws)), index)
+        whole = _whole_batch(draws, index, self.rate, False) if self.most_per_subject is None else None
+        return whole or _batch(self.draw_items(index, as_draws(draws)), index)
 
     def draw_items(self, index: SubjectIndex, draws: Draws) -> NDArray[np.int64]:
         """The items of a batch, in any order."""
@@ -89,7 +100,8 @@ class PoissonSubjects:
 
         Guarantee: whether a subject is drawn, and with which items, depends on no other subject.
         """
-        return _batch(self.draw_items(index, as_draws(draws)), index)
+        whole = _whole_batch(draws, index, self.rate, True) if self.items is None else None
+        return whole or _batch(self.draw_items(index, as_draws(draws)), index)
 
     def draw_items(self, index: SubjectIndex, draws: Draws) -> NDArray[np.int64]:
         """The items of a batch, in any order."""
@@ -131,10 +143,19 @@ def draw_batches(sampling: Sampling, index: SubjectIndex, draws: Source, count: 
     Together they take a fraction of the time: all of them are put in order at once, and small silos spend more on
     drawing than on gradients otherwise.
     """
-    if count == 1 or type(sampling) not in OURS:  # a sampling of one's own may only have `draw`
+    # A sampling of one's own may only have `draw`.
+    if count == 1 or type(sampling) not in OURS or hasattr(draws, "draw_batch"):
         return [sampling.draw(index, draws) for _ in range(count)]
     source = as_draws(draws)
     return _batches([sampling.draw_items(index, source) for _ in range(count)], index)
+
+
+def _whole_batch(draws: Source, index: SubjectIndex, rate: float, by_subject: bool) -> Batch | None:
+    """What draws make that can make whole batches."""
+    if not hasattr(draws, "draw_batch"):  # not by `isinstance`: to ask a protocol takes as long as to draw
+        return None
+    found = cast(BatchDraws, draws).draw_batch(index, rate, by_subject)
+    return None if found is None else Batch(*found)
 
 
 def _select_items(chosen: NDArray[np.int64], index: SubjectIndex) -> NDArray[np.int64]:

@@ -8,13 +8,14 @@ Where a distribution is not of the usual kind, the library is asked. `tests/priv
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf, SparsePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
-from scipy import fft, special
+from scipy import fft, signal, special
 
 TRUNCATED = 1e-15
 """The mass of the tails that the library cuts off in a repetition, and counts as an infinite loss."""
@@ -52,17 +53,31 @@ def _directions(distribution: PrivacyLossDistribution) -> list[PLDPmf]:
 
 
 def _delta_curve(losses_of: PLDPmf) -> Callable[[float], float]:
-    """Σ max(0, 1 − e^(ε − loss))·p, over one direction."""
+    """Σ max(0, 1 − e^(ε − loss))·p, over one direction.
+
+    Where many losses are above ε, it is P − e^(ε − l)·E, with l the first of them, P the chance of all of them and
+    E = Σ e^(l − loss)·p; P and E are computed for every l at once, when they are first asked for.
+    """
     if type(losses_of) is not DensePLDPmf:
         return lambda epsilon: float(losses_of.get_delta_for_epsilon(epsilon))
     losses = (np.arange(losses_of.size) + losses_of._lower_loss) * losses_of._discretization
     chances, infinite = losses_of._probs, losses_of._infinity_mass
+    tails = cache(lambda: _tails(chances, math.exp(-losses_of._discretization)))
 
     def curve(epsilon: float) -> float:
         above = int(np.searchsorted(losses, epsilon, side="right"))
-        return float(infinite + np.dot(-np.expm1(epsilon - losses[above:]), chances[above:]))
+        if len(losses) - above <= FEW_LOSSES:
+            return float(infinite + np.dot(-np.expm1(epsilon - losses[above:]), chances[above:]))
+        beyond, decayed = tails()
+        return float(infinite + beyond[above] - math.exp(epsilon - losses[above]) * decayed[above])
 
     return curve
+
+
+def _tails(chances: NDArray[np.float64], decay: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """From each loss on: the sum of chances, and of chances that count `decay` times as much at every further loss."""
+    backwards = chances[::-1]
+    return np.cumsum(backwards)[::-1], signal.lfilter([1.0], [1.0, -decay], backwards)[::-1]
 
 
 def _repeat(step: PLDPmf, times: int) -> PLDPmf:

@@ -36,7 +36,8 @@ class CounterNoise:
     """A `NoiseStream` whose numbers are a function of a 128-bit key and of what was asked of it before."""
 
     def __init__(self, key: int) -> None:
-        self._key, self._next = _words_of(key), 0
+        self._key, self._next = words_of(key), 0
+        self._place = self._key.ctypes.data
 
     def add_to(self, total: Tensor, multiplier: float, clip_norm: float, least_norm: float | None = None) -> None:
         """In single precision whatever the sum is in, as the noise of other seeded runs. Each call begins a group."""
@@ -45,8 +46,7 @@ class CounterNoise:
             return
         wide = total.dtype is torch.float64
         if total.is_contiguous() and (wide or total.dtype is torch.float32):
-            key, place = self._key.ctypes.data_as(ctypes.c_void_p), ctypes.c_void_p(total.data_ptr())
-            _add_noise()(key, self._next, scale, total.numel(), place, wide)
+            _add_noise()(self._place, self._next, scale, total.numel(), total.data_ptr(), wide)
         else:
             total.add_(torch.from_numpy(normals(self._key, self._next, total.numel(), scale)).view(total.shape))
         self._next += -(-total.numel() // GROUP)
@@ -72,7 +72,7 @@ def _add_noise() -> Any:
     return function
 
 
-def _words_of(key: int) -> Words:
+def words_of(key: int) -> Words:
     """128 bits as four words: two of Philox's key, and the upper two of its counter."""
     return np.array([key >> shift & 0xFFFFFFFF for shift in (0, 32, 64, 96)], np.uint32)
 

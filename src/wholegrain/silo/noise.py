@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wholegrain._random import Purpose, derive, generator
 from wholegrain.data.sampling import Source
+from wholegrain.silo.counter_coins import CounterCoins
 from wholegrain.silo.counter_noise import CounterNoise
 
 
@@ -72,7 +73,7 @@ class SeededNoise:
     two releases of a run. Two runs with one seed share their noise, which is one more reason why it is for simulation
     only.
 
-    `in_c`: the numbers of `CounterNoise`, which are others, and which the C program makes faster.
+    `in_c`: the numbers of `CounterNoise` and `CounterCoins`, which are others, and which the C program makes faster.
     """
 
     seed: int
@@ -93,8 +94,10 @@ class SeededNoise:
         """To the last bit."""
         return True
 
-    def coins(self, round: int, silo: str) -> np.random.Generator:
+    def coins(self, round: int, silo: str) -> Source:
         """Coins that depend on nothing but the seed and these keys."""
+        if self.in_c:
+            return CounterCoins(derive(self.seed, Purpose.SAMPLING, round, silo))
         return generator(self.seed, Purpose.SAMPLING, round, silo)
 
     def step_key(self, round: int, silo: str, step: int) -> int:

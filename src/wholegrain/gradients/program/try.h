@@ -2,3 +2,4 @@
 int wholegrain_try_clipped_chain(void);
 int wholegrain_try_products(void);
 int wholegrain_try_noise(void);
+int wholegrain_try_draws(void);
