@@ -16,5 +16,6 @@ static int try_arithmetic(void) {
 }
 
 int wholegrain_try(void) {
-    return try_arithmetic() || wholegrain_try_clipped_chain() || wholegrain_try_noise() || wholegrain_try_draws();
+    return try_arithmetic() || wholegrain_try_clipped_chain() || wholegrain_try_noise() || wholegrain_try_draws() ||
+           wholegrain_try_products();
 }
