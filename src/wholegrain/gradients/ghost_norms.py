@@ -10,6 +10,7 @@ from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_los
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
 from wholegrain.gradients.parameter_sums import ParameterSums, align
 from wholegrain.gradients.parameters import Slot
+from wholegrain.gradients.products import CompiledProducts, current
 from wholegrain.gradients.rounding import LEAST, MOST, raised_product, raised_squares, rounding_bound, squared_norms
 
 ALL = slice(None)
@@ -83,6 +84,11 @@ class Outer:
 
     def form(self, units: Units, take: TakeBuffer = _take_new) -> Rows:
         """Every unit's gradient, by a product for each size of units; all are squared and summed at once."""
+        products = current()
+        if isinstance(products, CompiledProducts) and self._suits(products):
+            squares = torch.zeros(units.count, dtype=torch.float64)
+            held = list(self._form_compiled(products, units, take, squares))
+            return Rows(held, squares=squares.to(self.outward.dtype).add_(LEAST * self.width))
         return Rows(list(self._form_units(units, take)))
 
     def apart(self, units: Units) -> Tensor:
@@ -178,6 +184,25 @@ class Outer:
             bias = take(str(self.biases[0]), (units.count, outward[0].shape[2]), self.outward)
             for run, g in zip(units.runs, outward, strict=True):
                 torch.sum(g, 1, out=bias[run.units])
+            for slot in self.biases:
+                yield slot, bias
+
+    def _suits(self, products: CompiledProducts) -> bool:
+        """Whether C is to compute what units have: sizes of the layer decide."""
+        return all(products.forms(self.outward, inward) for _, inward in self.factors) and bool(self.factors)
+
+    def _form_compiled(
+        self, products: CompiledProducts, units: Units, take: TakeBuffer, squares: Tensor
+    ) -> Iterator[tuple[Slot, Tensor]]:
+        """The same in C; squared norms are added to `squares` while a gradient is in the cache."""
+        outward, sizes = _last_close(self._by_item(self.outward)), [(run.size, run.items) for run in units.runs]
+        for slot, rows in self.factors:
+            formed = take(str(slot), (units.count, outward.shape[2], rows.shape[-1]), rows)
+            products.form_units(sizes, outward, _last_close(self._by_item(rows)), formed, squares)
+            yield slot, formed
+        if self.biases:
+            bias = take(str(self.biases[0]), (units.count, outward.shape[2]), self.outward)
+            products.sum_units(sizes, outward, bias, len(self.biases), squares)
             for slot in self.biases:
                 yield slot, bias
 
@@ -294,6 +319,11 @@ def _unless_beyond(one: Tensor, other: Tensor) -> Tensor:
     """The product of two lengths, or NaN where either is so long that weighted values could underflow."""
     beyond = torch.maximum(one, other) > MOST
     return one.mul_(other).masked_fill_(beyond, float("nan"))
+
+
+def _last_close(rows: Tensor) -> Tensor:
+    """Rows whose values lie one after the other."""
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
 def _diagonal(pairs: Tensor, width: int) -> Tensor:

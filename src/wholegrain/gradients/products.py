@@ -1,0 +1,193 @@
+"""Products that the rules of layers are made of: by torch, or by the C program (program/layer_products.c).
+
+An engine chooses once, by a public setting, and all that it computes is computed so: `multiplied_by` says which for as
+long as a call lasts. Whether a product is large enough for C depends on sizes of the layer alone, never on the number
+of rows: a row must come out the same in a batch of any size.
+
+In C every element of a product is one defined sum, and everything else is computed unit by unit. So rows and units are
+the same to the last bit wherever they stand: docs/arithmetic.md.
+"""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from wholegrain.gradients.c_library import load_library
+
+WORTH = 1 << 12
+"""Values of a right factor, from which on a product is worth the way to C."""
+NARROW = 8
+"""Rows or columns of a right factor, below which it is not."""
+ZERO, BIAS, ITSELF = 0, 1, 2
+"""What a product is added to."""
+
+
+Run = tuple[int, slice]
+"""Items that each of neighbouring units has, and all items of these units."""
+
+
+class Products(Protocol):
+    """A way to multiply."""
+
+    def fixed(self, rows: Tensor, right: Tensor) -> bool:
+        """Whether each row of a product is the same wherever it stands and however it lies in memory."""
+        ...
+
+    def multiply(self, rows: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+        """Rows [row, k] times right [k, column], plus bias [column], into `out`."""
+        ...
+
+    def add_product(self, total: Tensor, left: Tensor, right: Tensor, begun: bool) -> None:
+        """Add left [row, k] times right [k, column] to a total, which holds anything where it has not begun."""
+        ...
+
+
+class TorchProducts:
+    """By torch's library."""
+
+    def fixed(self, rows: Tensor, right: Tensor) -> bool:
+        """Not known."""
+        return False
+
+    def multiply(self, rows: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+        """One product."""
+        return torch.mm(rows, right, out=out) if bias is None else torch.addmm(bias, rows, right, out=out)
+
+    def add_product(self, total: Tensor, left: Tensor, right: Tensor, begun: bool) -> None:
+        """One product."""
+        total.addmm_(left, right, beta=int(begun))
+
+
+class Factor(ctypes.Structure):
+    """Rows [item, position, value], as C is told of them: where they are, and how far items and positions are apart."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("item", ctypes.c_int64),
+        ("position", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+    )
+
+    @staticmethod
+    def of(rows: Tensor) -> "Factor":
+        """Of rows whose values lie one after the other."""
+        return Factor(rows.data_ptr(), rows.stride(0), rows.stride(1), rows.shape[2])
+
+
+class CompiledProducts(TorchProducts):
+    """Large products in single precision by C, others by torch."""
+
+    def __init__(self) -> None:
+        self._library = _declare(load_library())
+
+    def fixed(self, rows: Tensor, right: Tensor) -> bool:
+        """Whatever is computed in C."""
+        return self._takes(rows, right)
+
+    def multiply(self, rows: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+        """One product."""
+        if not self._takes(rows, right):
+            return super().multiply(rows, right, bias, out)
+        self._multiply(rows, right, ZERO if bias is None else BIAS, bias, out)
+        return out
+
+    def add_product(self, total: Tensor, left: Tensor, right: Tensor, begun: bool) -> None:
+        """One product."""
+        if left.dtype is torch.float32 and _lies(left) and _lies(right) and total.numel() >= WORTH:
+            self._multiply(left, right, ITSELF if begun else ZERO, None, total)
+        else:
+            super().add_product(total, left, right, begun)
+
+    def _takes(self, rows: Tensor, right: Tensor) -> bool:
+        large = right.numel() >= WORTH and min(right.shape) >= NARROW
+        return large and rows.dtype is torch.float32 and _lies(rows) and _lies(right)
+
+    def _multiply(self, rows: Tensor, right: Tensor, start: int, bias: Tensor | None, out: Tensor) -> None:
+        if rows.shape[0]:
+            self._library.wholegrain_layer_product(
+                rows.shape[0], right.shape[1], right.shape[0], rows.data_ptr(), *rows.stride(), right.data_ptr(),
+                *right.stride(), start, None if bias is None else bias.data_ptr(), out.data_ptr(), out.stride(0),
+            )  # fmt: skip
+
+    def forms(self, outward: Tensor, inward: Tensor) -> bool:
+        """Whether gradients of units, by these factors [.., position, value], are formed and measured in C."""
+        return outward.dtype is torch.float32 and outward.shape[-1] * inward.shape[-1] >= WORTH
+
+    def form_units(self, runs: Sequence[Run], outward: Tensor, inward: Tensor, formed: Tensor, squares: Tensor) -> None:
+        """Each unit's gradient of a weight [unit, out, in]; its squared norm is added to `squares`, in double precision.
+
+        Factors are [item, position, value].
+        """
+        first = 0
+        for size, items in runs:
+            g, a, count = outward[items], inward[items], (items.stop - items.start) // size
+            self._library.wholegrain_form_units(
+                count,
+                size,
+                g.shape[1],
+                Factor.of(g),
+                Factor.of(a),
+                formed[first:].data_ptr(),
+                squares[first:].data_ptr(),
+            )
+            first += count
+
+    def sum_units(self, runs: Sequence[Run], outward: Tensor, formed: Tensor, times: int, squares: Tensor) -> None:
+        """Each unit's gradient of a bias [unit, out]; so many times its squared norm is added to `squares`."""
+        first = 0
+        for size, items in runs:
+            g, count = outward[items], (items.stop - items.start) // size
+            places = formed[first:].data_ptr(), float(times), squares[first:].data_ptr()
+            self._library.wholegrain_sum_units(count, size, g.shape[1], Factor.of(g), *places)
+            first += count
+
+
+def _lies(rows: Tensor) -> bool:
+    """Whether values of a row, or of a column, lie one after the other."""
+    return 1 in rows.stride()
+
+
+@cache
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The library, with what its functions take."""
+    number, place, factor = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(Factor)
+    taken = {
+        "layer_product": (*[number] * 3, place, number, number, place, number, number, number, place, place, number),
+        "form_units": (number, number, number, factor, factor, place, place),
+        "sum_units": (number, number, number, factor, place, ctypes.c_double, place),
+        "pair_units": (number, number, number, factor, factor, number, ctypes.c_float, place, place, place, place),
+    }
+    for name, types in taken.items():
+        function = getattr(library, f"wholegrain_{name}")
+        function.argtypes, function.restype = types, None
+    return library
+
+
+@cache
+def find_products(compiled: bool) -> TorchProducts:
+    """The one way or the other."""
+    return CompiledProducts() if compiled else TORCH
+
+
+TORCH = TorchProducts()
+_current: list[TorchProducts] = [TORCH]
+
+
+def current() -> TorchProducts:
+    """The way to multiply that the present call of an engine has."""
+    return _current[-1]
+
+
+@contextmanager
+def multiplied_by(products: TorchProducts) -> Iterator[None]:
+    """For as long as this lasts. One computation runs at a time: plain_arithmetic.py."""
+    _current.append(products)
+    try:
+        yield
+    finally:
+        _current.pop()
