@@ -267,23 +267,50 @@ class Outer:
 
         Products are added up in double precision: positions that pull against each other leave a small difference.
         """
+        products = current()
+        widths = [rows.shape[-1] for _, rows in self.factors]
+        if isinstance(products, CompiledProducts) and self._suits(products):
+            squares, apart = self._pair_compiled(products, run)
+        else:
+            squares, apart = self._pair(run, positions)
+        # Of products in a row, and then of their sums: of one factor with itself, or of all others together.
+        widest, sums = max(self.outward.shape[-1], *widths), sum(-(-width // WIDTH) for width in widths)
+        chain = min(widest, WIDTH) + max(-(-self.outward.shape[-1] // WIDTH), sums)
+        off = rounding_bound(chain + len(widths) + 2, squares.dtype)
+        return distrust_lost(squares, apart, 2 * off, rounding_bound(positions + 2, squares.dtype))
+
+    def _pair(self, run: UnitRun, positions: int) -> tuple[Tensor, Tensor]:
+        """Squared norms of a run's units, and of what they would be if all positions pulled the same way."""
         outward = self._of(self.outward, run)
         inwards = [self._of(inward, run) for _, inward in self.factors]
         squares, apart = outward.new_empty(run.count), outward.new_empty(run.count)
-        widest = max(rows.shape[-1] for rows in (outward, *inwards))
         for chosen in chunks(run.count, positions * positions):
             pairs, seen = _products(outward[chosen]), _products(inwards[0][chosen])
             for inward in inwards[1:]:
                 seen.add_(_products(inward[chosen]))
             seen.add_(len(self.biases))
-            lengths = _unless_beyond(_diagonal(pairs, widest), _diagonal(seen, widest))
-            apart[chosen] = lengths.sum(1).square_()
+            apart[chosen] = self._apart_of(pairs.diagonal(dim1=1, dim2=2), seen.diagonal(dim1=1, dim2=2))
             squares[chosen] = seen.mul_(pairs).sum((1, 2), dtype=torch.float64).to(squares.dtype)
-        off = rounding_bound(min(widest, WIDTH) + widest // WIDTH + len(inwards) + 2, squares.dtype)
-        return distrust_lost(squares, apart, 2 * off, rounding_bound(positions + 2, squares.dtype))
+        return squares, apart
+
+    def _pair_compiled(self, products: CompiledProducts, run: UnitRun) -> tuple[Tensor, Tensor]:
+        """The same in C, by half of the pairs."""
+        factors = [
+            _last_close(self._by_item(rows))[run.items] for rows in (self.outward, *(x for _, x in self.factors))
+        ]
+        squares, pairs, seen = products.pair_units(run.size, factors[0], factors[1:], len(self.biases))
+        return squares.to(self.outward.dtype), self._apart_of(pairs, seen)
+
+    def _apart_of(self, pairs: Tensor, seen: Tensor) -> Tensor:
+        """From products of each position with itself [unit, position]."""
+        most = LEAST * max(self.outward.shape[-1], *(rows.shape[-1] for _, rows in self.factors))
+        return _unless_beyond((pairs + most).sqrt_(), (seen + most).sqrt_()).sum(1).square_()
 
     def _by_forming(self, run: UnitRun) -> Lengths:
         """Each unit's gradient is formed, squared, and kept: the sum adds up what was measured."""
+        products = current()
+        if isinstance(products, CompiledProducts) and self._suits(products):
+            return self._by_forming_compiled(products, run)
         outward = self._of(self.outward, run)
         bias = outward.sum(1)
         squares = squared_norms(bias).mul_(len(self.biases))
@@ -296,6 +323,17 @@ class Outer:
                 squares[chosen] += squared_norms(out[chosen])
         self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
         return Lengths(squares)
+
+    def _by_forming_compiled(self, products: CompiledProducts, run: UnitRun) -> Lengths:
+        outward = _last_close(self._by_item(self.outward))
+        runs, squares = [(run.size, run.items)], torch.zeros(run.count, dtype=torch.float64)
+        kept = [outward.new_empty(run.count, size) for size in self._sizes()]
+        for out, (_, rows) in zip(kept, self.factors, strict=True):
+            products.form_units(runs, outward, _last_close(self._by_item(rows)), out, squares)
+        bias = outward.new_empty(run.count, outward.shape[2])
+        products.sum_units(runs, outward, bias, len(self.biases), squares)
+        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
+        return Lengths(squares.to(outward.dtype).add_(LEAST * self.width))
 
     def _parts(self) -> Tensor:
         """How long each position's product is [item, position]."""
@@ -324,11 +362,6 @@ def _unless_beyond(one: Tensor, other: Tensor) -> Tensor:
 def _last_close(rows: Tensor) -> Tensor:
     """Rows whose values lie one after the other."""
     return rows if rows.stride(-1) == 1 else rows.contiguous()
-
-
-def _diagonal(pairs: Tensor, width: int) -> Tensor:
-    """Lengths of the positions themselves, from above."""
-    return (pairs.diagonal(dim1=1, dim2=2) + LEAST * width).sqrt_()
 
 
 def _products(rows: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ WORTH = 1 << 12
 """Values of a right factor, from which on a product is worth the way to C."""
 NARROW = 8
 """Rows or columns of a right factor, below which it is not."""
+PAIR_ROWS, PANEL = 96, 32
+"""Rows, and columns, for which C wants room beside its factors: see layer_products.c and products.c."""
 ZERO, BIAS, ITSELF = 0, 1, 2
 """What a product is added to."""
 
@@ -119,7 +121,7 @@ class CompiledProducts(TorchProducts):
         return outward.dtype is torch.float32 and outward.shape[-1] * inward.shape[-1] >= WORTH
 
     def form_units(self, runs: Sequence[Run], outward: Tensor, inward: Tensor, formed: Tensor, squares: Tensor) -> None:
-        """Each unit's gradient of a weight [unit, out, in]; its squared norm is added to `squares`, in double precision.
+        """Each unit's gradient of a weight [unit, out, in]; squared norms are added to `squares`, in double precision.
 
         Factors are [item, position, value].
         """
@@ -146,6 +148,46 @@ class CompiledProducts(TorchProducts):
             self._library.wholegrain_sum_units(count, size, g.shape[1], Factor.of(g), *places)
             first += count
 
+    def pair_units(
+        self, size: int, outward: Tensor, inwards: Sequence[Tensor], ones: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Squared norms of units of so many items, in double precision, by products of positions with positions.
+
+        And the products of each position with itself [unit, position], of the outward factor and of all others, of
+        which so many are 1.
+        """
+        units, count = outward.shape[0] // size, size * outward.shape[1]
+        squares = torch.empty(units, dtype=torch.float64)
+        own, others = outward.new_empty(units, count), outward.new_empty(units, count)
+        space = outward.new_empty(count * (2 * count + PAIR_ROWS + max(rows.shape[2] for rows in (outward, *inwards))))
+        factors = (Factor * len(inwards))(*(Factor.of(rows) for rows in inwards))
+        places = (each.data_ptr() for each in (squares, own, others, space))
+        self._library.wholegrain_pair_units(
+            units, size, outward.shape[1], Factor.of(outward), factors, len(inwards), float(ones), *places
+        )
+        return squares, own, others
+
+    def forward_lstm(self, weight: Tensor, gates: Tensor, outs: Tensor, cells: Tensor, squashed: Tensor) -> None:
+        """All times of an LSTM: see wholegrain_lstm_forward."""
+        packed = weight.new_empty(weight.numel() + PANEL * weight.shape[1])
+        places = (each.data_ptr() for each in (weight, gates, outs, cells, squashed, packed))
+        self._library.wholegrain_lstm_forward(*squashed.shape, *places)
+
+    def backward_lstm(
+        self, weight: Tensor, saved: Sequence[Tensor], dy: Tensor | None, states: Sequence[Tensor], delta: Tensor
+    ) -> None:
+        """Back through all times: `saved` are gates, cells and squashed cells; `states` the gradients of h and c."""
+        packed = weight.new_empty(weight.numel() + PANEL * weight.shape[0])
+        above = (None, 0, 0) if dy is None else (dy.data_ptr(), dy.stride(0), dy.stride(1))
+        self._library.wholegrain_lstm_backward(
+            *saved[2].shape, weight.data_ptr(), *(each.data_ptr() for each in saved), *above,
+            *(each.data_ptr() for each in (*states, delta, packed)),
+        )  # fmt: skip
+
+    def steps(self, like: Tensor, hidden: int) -> bool:
+        """Whether C goes through the times of a recurrent layer."""
+        return like.dtype is torch.float32 and hidden * hidden >= WORTH
+
 
 def _lies(rows: Tensor) -> bool:
     """Whether values of a row, or of a column, lie one after the other."""
@@ -160,6 +202,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "layer_product": (*[number] * 3, place, number, number, place, number, number, number, place, place, number),
         "form_units": (number, number, number, factor, factor, place, place),
         "sum_units": (number, number, number, factor, place, ctypes.c_double, place),
+        "lstm_forward": (*[number] * 3, *[place] * 6),
+        "lstm_backward": (*[number] * 3, *[place] * 5, number, number, *[place] * 4),
         "pair_units": (number, number, number, factor, factor, number, ctypes.c_float, place, place, place, place),
     }
     for name, types in taken.items():
