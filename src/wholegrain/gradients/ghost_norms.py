@@ -195,10 +195,10 @@ class Outer:
         self, products: CompiledProducts, units: Units, take: TakeBuffer, squares: Tensor
     ) -> Iterator[tuple[Slot, Tensor]]:
         """The same in C; squared norms are added to `squares` while a gradient is in the cache."""
-        outward, sizes = _last_close(self._by_item(self.outward)), [(run.size, run.items) for run in units.runs]
+        outward, sizes = self._laid_out(self.outward), [(run.size, run.items) for run in units.runs]
         for slot, rows in self.factors:
             formed = take(str(slot), (units.count, outward.shape[2], rows.shape[-1]), rows)
-            products.form_units(sizes, outward, _last_close(self._by_item(rows)), formed, squares)
+            products.form_units(sizes, outward, self._laid_out(rows), formed, squares)
             yield slot, formed
         if self.biases:
             bias = take(str(self.biases[0]), (units.count, outward.shape[2]), self.outward)
@@ -224,6 +224,12 @@ class Outer:
     def _by_item(self, rows: Tensor) -> Tensor:
         """[item, position, value]."""
         return rows.transpose(0, 1) if self.positions_first else rows
+
+    def _laid_out(self, rows: Tensor) -> Tensor:
+        """[item, position, value], with the values of a row one after the other."""
+        rows = self._by_item(rows)
+        rows = rows if rows.dim() == 3 else rows[:, None]
+        return rows if rows.stride(2) == 1 else rows.contiguous()
 
     def _matrix(self, rows: Tensor, items: slice) -> Tensor:
         """Rows of these items [item × position, value], in the storage's own order."""
@@ -295,9 +301,7 @@ class Outer:
 
     def _pair_compiled(self, products: CompiledProducts, run: UnitRun) -> tuple[Tensor, Tensor]:
         """The same in C, by half of the pairs."""
-        factors = [
-            _last_close(self._by_item(rows))[run.items] for rows in (self.outward, *(x for _, x in self.factors))
-        ]
+        factors = [self._laid_out(rows)[run.items] for rows in (self.outward, *(x for _, x in self.factors))]
         squares, pairs, seen = products.pair_units(run.size, factors[0], factors[1:], len(self.biases))
         return squares.to(self.outward.dtype), self._apart_of(pairs, seen)
 
@@ -325,11 +329,11 @@ class Outer:
         return Lengths(squares)
 
     def _by_forming_compiled(self, products: CompiledProducts, run: UnitRun) -> Lengths:
-        outward = _last_close(self._by_item(self.outward))
+        outward = self._laid_out(self.outward)
         runs, squares = [(run.size, run.items)], torch.zeros(run.count, dtype=torch.float64)
         kept = [outward.new_empty(run.count, size) for size in self._sizes()]
         for out, (_, rows) in zip(kept, self.factors, strict=True):
-            products.form_units(runs, outward, _last_close(self._by_item(rows)), out, squares)
+            products.form_units(runs, outward, self._laid_out(rows), out, squares)
         bias = outward.new_empty(run.count, outward.shape[2])
         products.sum_units(runs, outward, bias, len(self.biases), squares)
         self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
@@ -357,11 +361,6 @@ def _unless_beyond(one: Tensor, other: Tensor) -> Tensor:
     """The product of two lengths, or NaN where either is so long that weighted values could underflow."""
     beyond = torch.maximum(one, other) > MOST
     return one.mul_(other).masked_fill_(beyond, float("nan"))
-
-
-def _last_close(rows: Tensor) -> Tensor:
-    """Rows whose values lie one after the other."""
-    return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
 def _products(rows: Tensor) -> Tensor:
