@@ -14,10 +14,11 @@ from wholegrain.data.sampling import Batch
 from wholegrain.gradients import vmap_gradients
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClippedTotal, pool_gradients
-from wholegrain.gradients.compiled_chain import CompiledChain
+from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.reference import ClippedSum
+from wholegrain.gradients.unit_passes import clipped_sums
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.silo.noise import SeededNoise
@@ -78,11 +79,11 @@ class Plain:
 class Private:
     """A silo's step as `Trainer` takes it, on a ready batch: clipped sum, release, move."""
 
-    def __init__(self, workload: Workload, clipped_sum: ClippedSum, policy: Policy) -> None:
+    def __init__(self, workload: Workload, clipped_sum: ClippedSum, policy: Policy, in_c: bool = False) -> None:
         self.workload, self.clipped_sum, self.policy = workload, clipped_sum, policy
         self.vector = flatten(workload.model)
         self.batch = Batch(torch.arange(workload.batch).numpy(), workload.groups.numpy())
-        self.noise = SeededNoise(SEED).stream(0, "silo")
+        self.noise = SeededNoise(SEED, in_c).stream(0, "silo")
         facts = facts_of(workload)
         self.public = *policy.expected_sizes(facts), policy.largest_subject(facts)
         self.numbers = scatter_codes(self.batch.groups)
@@ -154,16 +155,19 @@ def _ours(policy: str) -> Callable[[Workload], Steps]:
 
 
 def _compiled(policy: str) -> Callable[[Workload], Steps]:
-    return lambda workload: Private(
-        workload, CompiledChain(workload.model, cross_entropy), policy_for(policy, workload)
-    )
+    """As with `compute.compiled`: noise in C, and the sum where there is a program for the model."""
+
+    def build(workload: Workload) -> Steps:
+        clipped_sum = clipped_sums(workload.model, cross_entropy, Compute(compiled=True))
+        return Private(workload, clipped_sum, policy_for(policy, workload), in_c=True)
+
+    return build
 
 
 def _elsewhere(workload: Workload) -> Steps:
     raise RuntimeError("it is built in an environment of its own")
 
 
-COMPILED = {"ours": True, "cases": ("mlp256",)}
 # One thread, as for everybody else.
 JAX_THREADS = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
 
@@ -180,9 +184,9 @@ CONTESTANTS: Mapping[str, Contestant] = {
     "plain-tuned": Contestant("plain SGD, tuned malloc", Plain, clips=None, environment=KEPT_MEMORY),
     "ours": Contestant("wholegrain, per item", _ours("local_item_dp"), ours=True),
     "ours-subject": Contestant("wholegrain, per subject", _ours("subject_dp"), ours=True, clips="subject"),
-    "compiled": Contestant("wholegrain, compiled, per item", _compiled("local_item_dp"), **COMPILED),
+    "compiled": Contestant("wholegrain, compiled, per item", _compiled("local_item_dp"), ours=True),
     "compiled-subject": Contestant(
-        "wholegrain, compiled, per subject", _compiled("subject_dp"), clips="subject", **COMPILED
+        "wholegrain, compiled, per subject", _compiled("subject_dp"), ours=True, clips="subject"
     ),
     "opacus-ghost": Contestant("Opacus, ghost clipping", Ghost),
     "opacus-hooks": Contestant("Opacus, hooks", Hooks, holds_item_gradients=True),

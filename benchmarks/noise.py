@@ -34,6 +34,7 @@ class Plain:
 
 SOURCES: dict[str, NoiseStream] = {
     "seeded": SeededNoise(SEED).stream(0, "silo"),
+    "seeded, in C": SeededNoise(SEED, in_c=True).stream(0, "silo"),
     "secure": SecureNoise().stream(0, "silo"),
     "torch.randn": Plain(),
 }

@@ -84,7 +84,7 @@ class Federated:
         """The trainer that a run would make."""
         return Trainer(
             clipped_sum=clipped_sums(self.model, cross_entropy, self.compute),
-            noise=SeededNoise(SEED),
+            noise=SeededNoise(SEED, in_c=self.compute.compiled),
             learning_rate=LEARNING_RATE,
         )
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +13,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from compilers import require_compiler
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.gradients import reference
-from wholegrain.gradients.c_library import load_library
+from wholegrain.gradients import c_library, reference
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.compiled_chain import LOSSES, MOST_LAYERS, CompiledChain
 from wholegrain.gradients.devices import HOST, Compute
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import huber, squared_error
 from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.programs import find_program
 from wholegrain.gradients.unit_passes import clipped_sums
 
 require_compiler()
@@ -260,16 +262,17 @@ def tied() -> nn.Module:
     ],
     ids=["convolution", "no bias", "gelu", "nothing between", "dropout", "no head", "deep", "frozen", "tied"],
 )
-def test_other_models_are_refused_in_one_sentence(model: nn.Module) -> None:
-    with pytest.raises(
-        ModelError, match=r"^compute\.compiled = true is for models of .* leave out compute\.compiled\.$"
-    ):
+def test_other_models_are_refused_in_one_sentence_and_have_no_program(model: nn.Module) -> None:
+    with pytest.raises(ModelError, match=r"^The program for chains is for up to 16 linear layers .* is another\.$"):
         CompiledChain(model, cross_entropy)
+    assert find_program(model, cross_entropy) is None
+    assert isinstance(clipped_sums(model, cross_entropy, Compute(compiled=True)), BookKeeping)
 
 
 def test_other_losses_are_refused_in_one_sentence() -> None:
     with pytest.raises(ModelError, match="knows the losses cross_entropy"):
         CompiledChain(chain("tanh"), multi_margin_loss)
+    assert find_program(chain("tanh"), multi_margin_loss) is None
     assert {cross_entropy, binary_cross_entropy_with_logits, squared_error, huber} == set(LOSSES)
 
 
@@ -293,12 +296,17 @@ def test_a_program_that_computes_something_else_is_refused(monkeypatch: pytest.M
         CompiledChain(chain("tanh"), cross_entropy)
 
 
-def test_no_multiplication_is_fused_with_an_addition() -> None:
+def test_no_multiplication_is_fused_with_an_addition_unless_it_is_written_so(tmp_path: Path) -> None:
     """A compiler that ignores the flag would give other bits in vectors than at their ends."""
     if (tool := shutil.which("objdump")) is None:
         pytest.skip("this machine has no objdump")
-    path = load_library()._name
-    listing = subprocess.run([tool, "-d", path], capture_output=True, text=True, check=True).stdout
+    made, flags = tmp_path / "made.o", [flag for flag in c_library.FLAGS if flag != "-shared"]
+    source, compiler = c_library.PROGRAM / "clipped_chain.c", c_library._find_compiler()
+    for processor in c_library.PROCESSORS:
+        command = [compiler, *flags, *processor, "-DNOTHING_FUSED", "-c", "-o", str(made), str(source)]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            break
+    listing = subprocess.run([tool, "-d", made], capture_output=True, text=True, check=True).stdout
     assert "wholegrain_clipped_sum" in listing
     words = {line.split("\t")[-1].split()[0] for line in listing.splitlines() if line.count("\t") == 2}
     assert any("mul" in word for word in words)

@@ -16,7 +16,7 @@ from small_runs import SPEC, Stopped, secure_spec, write_spec
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.model_agreement import agree
 from wholegrain.errors import SpecError
-from wholegrain.gradients import c_library, compiled_chain
+from wholegrain.gradients import c_library, unit_passes
 from wholegrain.gradients.compiled_chain import CompiledChain
 from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.engine import BookKeeping
@@ -28,6 +28,7 @@ from wholegrain.runs.planning import check_early, plan_federation, plan_for
 from wholegrain.runs.run_folder import RunFolder
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec, load
+from wholegrain.silo.noise import SeededNoise
 
 CLINICS: dict[str, Any] = {
     "data": {"source": "clinics", "options": {"patients": 40, "clinics": 2, "span": 2, "visits": 4}},
@@ -35,6 +36,8 @@ CLINICS: dict[str, Any] = {
     "privacy": {"noise_multiplier": 6.0},
     "rounds": {"count": 2, "steps": 2},
 }
+
+DECLARED = {"sizes": {f"clinic-{number}": {"items": 100, "subjects": 30} for number in range(2)}}
 
 
 def spec(**compute: str | bool) -> RunSpec:
@@ -60,7 +63,7 @@ def test_what_is_not_there_gets_one_sentence(
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setenv("CC", "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(compiled_chain, "load_library", c_library.load_library.__wrapped__)
+    monkeypatch.setattr(unit_passes, "load_library", c_library.load_library.__wrapped__)
     sets = [word for change in changes for word in ("--set", change)]
     found = wholegrain("run", str(write_spec(tmp_path)), "--out", str(tmp_path / "run"), *sets)
     assert found.code == 2
@@ -111,8 +114,27 @@ def test_the_compiled_program_trains_the_same_model_and_the_record_says_so(whole
         assert json.loads((folder / "run.json").read_text())["compute"] == expected
         (promise,) = [g for g in RunFolder.open(folder).plan.guarantees if g.unit is Unit.SUBJECT]
         assert promise.standing is Standing.PROVED
-    apart = vectors["false"] - vectors["true"]
-    assert float(apart.norm()) < 1e-5 * float(vectors["false"].norm())
+    assert not torch.equal(vectors["false"], vectors["true"]), "they have noise of their own"
+
+
+@pytest.mark.parametrize(
+    ("noise", "net", "said"),
+    [
+        ("seeded", torch.nn.Linear(10, 2), "cpu, float32, compiled"),
+        ("seeded", torch.nn.Sequential(torch.nn.Linear(10, 2, bias=False)), "cpu, float32, noise compiled"),
+        ("secure", torch.nn.Linear(10, 2), "cpu, float32, compiled"),
+        ("secure", torch.nn.Sequential(torch.nn.Linear(10, 2, bias=False)), "cpu, float32"),
+    ],
+)
+def test_what_has_a_program_runs_in_c_and_the_rest_in_torch(noise: str, net: torch.nn.Module, said: str) -> None:
+    require_compiler()
+    asked = CLINICS | {"compute": {"compiled": True}, "privacy": CLINICS["privacy"] | {"noise": noise}}
+    if noise == "secure":
+        asked |= {"silos": DECLARED, "ledger": {"data": "clinic"}}
+    prepared = prepare(RunSpec.of(asked), model=net)
+    assert isinstance(prepared.clipped_sum, CompiledChain if said.endswith(", compiled") else BookKeeping)
+    assert str(prepared.compute) == said
+    assert prepared.noise == SeededNoise(prepared.spec.seed, in_c=True) or not prepared.noise.repeats
 
 
 def test_removing_a_patient_from_a_compiled_run_moves_its_sums_by_the_clip_norm_at_most() -> None:

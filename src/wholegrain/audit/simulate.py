@@ -54,8 +54,8 @@ def noise_like(prepared: PreparedRun, seed: int = 0) -> NoiseOf:
     """The kind of noise that the run itself would use, other numbers in every run of every audit."""
     if not isinstance(prepared.noise, SeededNoise):
         return lambda run: prepared.noise
-    own = prepared.noise.seed
-    return lambda run: SeededNoise(derive(own, Purpose.NOISE, "audit", seed, run))
+    own = prepared.noise
+    return lambda run: replace(own, seed=derive(own.seed, Purpose.NOISE, "audit", seed, run))
 
 
 @dataclass(frozen=True, eq=False)

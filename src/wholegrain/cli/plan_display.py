@@ -39,6 +39,12 @@ def start(public: PublicStart | None) -> None:
         display.out.print(f"and trains {share} ({describe(public.train)}).")
 
 
+def place(computed: str | None) -> None:
+    """Where a run would compute, and in which precision, where that is not usual."""
+    if computed is not None:
+        display.out.print(f"Computes on {computed}.", soft_wrap=True)
+
+
 def sampling(policy: Policy) -> str:
     """The sampler in one phrase."""
     drawn = policy.sampling

@@ -13,6 +13,7 @@ from wholegrain.cli.progress import show_rounds
 from wholegrain.errors import SpecError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
+from wholegrain.gradients.devices import USUAL
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
 from wholegrain.report.model_card import write_card
@@ -115,15 +116,18 @@ def plan(
         raise SpecError(f"--{'write' if write else 'picture'} keeps what --optimise finds; add it.")
     if asked.federation:
         found = plan_federation(asked, asked.federation, accountant(asked.privacy.accountant))
-        public = federation_model(asked, asked.federation).public
+        public, computed = federation_model(asked, asked.federation).public, None
     else:
         prepared = prepare(asked)
         found, public = prepared.plan, prepared.public
+        computed = None if prepared.compute == USUAL else str(prepared.compute)
     if json:
-        display.as_json({**PlanRecord.of(found).facts(), **({"public": public.facts()} if public else {})})
+        facts = PlanRecord.of(found).facts() | ({"public": public.facts()} if public else {})
+        display.as_json(facts | ({"compute": computed} if computed else {}))
     else:
         plan_display.plan(found)
         plan_display.start(public)
+        plan_display.place(computed)
 
 
 def _optimise(spec: RunSpec, write: Path | None, picture: Path | None, json: bool) -> None:

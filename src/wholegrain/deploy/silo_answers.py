@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -46,7 +47,8 @@ def open_silo(charter: Charter) -> Iterator[SiloService]:
     pricing = accountant(charter.limit.accountant)
     key = _signing_key(charter)
     with release_ledger(Path(charter.ledger.path), charter.data_name) as ledger:
-        host = SiloService.open(charter, ledger, pricing, lambda: noise_source(charter.limit.noise, charter.seed))
+        source = partial(noise_source, charter.limit.noise, charter.seed, charter.compute.compiled)
+        host = SiloService.open(charter, ledger, pricing, source)
         yield replace(host, key=key, peers=_peers(charter))
 
 

@@ -92,6 +92,11 @@ class CompiledChain:
         self._scratch = torch.empty(library.wholegrain_scratch(ctypes.byref(facts)), dtype=torch.uint8)
         self._require_agreement()
 
+    @staticmethod
+    def knows(model: nn.Module, loss: Loss) -> bool:
+        """Whether the program is for this model and this loss."""
+        return loss in LOSSES and _find_layers(model, Layout.of(model)) is not None
+
     @in_plain_arithmetic
     def __call__(
         self,
@@ -203,20 +208,26 @@ def _units(groups: Tensor, clip: Clip) -> tuple[Tensor | None, Tensor | None]:
     return None, None
 
 
-def _require_layers(model: nn.Module, loss: Loss, layout: Layout) -> list[Dense]:
-    """The layers, or one sentence on why there is no program for this model."""
+def _find_layers(model: nn.Module, layout: Layout) -> list[Dense] | None:
+    """The layers, where the program knows them all."""
     chain = Chain.of(model, Slots(model), Workspace())
     layers = None if chain is None else find_layers(chain, layout)
     if layers is None or len(layers) > MOST_LAYERS or any(_function(layer) not in FUNCTIONS for layer in layers):
+        return None
+    return layers
+
+
+def _require_layers(model: nn.Module, loss: Loss, layout: Layout) -> list[Dense]:
+    """The layers, or one sentence on why there is no program for this model."""
+    layers = _find_layers(model, layout)
+    if layers is None:
         raise ModelError(
-            f"compute.compiled = true is for models of up to {MOST_LAYERS} linear layers with biases, all of them"
-            " trained, with ReLU, tanh or sigmoid between them, and this model is another: leave out compute.compiled."
+            f"The program for chains is for up to {MOST_LAYERS} linear layers with biases, all of them trained, with"
+            " ReLU, tanh or sigmoid between them, and this model is another."
         )
     if loss not in LOSSES:
         names = "cross_entropy, binary_cross_entropy, squared_error and huber"
-        raise ModelError(
-            f"compute.compiled = true knows the losses {names}, and this model has another: leave out compute.compiled."
-        )
+        raise ModelError(f"The program for chains knows the losses {names}, and this model has another.")
     return layers
 
 

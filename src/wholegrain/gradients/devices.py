@@ -49,13 +49,14 @@ def to_host(values: Tensor) -> Tensor:
 class Compute:
     """A device, and the precision of products in forward and backward passes; parameters are in single precision.
 
-    Sums of clipped gradients, and all that is needed for them, are in double precision on every device. `compiled`:
-    not by torch, but by a program in C for chains of linear layers (compiled_chain.py).
+    Sums of clipped gradients, and all that is needed for them, are in double precision on every device. `compiled`: in
+    C what there is a program for, which is seeded noise, and the sums of some models (programs.py): `sums_in_c`.
     """
 
     device: torch.device = HOST
     precision: torch.dtype = torch.float32
     compiled: bool = False
+    sums_in_c: bool = True
 
     @staticmethod
     def of(device: str, precision: str = "float32", compiled: bool = False) -> "Compute":
@@ -93,9 +94,9 @@ class Compute:
         return HOST if self.device.type in WITHOUT_DOUBLE else self.device
 
     @property
-    def is_usual(self) -> bool:
-        """Whether this is single precision on the CPU by torch, for which there are faster engines."""
-        return self == USUAL
+    def needs_passes(self) -> bool:
+        """Whether this is not single precision on the CPU, for which there are faster engines."""
+        return (self.device, self.precision) != (HOST, torch.float32)
 
     @property
     def scale(self) -> float:
@@ -104,7 +105,7 @@ class Compute:
 
     def __str__(self) -> str:
         model = f" ({torch.cuda.get_device_name(self.device)})" if self.device.type == "cuda" else ""
-        compiled = ", compiled" if self.compiled else ""
+        compiled = (", compiled" if self.sums_in_c else ", noise compiled") if self.compiled else ""
         return f"{self.device}{model}, {str(self.precision).removeprefix('torch.')}{compiled}"
 
     @contextmanager
@@ -130,7 +131,7 @@ class Compute:
         if self.device.type == "cuda":
             return CUDA_FLAGS
         # oneDNN in half precision ends the process on virtual machines that only claim to have AMX.
-        return [(torch.backends.mkldnn, {"enabled": False})] if self.device == HOST and self != USUAL else []
+        return [(torch.backends.mkldnn, {"enabled": False})] if self.device == HOST and self.needs_passes else []
 
     @contextmanager
     def narrow(self) -> Iterator[None]:

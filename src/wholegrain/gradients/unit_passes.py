@@ -20,14 +20,15 @@ from torch import Tensor, nn
 from wholegrain.errors import ModelError
 from wholegrain.gradients import devices
 from wholegrain.gradients.backends import outward_gradient
+from wholegrain.gradients.c_library import load_library
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
-from wholegrain.gradients.compiled_chain import CompiledChain
 from wholegrain.gradients.devices import Compute
 from wholegrain.gradients.engine import MEMORY, BookKeeping
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.parameters import Layout, compute_at, flatten
 from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
+from wholegrain.gradients.programs import find_program
 from wholegrain.gradients.reference import ClippedSum, Loss, batch_gradient
 from wholegrain.gradients.trial_items import TRIAL, make_items, perturb, zero_items
 from wholegrain.models.dropout import DropoutCoins
@@ -40,10 +41,12 @@ Shape = tuple[torch.Size, torch.Size]
 
 
 def clipped_sums(model: nn.Module, loss: Loss, compute: Compute, memory: int = MEMORY) -> ClippedSum:
-    """The engine for a device and a precision."""
+    """The engine for a device and a precision; in C where that is asked for and there is a program for the model."""
     if compute.compiled:
-        return CompiledChain(model, loss)
-    return BookKeeping(model, loss, memory) if compute.is_usual else UnitPasses(model, loss, compute)
+        load_library()  # the noise is made by it, whoever computes the sums
+        if (program := find_program(model, loss)) is not None:
+            return program
+    return UnitPasses(model, loss, compute) if compute.needs_passes else BookKeeping(model, loss, memory)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,10 +27,11 @@ from wholegrain.federation.rounds import Aggregation, Payer, RoundResult, State,
 from wholegrain.federation.scoring import ScorePayer, score_round
 from wholegrain.federation.server_optimiser import Server
 from wholegrain.gradients.devices import Compute
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.parted_sum import sum_in_parts
-from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.gradients.unit_passes import clipped_sums
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.accountants import Accountant, accountant
@@ -131,10 +132,18 @@ def prepare(
         origins=origins,
         loss=loss,
         clipped_sum=sum_in_parts(gradients, spec.compute.ranks_per_silo, plan.rows[0][0].clip),
-        compute=compute,
-        noise=noise_source(spec.privacy.noise, spec.seed),
+        compute=_told(compute, gradients, spec.privacy.noise),
+        noise=noise_source(spec.privacy.noise, spec.seed, spec.compute.compiled),
         server=Server.of(spec.server),
     )
+
+
+def _told(compute: Compute, gradients: ClippedSum, noise: str) -> Compute:
+    """What of a compiled run is in C: the sums of some models, and seeded noise."""
+    if not compute.compiled:
+        return compute
+    sums = not isinstance(gradients, BookKeeping)
+    return replace(compute, compiled=sums or noise == "seeded", sums_in_c=sums)
 
 
 def _require_loss(given: Loss | None, spec: RunSpec, task: Task) -> Loss:

@@ -177,7 +177,8 @@ def _prepare_trial(prepared: PreparedTuning, settings: Settings, job: TrialJob) 
     run = prepare(prepared.trial_spec(settings), dataset=prepared.dataset or loaded_data(prepared))
     if prepared.is_release:
         return run  # its noise is keyed anew by the operating system, at every call
-    return replace(run, noise=noise_source("seeded", derive(job.seed, Purpose.NOISE, "trial", job.number)))
+    seed = derive(job.seed, Purpose.NOISE, "trial", job.number)
+    return replace(run, noise=noise_source("seeded", seed, run.compute.compiled))
 
 
 _DATA: dict[str, Dataset] = {}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wholegrain._random import Purpose, derive, generator
 from wholegrain.data.sampling import Source
+from wholegrain.silo.counter_noise import CounterNoise
 
 
 class NoiseStream(Protocol):
@@ -70,9 +71,12 @@ class SeededNoise:
     Guarantee: for distinct rounds or silos the streams are seeded independently; no part of a stream is ever used for
     two releases of a run. Two runs with one seed share their noise, which is one more reason why it is for simulation
     only.
+
+    `in_c`: the numbers of `CounterNoise`, which are others, and which the C program makes faster.
     """
 
     seed: int
+    in_c: bool = False
 
     @property
     def name(self) -> str:
@@ -81,8 +85,8 @@ class SeededNoise:
 
     @property
     def identity(self) -> str:
-        """The seed says it all."""
-        return f"seeded:{self.seed}"
+        """The seed, and which generator it seeds."""
+        return f"seeded:{self.seed}:counter" if self.in_c else f"seeded:{self.seed}"
 
     @property
     def repeats(self) -> bool:
@@ -99,7 +103,8 @@ class SeededNoise:
 
     def stream(self, round: int, silo: str) -> NoiseStream:
         """Noise that depends on nothing but the seed, these keys and how often it was asked."""
-        return _Twister(_seed_generator(derive(self.seed, Purpose.NOISE, round, silo)))
+        key = derive(self.seed, Purpose.NOISE, round, silo)
+        return CounterNoise(key) if self.in_c else _Twister(_seed_generator(key))
 
 
 class _Twister:

@@ -1,2 +1,3 @@
 /* Each file with instructions that a machine may only claim to have tries them: 0 where they work. try.c calls all. */
 int wholegrain_try_clipped_chain(void);
+int wholegrain_try_noise(void);

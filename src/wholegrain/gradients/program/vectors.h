@@ -35,16 +35,19 @@ typedef float loose_floats __attribute__((vector_size(4 * LANES), may_alias, ali
 typedef double loose_doubles __attribute__((vector_size(8 * WIDE), may_alias, aligned(8)));
 #define INLINE static inline __attribute__((always_inline))
 
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+#ifdef __AVX__
 #include <immintrin.h>
+#endif
+#if defined(__FMA__) && !defined(NOTHING_FUSED) /* a test defines it, to see that compilers fuse nothing by themselves */
+#define FUSED
 #endif
 
 /* a b + c, rounded once where the processor has an instruction for it and twice where it has none: one defined operation
  * for all lanes, chosen when the program is compiled. */
 INLINE floats multiply_add(floats a, floats b, floats c) {
-#if defined(__AVX512F__)
+#if defined(FUSED) && defined(__AVX512F__)
     return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(FUSED)
     return (floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
     return a * b + c;
@@ -52,9 +55,9 @@ INLINE floats multiply_add(floats a, floats b, floats c) {
 }
 
 INLINE doubles multiply_add_wide(doubles a, doubles b, doubles c) {
-#if defined(__AVX512F__)
+#if defined(FUSED) && defined(__AVX512F__)
     return (doubles)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(FUSED)
     return (doubles)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #else
     return a * b + c;
@@ -64,18 +67,36 @@ INLINE doubles multiply_add_wide(doubles a, doubles b, doubles c) {
 INLINE floats choose(bits where, floats yes, floats no) { return (floats)(((bits)yes & where) | ((bits)no & ~where)); }
 
 INLINE floats spread(float value) {
-    floats all = {0};
-    return all + value;
+    floats zeros = {0};
+    return value - zeros; /* not a sum, which would make 0 of -0 and so cost an addition */
 }
 
 INLINE doubles spread_wide(double value) {
-    doubles all = {0};
-    return all + value;
+    doubles zeros = {0};
+    return value - zeros;
 }
+
+/* Have a vector loaded once and kept: compilers load it again for each product, and loads are what products wait for. */
+#ifdef __AVX__
+#define KEEP(x) __asm__("" : "+v"(x))
+#else
+#define KEEP(x) ((void)0)
+#endif
 
 /* The first (0) or second (1) half of a vector in double precision. */
 INLINE doubles widen(const floats *x, int part) {
     return __builtin_convertvector(((const half_floats *)x)[part], doubles);
+}
+
+INLINE floats square_root(floats x) {
+#if defined(__AVX512F__)
+    return (floats)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX__)
+    return (floats)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int lane = 0; lane < LANES; lane++) x[lane] = __builtin_sqrtf(x[lane]);
+    return x;
+#endif
 }
 
 INLINE floats magnitude(floats x) { return (floats)((bits)x & 0x7fffffffu); }

@@ -1,0 +1,28 @@
+"""Which sums are computed in C: the first program that knows a model and its loss."""
+
+from typing import Protocol
+
+from torch import nn
+
+from wholegrain.gradients.compiled_chain import CompiledChain
+from wholegrain.gradients.reference import ClippedSum, Loss
+
+
+class Program(Protocol):
+    """A program in C for some models: `ClippedSum` of one of them."""
+
+    def __call__(self, model: nn.Module, loss: Loss) -> ClippedSum:
+        """The sums of a model that it knows; another is refused in one sentence."""
+        ...
+
+    def knows(self, model: nn.Module, loss: Loss) -> bool:
+        """Whether it is for this model and this loss."""
+        ...
+
+
+PROGRAMS: tuple[Program, ...] = (CompiledChain,)
+
+
+def find_program(model: nn.Module, loss: Loss) -> ClippedSum | None:
+    """The sums of this model in C, or None where there is no program for it."""
+    return next((program(model, loss) for program in PROGRAMS if program.knows(model, loss)), None)
