@@ -92,6 +92,11 @@ class BookKeeping(DropoutCoins):
         self._single, self._wide = Lease(), Lease()
         self._buffers: AddBuffers | None = None
 
+    @property
+    def in_c(self) -> bool:
+        """Whether any of its products are computed in C."""
+        return any(self._products.takes_weight(p.detach().flatten(1)) for p in self.model.parameters() if p.dim() > 1)
+
     @in_plain_arithmetic
     def __call__(
         self,

@@ -52,6 +52,10 @@ class Products(Protocol):
 class TorchProducts:
     """By torch's library."""
 
+    def takes_weight(self, weight: Tensor) -> bool:
+        """Whether products with it, or its transpose, are computed in C."""
+        return False
+
     def fixed(self, rows: Tensor, right: Tensor) -> bool:
         """Not known."""
         return False
@@ -87,6 +91,11 @@ class CompiledProducts(TorchProducts):
     def __init__(self) -> None:
         self._library = _declare(load_library())
 
+    def takes_weight(self, weight: Tensor) -> bool:
+        """Where it is large, and neither of its sides small."""
+        single = weight.dtype is torch.float32 and weight.dim() == 2
+        return single and weight.numel() >= WORTH and min(weight.shape) >= NARROW
+
     def fixed(self, rows: Tensor, right: Tensor) -> bool:
         """Whatever is computed in C."""
         return self._takes(rows, right)
@@ -106,8 +115,7 @@ class CompiledProducts(TorchProducts):
             super().add_product(total, left, right, begun)
 
     def _takes(self, rows: Tensor, right: Tensor) -> bool:
-        large = right.numel() >= WORTH and min(right.shape) >= NARROW
-        return large and rows.dtype is torch.float32 and _lies(rows) and _lies(right)
+        return self.takes_weight(right) and rows.dtype is torch.float32 and _lies(rows) and _lies(right)
 
     def _multiply(self, rows: Tensor, right: Tensor, start: int, bias: Tensor | None, out: Tensor) -> None:
         if rows.shape[0]:
