@@ -54,6 +54,7 @@ def test_no_finite_number_breaks_the_clip_of_the_compiled_program(kind: str) -> 
 
 
 @pytest.mark.thorough
+@pytest.mark.own_trials
 @pytest.mark.parametrize("kind", clip_fuzz.KINDS)
 def test_no_finite_number_breaks_the_clip_with_products_in_c(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     require_compiler()

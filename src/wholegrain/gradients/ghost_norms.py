@@ -189,7 +189,8 @@ class Outer:
 
     def _suits(self, products: CompiledProducts) -> bool:
         """Whether C is to compute what units have: sizes of the layer decide."""
-        return all(products.forms(self.outward, inward) for _, inward in self.factors) and bool(self.factors)
+        out, kind = self.outward.shape[-1], self.outward.dtype
+        return bool(self.factors) and all(products.forms(out, x.shape[-1], kind) for _, x in self.factors)
 
     def _form_compiled(
         self, products: CompiledProducts, units: Units, take: TakeBuffer, squares: Tensor

@@ -124,9 +124,9 @@ class CompiledProducts(TorchProducts):
                 *right.stride(), start, None if bias is None else bias.data_ptr(), out.data_ptr(), out.stride(0),
             )  # fmt: skip
 
-    def forms(self, outward: Tensor, inward: Tensor) -> bool:
-        """Whether gradients of units, by these factors [.., position, value], are formed and measured in C."""
-        return outward.dtype is torch.float32 and outward.shape[-1] * inward.shape[-1] >= WORTH
+    def forms(self, out: int, inner: int, kind: torch.dtype) -> bool:
+        """Whether units' gradients of a weight [out, in] are formed and measured in C."""
+        return kind is torch.float32 and out * inner >= WORTH
 
     def form_units(self, runs: Sequence[Run], outward: Tensor, inward: Tensor, formed: Tensor, squares: Tensor) -> None:
         """Each unit's gradient of a weight [unit, out, in]; squared norms are added to `squares`, in double precision.
