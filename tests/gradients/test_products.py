@@ -178,7 +178,7 @@ def test_sums_are_those_of_the_reference(kind: str, clip: Clip) -> None:
     expected = clipped_sum(model, cross_entropy, flatten(model), inputs, targets, groups, clip).total.double()
     found = BookKeeping(model, cross_entropy, compiled=True)(flatten(model), inputs, targets, groups, clip)
     assert float((found.total - expected).norm()) <= 1e-5 * float(expected.norm())
-    assert isinstance(current(), products.TorchProducts)
+    assert isinstance(current(), products.Products)
     assert not isinstance(current(), CompiledProducts), "the choice ends with the call"
 
 

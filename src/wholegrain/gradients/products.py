@@ -12,7 +12,6 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,39 +32,23 @@ Run = tuple[int, slice]
 """Items that each of neighbouring units has, and all items of these units."""
 
 
-class Products(Protocol):
-    """A way to multiply."""
-
-    def fixed(self, rows: Tensor, right: Tensor) -> bool:
-        """Whether each row of a product is the same wherever it stands and however it lies in memory."""
-        ...
-
-    def multiply(self, rows: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-        """Rows [row, k] times right [k, column], plus bias [column], into `out`."""
-        ...
-
-    def add_product(self, total: Tensor, left: Tensor, right: Tensor, begun: bool) -> None:
-        """Add left [row, k] times right [k, column] to a total, which holds anything where it has not begun."""
-        ...
-
-
-class TorchProducts:
-    """By torch's library."""
+class Products:
+    """A way to multiply: this one is torch's."""
 
     def takes_weight(self, weight: Tensor) -> bool:
         """Whether products with it, or its transpose, are computed in C."""
         return False
 
     def fixed(self, rows: Tensor, right: Tensor) -> bool:
-        """Not known."""
+        """Whether each row of a product is the same wherever it stands and however it lies in memory: not known."""
         return False
 
     def multiply(self, rows: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-        """One product."""
+        """Rows [row, k] times right [k, column], plus bias [column], into `out`."""
         return torch.mm(rows, right, out=out) if bias is None else torch.addmm(bias, rows, right, out=out)
 
     def add_product(self, total: Tensor, left: Tensor, right: Tensor, begun: bool) -> None:
-        """One product."""
+        """Add left [row, k] times right [k, column] to a total, which holds anything where it has not begun."""
         total.addmm_(left, right, beta=int(begun))
 
 
@@ -85,7 +68,7 @@ class Factor(ctypes.Structure):
         return Factor(rows.data_ptr(), rows.stride(0), rows.stride(1), rows.shape[2])
 
 
-class CompiledProducts(TorchProducts):
+class CompiledProducts(Products):
     """Large products in single precision by C, others by torch."""
 
     def __init__(self) -> None:
@@ -102,14 +85,19 @@ class CompiledProducts(TorchProducts):
 
     def multiply(self, rows: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
         """One product."""
-        if not self._takes(rows, right):
+        if (
+            not self._takes(rows, right)
+            or not _fit(rows, right, out)
+            or (bias is not None and len(bias) != out.shape[1])
+        ):
             return super().multiply(rows, right, bias, out)
         self._multiply(rows, right, ZERO if bias is None else BIAS, bias, out)
         return out
 
     def add_product(self, total: Tensor, left: Tensor, right: Tensor, begun: bool) -> None:
         """One product."""
-        if left.dtype is torch.float32 and _lies(left) and _lies(right) and total.numel() >= WORTH:
+        single = left.dtype is right.dtype is total.dtype is torch.float32
+        if single and total.numel() >= WORTH and _lies(left) and _lies(right) and _fit(left, right, total):
             self._multiply(left, right, ITSELF if begun else ZERO, None, total)
         else:
             super().add_product(total, left, right, begun)
@@ -118,6 +106,7 @@ class CompiledProducts(TorchProducts):
         return self.takes_weight(right) and rows.dtype is torch.float32 and _lies(rows) and _lies(right)
 
     def _multiply(self, rows: Tensor, right: Tensor, start: int, bias: Tensor | None, out: Tensor) -> None:
+        bias = None if bias is None else bias.contiguous()
         if rows.shape[0]:
             self._library.wholegrain_layer_product(
                 rows.shape[0], right.shape[1], right.shape[0], rows.data_ptr(), *rows.stride(), right.data_ptr(),
@@ -133,6 +122,7 @@ class CompiledProducts(TorchProducts):
 
         Factors are [item, position, value].
         """
+        assert outward.shape[:2] == inward.shape[:2]
         first = 0
         for size, items in runs:
             g, a, count = outward[items], inward[items], (items.stop - items.start) // size
@@ -192,9 +182,17 @@ class CompiledProducts(TorchProducts):
             *(each.data_ptr() for each in (*states, delta, packed)),
         )  # fmt: skip
 
-    def steps(self, like: Tensor, hidden: int) -> bool:
-        """Whether C goes through the times of a recurrent layer."""
-        return like.dtype is torch.float32 and hidden * hidden >= WORTH
+    def steps(self, weight: Tensor, states: Tensor) -> bool:
+        """Whether C goes through the times of an LSTM with this recurrent weight and states [time, item, hidden]."""
+        hidden = states.shape[2]
+        single = weight.dtype is states.dtype is torch.float32
+        return single and hidden * hidden >= WORTH and weight.shape == (4 * hidden, hidden) and weight.is_contiguous()
+
+
+def _fit(left: Tensor, right: Tensor, out: Tensor) -> bool:
+    """Whether sizes go together, and rows of the result lie in memory as C writes them; else torch may tell why not."""
+    sizes = left.shape[0], right.shape[0], right.shape[1]
+    return sizes == (out.shape[0], left.shape[1], out.shape[1]) and out.stride(1) == 1
 
 
 def _lies(rows: Tensor) -> bool:
@@ -221,22 +219,21 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 @cache
-def find_products(compiled: bool) -> TorchProducts:
+def find_products(compiled: bool) -> Products:
     """The one way or the other."""
-    return CompiledProducts() if compiled else TORCH
+    return CompiledProducts() if compiled else Products()
 
 
-TORCH = TorchProducts()
-_current: list[TorchProducts] = [TORCH]
+_current = [Products()]
 
 
-def current() -> TorchProducts:
+def current() -> Products:
     """The way to multiply that the present call of an engine has."""
     return _current[-1]
 
 
 @contextmanager
-def multiplied_by(products: TorchProducts) -> Iterator[None]:
+def multiplied_by(products: Products) -> Iterator[None]:
     """For as long as this lasts. One computation runs at a time: plain_arithmetic.py."""
     _current.append(products)
     try:

@@ -132,12 +132,9 @@ class ConvLayer:
 
     def _forms_in_c(self, formed: Tensor) -> bool:
         """Sizes of the layer decide."""
-        products = current()
-        return (
-            self._module.groups == 1
-            and isinstance(products, CompiledProducts)
-            and products.forms(*formed[0].shape[1:], formed.dtype)
-        )
+        products, (out, inner) = current(), formed.shape[2:]
+        compiled = isinstance(products, CompiledProducts) and products.forms(out, inner, formed.dtype)
+        return compiled and self._module.groups == 1
 
     def _form_in_c(self, patches: "_Patches", run: UnitRun, last: Tensor, formed: Tensor, squares: Tensor) -> None:
         """The same in C, for units whose patches are gathered at once."""

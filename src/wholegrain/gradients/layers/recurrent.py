@@ -66,7 +66,7 @@ class LSTMCell(_Cell):
 
     def _through_time(self, space: Space, gates: Tensor, outs: Tensor, cells: Tensor, squashed: Tensor) -> None:
         hidden, products = squashed.shape[2], current()
-        if isinstance(products, CompiledProducts) and products.steps(gates, hidden):
+        if isinstance(products, CompiledProducts) and products.steps(self.value("weight_hh"), squashed):
             products.forward_lstm(self.value("weight_hh"), gates, outs, cells, squashed)
             return
         weight = self.value("weight_hh").t()
@@ -84,7 +84,7 @@ class LSTMCell(_Cell):
         """Back through time; every gate's gradient is prepared for all times at once, then scaled step by step."""
         x, gates, outs, cells, squashed = saved
         products = current()
-        if isinstance(products, CompiledProducts) and products.steps(gates, squashed.shape[2]):
+        if isinstance(products, CompiledProducts) and products.steps(self.value("weight_hh"), squashed):
             delta, dh, cell = self._back_in_c(products, gates, cells, squashed, outward)
         else:
             delta, dh, cell = self._back_through_time(space, gates, cells, squashed, outward)
