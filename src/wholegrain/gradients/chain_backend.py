@@ -34,7 +34,7 @@ class Chain:
     @staticmethod
     def of(model: nn.Module, slots: Slots, workspace: Workspace) -> "Chain | None":
         """The model as a chain, or None where it is not one or a layer has no rule."""
-        modules = _in_sequence(model)
+        modules = in_sequence(model)
         if modules is None:
             return None
         try:
@@ -68,7 +68,7 @@ class Chain:
         return pool_small_layers(shares, units, workspace)
 
 
-def _in_sequence(model: nn.Module) -> list[nn.Module] | None:
+def in_sequence(model: nn.Module) -> list[nn.Module] | None:
     """The modules of a sequence, nested ones laid out; None where there is more to it than their order."""
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
         return None
@@ -76,7 +76,7 @@ def _in_sequence(model: nn.Module) -> list[nn.Module] | None:
         return [model] if type(model) in LAYERS else None
     modules: list[nn.Module] = []
     for child in model:
-        inner = _in_sequence(child) if type(child) is nn.Sequential else [child]
+        inner = in_sequence(child) if type(child) is nn.Sequential else [child]
         if inner is None:
             return None
         modules += inner

@@ -9,10 +9,9 @@ import ctypes
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import cross_entropy
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
@@ -21,9 +20,9 @@ from wholegrain.gradients.c_library import load_library
 from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
+from wholegrain.gradients.compiled_batch import LOSSES, BatchPlaces, find_units, place_of, require_agreement
 from wholegrain.gradients.dense_chain import Dense, find_layers
 from wholegrain.gradients.layers.activations import InPlace, Relu, Sigmoid, Tanh
-from wholegrain.gradients.losses import huber, squared_error
 from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
 from wholegrain.gradients.reference import Loss
@@ -33,16 +32,8 @@ from wholegrain.gradients.workspace import Workspace
 
 MOST_LAYERS = 16
 FUNCTIONS: Mapping[type[InPlace] | None, int] = {None: 0, Relu: 1, Tanh: 2, Sigmoid: 3}
-LOSSES: Mapping[Loss, int] = {
-    cross_entropy: 0,
-    binary_cross_entropy_with_logits: 1,
-    squared_error: 2,
-    huber: 3,
-}
 DONE, NOT_IN_ORDER = 0, 1
 """Numbers as in program/clipped_chain.c, and so are the structures below."""
-AGREES = 1e-3
-"""How far a sum may be from the reference, relative to its length, before the compiler is not trusted."""
 
 
 class ChainFacts(ctypes.Structure):
@@ -55,19 +46,6 @@ class ChainFacts(ctypes.Structure):
         ("functions", ctypes.c_int64 * MOST_LAYERS),
         ("norm", ctypes.c_double),
         ("averages", ctypes.c_int64),
-    )
-
-
-class BatchPlaces(ctypes.Structure):
-    """Where a batch lies in memory. Private: what lies there, and how many items there are."""
-
-    _fields_ = (
-        ("inputs", ctypes.c_void_p),
-        ("targets", ctypes.c_void_p),
-        ("groups", ctypes.c_void_p),
-        ("order", ctypes.c_void_p),
-        ("shares", ctypes.c_void_p),
-        ("items", ctypes.c_int64),
     )
 
 
@@ -120,12 +98,12 @@ class CompiledChain:
         inputs, targets = self._require_form(vector, inputs, targets)
         if groups.shape != inputs.shape[:1] or groups.dtype is not torch.int64:
             raise ModelError(f"There are {len(inputs)} items, and {len(groups)} of them have a subject.")
-        units, shares = _units(groups, clip)
-        batch = BatchPlaces(_place(inputs), _place(targets), _place(units), None, _place(shares), len(inputs))
+        units, shares = find_units(groups, clip)
+        batch = BatchPlaces(place_of(inputs), place_of(targets), place_of(units), None, place_of(shares), len(inputs))
         done, zeroed = self._add_up(vector, batch, clip, total)
         if done == NOT_IN_ORDER:
             order = torch.argsort(groups, stable=True)
-            batch.order = _place(order)
+            batch.order = place_of(order)
             done, zeroed = self._add_up(vector, batch, clip, total)
         if done != DONE:
             raise ModelError(f"A target is no class from 0 to {self._layout.shapes[-1][0] - 1}.")
@@ -134,8 +112,8 @@ class CompiledChain:
     def _add_up(self, vector: Tensor, batch: BatchPlaces, clip: Clip, total: Tensor) -> tuple[int, int]:
         """What the program says, and how many units it left out; the sum is in `total`."""
         zeroed = ctypes.c_int64()
-        places = (ctypes.c_void_p(_place(values)) for values in (self._scratch, total))
-        facts, parameters = ctypes.byref(self._facts_for(clip)), ctypes.c_void_p(_place(vector))
+        places = (ctypes.c_void_p(place_of(values)) for values in (self._scratch, total))
+        facts, parameters = ctypes.byref(self._facts_for(clip)), ctypes.c_void_p(place_of(vector))
         done: int = self._sum_up(facts, parameters, ctypes.byref(batch), *places, ctypes.byref(zeroed))
         return done, zeroed.value
 
@@ -184,28 +162,7 @@ class CompiledChain:
             for clip in (Clip(ClipPer.ITEM, Pool.SUM, 0.1), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.1)):
                 own = self(vector, inputs, targets, groups, clip).total
                 wanted = reference.clipped_sum(self.model, self._loss, vector, inputs, targets, groups, clip).total
-                if not torch.linalg.vector_norm(own - wanted) <= AGREES * torch.linalg.vector_norm(wanted.double()):
-                    raise ModelError(
-                        "The compiled program computes other gradients of this model than torch does: leave out"
-                        " compute.compiled."
-                    )
-
-
-def _place(values: Tensor | None) -> int | None:
-    """Where values lie in memory."""
-    return None if values is None else values.data_ptr()
-
-
-def _units(groups: Tensor, clip: Clip) -> tuple[Tensor | None, Tensor | None]:
-    """The unit of each item (None where each is one by itself), and what items count after they are clipped."""
-    if clip.per is ClipPer.SUBJECT:
-        return groups.contiguous(), None
-    if clip.per is ClipPer.BATCH:
-        return torch.zeros(len(groups), dtype=torch.int64), None
-    if clip.per is ClipPer.ITEM and clip.pool is Pool.MEAN:
-        _, subjects, counts = np.unique(groups.numpy(), return_inverse=True, return_counts=True)
-        return None, torch.from_numpy(1 / counts[subjects])
-    return None, None
+                require_agreement(own, wanted)
 
 
 def _find_layers(model: nn.Module, layout: Layout) -> list[Dense] | None:

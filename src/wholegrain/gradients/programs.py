@@ -5,6 +5,7 @@ from typing import Protocol
 from torch import nn
 
 from wholegrain.gradients.compiled_chain import CompiledChain
+from wholegrain.gradients.compiled_encoder import CompiledEncoder
 from wholegrain.gradients.reference import ClippedSum, Loss
 
 
@@ -20,7 +21,7 @@ class Program(Protocol):
         ...
 
 
-PROGRAMS: tuple[Program, ...] = (CompiledChain,)
+PROGRAMS: tuple[Program, ...] = (CompiledChain, CompiledEncoder)
 
 
 def find_program(model: nn.Module, loss: Loss) -> ClippedSum | None:

@@ -184,7 +184,7 @@ class CausalTransformer(nn.Module):
         padding: int | None,
     ) -> None:
         super().__init__()
-        self._padding = padding
+        self.padding = padding
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Parameter(torch.randn(length, width) * 0.02)
         self.blocks = nn.ModuleList(CausalBlock(width, heads, dropout) for _ in range(layers))
@@ -196,10 +196,10 @@ class CausalTransformer(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores [item, class] of windows of tokens [item, position]."""
         x = self.tokens(tokens) + self.places[: tokens.shape[1]]
-        present = None if self._padding is None else tokens != self._padding
+        present = None if self.padding is None else tokens != self.padding
         for block in self.blocks:
             x = block(x, present)
-        scores: Tensor = self.head(self.norm(_last(x, tokens, self._padding)))
+        scores: Tensor = self.head(self.norm(_last(x, tokens, self.padding)))
         return scores
 
 

@@ -128,7 +128,7 @@ class DotProducts:
 def encoder_layer(module: nn.TransformerEncoderLayer, owned: ModuleSlots) -> Steps:
     """The rule for a module without dropout that is given nothing but its input."""
     attention = module.self_attn
-    _require_own_parts(module)
+    require_own_parts(module)
     if not attention.batch_first or attention.in_proj_weight is None or attention.in_proj_weight.device.type != "cpu":
         raise RuleError("its items are not the first dimension, or it is not on the CPU")
     if any(part.p for part in (module.dropout, module.dropout1, module.dropout2)) or attention.dropout:
@@ -153,7 +153,7 @@ def encoder_layer(module: nn.TransformerEncoderLayer, owned: ModuleSlots) -> Ste
     return Steps(*(Residual(inner, norm, module.norm_first) for inner, norm in zip((attend, feed), norms, strict=True)))
 
 
-def _require_own_parts(module: nn.TransformerEncoderLayer) -> None:
+def require_own_parts(module: nn.TransformerEncoderLayer) -> None:
     """Refuse a layer of which a part was replaced: it may compute something else."""
     kinds = {
         nn.MultiheadAttention: (module.self_attn,),

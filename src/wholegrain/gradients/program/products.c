@@ -9,53 +9,23 @@
 
 #include <string.h>
 
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
-#include <immintrin.h>
-#endif
+#include "try.h"
+#include "vectors.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
-#if defined(__AVX512F__)
-#define WIDTH 16
+#define WIDTH LANES
+#if REGISTERS == 32
 #define ROWS 14
-typedef __m512 lanes;
-INLINE lanes load(const float *at) { return _mm512_loadu_ps(at); }
-INLINE lanes spread(float x) { return _mm512_set1_ps(x); }
-INLINE void store(float *at, lanes x) { _mm512_storeu_ps(at, x); }
-INLINE lanes multiply_add(lanes x, lanes y, lanes z) { return _mm512_fmadd_ps(x, y, z); }
-#elif defined(__AVX2__) && defined(__FMA__)
-#define WIDTH 8
-#define ROWS 6
-typedef __m256 lanes;
-INLINE lanes load(const float *at) { return _mm256_loadu_ps(at); }
-INLINE lanes spread(float x) { return _mm256_set1_ps(x); }
-INLINE void store(float *at, lanes x) { _mm256_storeu_ps(at, x); }
-INLINE lanes multiply_add(lanes x, lanes y, lanes z) { return _mm256_fmadd_ps(x, y, z); }
 #else
-#define WIDTH 4
 #define ROWS 6
-typedef float lanes __attribute__((vector_size(4 * WIDTH)));
-INLINE lanes load(const float *at) {
-    lanes x;
-    memcpy(&x, at, sizeof x);
-    return x;
-}
-INLINE lanes spread(float x) { return (lanes){x, x, x, x}; }
-INLINE void store(float *at, lanes x) { memcpy(at, &x, sizeof x); }
-#ifdef __FP_FAST_FMAF
-INLINE lanes multiply_add(lanes x, lanes y, lanes z) {
-    for (int l = 0; l < WIDTH; l++) z[l] = __builtin_fmaf(x[l], y[l], z[l]);
-    return z;
-}
-#else
-INLINE lanes multiply_add(lanes x, lanes y, lanes z) { return x * y + z; }
 #endif
-#endif
-
 #define PANEL (2 * WIDTH)
 #define DEPTH 256 /* of k at a time: so much of a panel stays in the nearest cache */
 #define PACKED_DEPTH 48 /* of k, from which on a left factor that lies as columns is laid out anew */
 #define BLOCK (16 * ROWS) /* rows at a time, which stay in the next one */
+
+INLINE floats load(const float *at) { return *(const loose_floats *)at; }
+
+INLINE void store(float *at, floats x) { *(loose_floats *)at = x; }
 
 /* A tile [rows, PANEL] of c; `from` is what it begins with (NULL: zeros), in rows `from_step` apart. */
 typedef struct {
@@ -71,17 +41,17 @@ typedef struct {
 } Panel;
 
 INLINE void compute_tile(Tile t, Matrix a, Panel b, int64_t k, const int rows) {
-    lanes sum[ROWS][2];
+    floats sum[ROWS][2];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         sum[i][0] = t.from ? load(t.from + i * t.from_step) : spread(0.0f);
         sum[i][1] = t.from ? load(t.from + i * t.from_step + WIDTH) : spread(0.0f);
     }
     for (int64_t p = 0; p < k; p++) {
-        lanes left = load(b.values), right = load(b.values + WIDTH);
+        floats left = load(b.values), right = load(b.values + WIDTH);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            lanes x = spread(a.values[i * a.row]);
+            floats x = spread(a.values[i * a.row]);
             sum[i][0] = multiply_add(x, left, sum[i][0]);
             sum[i][1] = multiply_add(x, right, sum[i][1]);
         }
@@ -171,7 +141,7 @@ static void compute_rows(Tile t, Matrix a, int packed, Panel b, int64_t m, int64
 
 INLINE int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 
-#if WIDTH >= 8
+#ifdef __AVX__
 /* Eight rows of eight numbers, turned into columns. */
 INLINE void transpose(const float *from, int64_t step, float *to) {
     __m256 r[8], s[8];
@@ -193,7 +163,7 @@ INLINE void transpose(const float *from, int64_t step, float *to) {
 /* Columns of a panel that lie as rows. */
 static void turn_columns(int64_t k, int64_t columns, const float *from, int64_t step, float *to) {
     int64_t j = 0;
-#if WIDTH >= 8
+#ifdef __AVX__
     for (; j + 8 <= columns; j += 8) {
         int64_t p = 0;
         for (; p + 8 <= k; p += 8) transpose(from + j * step + p, step, to + p * PANEL + j);
@@ -284,4 +254,19 @@ void wholegrain_multiply(Sizes sizes, Matrix a, Matrix b, Start start, const flo
     float room[DEPTH * PANEL] __attribute__((aligned(64)));
     Panels panels = {NULL, b, b.column == 1 && sizes.m <= 2 * ROWS, room};
     multiply_panels(sizes, a, &panels, start, bias, c, step);
+}
+
+int wholegrain_try_products(void) {
+    float a[3 * 5], b[5 * 20], c[3 * 20], packed[5 * 64];
+    for (int k = 0; k < 3 * 5; k++) a[k] = (float)(k % 4);
+    for (int k = 0; k < 5 * 20; k++) b[k] = (float)(k % 3);
+    wholegrain_multiply((Sizes){3, 20, 5}, rows_of(a, 5), rows_of(b, 20), FROM_ZERO, NULL, c, 20);
+    wholegrain_pack(5, 20, rows_of(b, 20), packed);
+    wholegrain_multiply_packed((Sizes){3, 20, 5}, columns_of(a, 3), packed, FROM_ITSELF, NULL, c, 20);
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 20; j++)
+            for (int p = 0; p < 5; p++) c[i * 20 + j] -= (a[i * 5 + p] + a[p * 3 + i]) * b[p * 20 + j];
+    for (int k = 0; k < 3 * 20; k++)
+        if (c[k] != 0.0f) return 1;
+    return 0;
 }

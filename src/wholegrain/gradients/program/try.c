@@ -15,4 +15,6 @@ static int try_arithmetic(void) {
     return in_double != 0.0 || in_single != 0.0f;
 }
 
-int wholegrain_try(void) { return try_arithmetic() || wholegrain_try_clipped_chain() || wholegrain_try_noise(); }
+int wholegrain_try(void) {
+    return try_arithmetic() || wholegrain_try_clipped_chain() || wholegrain_try_noise() || wholegrain_try_products();
+}
