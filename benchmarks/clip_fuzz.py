@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.gradients.trial import MOST_TRIED
 from wholegrain.gradients.unit_passes import clipped_sums
+from wholegrain.models.ft_transformer import ft_transformer
+from wholegrain.models.text import causal_transformer
 
 CLASSES = 3
 LARGE = 0.1
@@ -188,7 +191,29 @@ KINDS: Mapping[str, Kind] = {
 }
 RULES = {*LAYERS, *COMPOSITES}
 DENSE = ("linear", "mlp", "deep", "wide")
-"""Kinds that the compiled program knows."""
+"""Kinds that the compiled program of dense chains knows."""
+
+
+class MeanOfPositions(nn.Module):
+    """The mean of a sequence's outputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[item, position, feature] to [item, feature]."""
+        return x.mean(1)
+
+
+def _text_encoder(**options: Any) -> nn.Module:
+    layers = [nn.TransformerEncoderLayer(4, 2, 6, 0.0, batch_first=True, **options) for _ in range(2)]
+    return nn.Sequential(nn.Embedding(7, 4), *layers, MeanOfPositions(), nn.Linear(4, CLASSES))
+
+
+ENCODERS: Mapping[str, Kind] = {
+    "text encoder": Kind(_text_encoder, (5,), tokens=7),
+    "norms first": Kind(lambda: _text_encoder(norm_first=True, activation="gelu"), (5,), tokens=7),
+    "causal transformer": Kind(lambda: causal_transformer(5, CLASSES, vocabulary=7, width=4, heads=2), (5,), tokens=7),
+    "columns": Kind(lambda: ft_transformer(5, CLASSES, width=4, heads=2), (5,)),
+}
+"""Kinds that the compiled program of encoders knows; to torch they are nothing new."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +228,8 @@ class Found:
 
 def fuzz(kind: str, cases: int, seed: int, compute: Compute = USUAL, large: float = LARGE) -> Iterator[Found]:
     """So many cases of one kind of model; a large subject is in this part of the batches."""
-    draws, made = np.random.default_rng(seed), KINDS[kind].make()
+    kind_of = {**KINDS, **ENCODERS}[kind]
+    draws, made = np.random.default_rng(seed), kind_of.make()
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowGradients)
@@ -211,7 +237,7 @@ def fuzz(kind: str, cases: int, seed: int, compute: Compute = USUAL, large: floa
         done = 0
         while done < cases:
             vector = extreme_parameters(layout, start, draws)
-            inputs, targets, groups = extreme_batch(KINDS[kind], draws, large)
+            inputs, targets, groups = extreme_batch(kind_of, draws, large)
             mode = MODES[draws.integers(len(MODES))]
             clip = Clip(*mode, float(10 ** draws.uniform(math.log10(LEAST_NORM), math.log10(MOST_NORM))))
             whole = engine(vector, inputs, targets, groups, clip).total.double()
@@ -260,13 +286,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, help="of models; all if left out")
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS, *ENCODERS], help="of models; all if left out")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--compiled", action="store_true", help="by the program in C, which knows some kinds only")
     given = parser.parse_args()
     compute = Compute.of(given.device, given.precision, given.compiled)
-    there = DENSE if given.compiled else tuple(KINDS)
+    there = (*DENSE, *ENCODERS) if given.compiled else tuple(KINDS)
     kinds = given.kinds or there
     torch.set_num_threads(1)
     worst, clipped = Counter[str](), 0

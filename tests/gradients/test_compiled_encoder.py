@@ -14,7 +14,6 @@ from wholegrain.gradients import reference
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.compiled_batch import LOSSES
 from wholegrain.gradients.compiled_encoder import CompiledEncoder
-from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.losses import squared_error
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.ft_transformer import ft_transformer
@@ -353,9 +352,21 @@ def tied() -> nn.Module:
     return nn.Sequential(nn.Embedding(WORDS, 8), layer, layer, Mean(), nn.Linear(8, 2))
 
 
-def hooked() -> nn.Module:
-    model = encoder(8, 2)
-    model[1].register_forward_hook(lambda module, inputs, output: output * 2)
+def hooked(model: nn.Module) -> nn.Module:
+    list(model.modules())[2].register_forward_hook(lambda module, inputs, output: output * 2)
+    return model
+
+
+class Doubled(nn.Linear):
+    """Another function of the same parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def replaced() -> nn.Module:
+    model = causal_transformer(7, 3)
+    model.blocks[0].out = Doubled(32, 32)  # type: ignore[index,union-attr]
     return model
 
 
@@ -371,17 +382,21 @@ def hooked() -> nn.Module:
         nn.Sequential(nn.Embedding(4, 2), Mean(), nn.GELU("tanh"), nn.Linear(2, 2)),
         nn.Sequential(nn.Embedding(4, 8), nn.TransformerEncoderLayer(8, 2, 8, 0.1, batch_first=True), Mean()),
         nn.Sequential(nn.Embedding(4, 8), nn.TransformerEncoderLayer(8, 2, 8, 0.0), Mean()),
+        encoder(512, 2),
         causal_transformer(7, 3, dropout=0.1),
         causal_transformer(7, 3, padding=0),
+        nn.Sequential(nn.Embedding(4, 2), nn.Flatten(), nn.Linear(10, 2), nn.Softmax(1)),
         frozen(),
         tied(),
-        hooked(),
+        hooked(encoder(8, 2)),
+        hooked(causal_transformer(7, 3)),
+        replaced(),
     ],
     ids=lambda model: type(model).__name__,
 )
 def test_models_without_a_program_have_none(model: nn.Module) -> None:
     assert not CompiledEncoder.knows(model, cross_entropy)
-    with pytest.raises(RuleError):
+    with pytest.raises(ModelError, match="does not know this model"):
         CompiledEncoder(model, cross_entropy)
 
 

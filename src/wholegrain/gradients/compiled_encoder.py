@@ -29,6 +29,8 @@ from wholegrain.gradients.trial_items import TRIAL, make_items
 
 DONE, NOT_IN_ORDER, BAD_TARGET, BAD_TOKEN = range(4)
 """Numbers as in clipped_encoder.c, and so is the structure below."""
+MOST_PARAMETERS = 2**19
+"""Of which a gradient in single precision and a sum in double precision still fit a cache. Beyond, torch is as fast."""
 LENGTH = 4
 """Of the items that a model is first tried on, if it takes items of any length."""
 
@@ -64,24 +66,23 @@ class CompiledEncoder:
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """Raises RuleError where there is no program for the model."""
-        if loss not in LOSSES:
-            raise RuleError("its loss is another")
+        """Raises ModelError where there is no program for the model."""
+        length = _find_length(model, loss)
         self.model, self._loss, self._layout = model, loss, Layout.of(model)
         self._library = load_library()
         for function in ("wholegrain_encoder_scratch", "wholegrain_packed_floats"):
             getattr(self._library, function).restype = ctypes.c_int64
         self._programs = dict[int, Program]()
-        self._program(_find_length(model))
+        self._program(length)
 
     @staticmethod
     def knows(model: nn.Module, loss: Loss) -> bool:
         """Whether the program is for this model and this loss."""
         try:
-            _find_length(model)
-        except RuleError:
+            _find_length(model, loss)
+        except ModelError:
             return False
-        return loss in LOSSES
+        return True
 
     @in_plain_arithmetic
     def __call__(
@@ -208,16 +209,6 @@ class CompiledEncoder:
         require_agreement(self, self.model, self._loss, made_up, targets)
 
 
-def _find_length(model: nn.Module) -> int:
-    """Of items that the model can be tried on; RuleError where there are none."""
-    try:
-        _find_stages(model, LENGTH, math.prod)
-    except WrongLengthError as known:
-        _find_stages(model, known.length, math.prod)
-        return known.length
-    return LENGTH
-
-
 def _find_stages(model: nn.Module, length: int, packed_floats: PackedFloats) -> tuple[StageList, int]:
     """A model's stages for items of one length, and how many outputs it has."""
     found = StageList(model, length, packed_floats)
@@ -226,3 +217,20 @@ def _find_stages(model: nn.Module, length: int, packed_floats: PackedFloats) -> 
         raise RuleError("it has outputs for every position")
     found.finish()
     return found, outputs.width
+
+
+def _find_length(model: nn.Module, loss: Loss) -> int:
+    """A length of items that the model takes, or one sentence on why there is no program for it."""
+    try:
+        if loss not in LOSSES:
+            raise RuleError("its loss is another")
+        if Layout.of(model).size > MOST_PARAMETERS:
+            raise RuleError(f"it has more than {MOST_PARAMETERS:,} parameters")
+        try:
+            _find_stages(model, LENGTH, math.prod)
+        except WrongLengthError as known:
+            _find_stages(model, known.length, math.prod)
+            return known.length
+    except RuleError as error:
+        raise ModelError(f"The program for encoders does not know this model: {error}.") from error
+    return LENGTH

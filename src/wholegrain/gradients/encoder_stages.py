@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -28,10 +28,10 @@ class WrongLengthError(RuleError):
 
 def add_model(stages: StageList, model: nn.Module) -> Value:
     """The stages of a whole model, and its outputs."""
+    if has_hooks(model):
+        raise RuleError("it has hooks")
     whole = WHOLE.get(type(model))
     if whole is not None:
-        if has_hooks(model):
-            raise RuleError("it has hooks")
         return whole(stages, model)
     modules = in_sequence(model)
     if not modules or type(modules[0]) is not nn.Embedding:
@@ -43,7 +43,7 @@ def add_model(stages: StageList, model: nn.Module) -> Value:
 
 
 def _look_up(stages: StageList, table: nn.Embedding, places: nn.Parameter | None) -> Value:
-    _require_type(table, nn.Embedding)
+    _require_own(table, nn.Embedding)
     if table.padding_idx is not None or table.max_norm is not None or table.scale_grad_by_freq or table.sparse:
         raise RuleError("its table of tokens has options")
     if not table.num_embeddings:
@@ -66,26 +66,26 @@ def _look_up(stages: StageList, table: nn.Embedding, places: nn.Parameter | None
 # ---- rules for modules of a sequence ----
 
 
-def _require_type(module: nn.Module, kind: type[nn.Module]) -> None:
-    """Refuse a part that was replaced: it may compute something else."""
-    if type(module) is not kind:
-        raise RuleError("some of its parts were replaced")
-
-
 def _linear(stages: StageList, module: nn.Linear, x: Value) -> Value:
-    _require_type(module, nn.Linear)
+    _require_own(module, nn.Linear)
     if x.width != module.in_features and x.rows == 1 and x.width % stages.length == 0:
         raise WrongLengthError(module.in_features // (x.width // stages.length))
     return stages.linear(x, module.weight, module.bias)
 
 
+def _require_own(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Refuse a part that was replaced: it may compute something else."""
+    if type(module) is not kind:
+        raise RuleError("some of its parts were replaced")
+
+
 def _layer_norm(stages: StageList, module: nn.LayerNorm, x: Value) -> Value:
-    _require_type(module, nn.LayerNorm)
+    _require_own(module, nn.LayerNorm)
     return stages.norm(x, module, module.eps)
 
 
 def _rms_norm(stages: StageList, module: nn.RMSNorm, x: Value) -> Value:
-    _require_type(module, nn.RMSNorm)
+    _require_own(module, nn.RMSNorm)
     return stages.norm(x, module, torch.finfo(torch.float32).eps if module.eps is None else module.eps)
 
 
@@ -189,13 +189,14 @@ def _causal_transformer(stages: StageList, model: CausalTransformer) -> Value:
         raise RuleError("its texts have different lengths")
     x = _look_up(stages, model.tokens, model.places)
     for block in model.blocks:
-        x = _causal_block(stages, cast(CausalBlock, block), x)
+        _require_own(block, CausalBlock)
+        assert isinstance(block, CausalBlock)
+        x = _causal_block(stages, block, x)
     last = stages.add(Kind.PICK, x, 1, x.width, option=x.rows - 1)
     return _linear(stages, model.head, _rms_norm(stages, model.norm, last))
 
 
 def _causal_block(stages: StageList, block: CausalBlock, x: Value) -> Value:
-    _require_type(block, CausalBlock)
     if block.prefix is not None or block.drop.p:
         raise RuleError("it has a prefix or dropout")
     packed = _linear(stages, block.fused, _rms_norm(stages, block.first, x))
@@ -206,7 +207,7 @@ def _causal_block(stages: StageList, block: CausalBlock, x: Value) -> Value:
 
 def _ft_transformer(stages: StageList, model: FTTransformer) -> Value:
     tokens = model.tokens
-    _require_type(tokens, ColumnTokens)
+    _require_own(tokens, ColumnTokens)
     columns, width = tokens.directions.shape
     if stages.length != columns:
         raise WrongLengthError(columns)
@@ -214,13 +215,14 @@ def _ft_transformer(stages: StageList, model: FTTransformer) -> Value:
     places = {"weight": take(tokens.directions), "bias": take(tokens.places), "other": take(tokens.answer)}
     x = stages.add(Kind.COLUMNS, None, 1 + columns, width, **places)
     for block in model.blocks:
-        x = _column_block(stages, cast(ColumnBlock, block), x)
+        _require_own(block, ColumnBlock)
+        assert isinstance(block, ColumnBlock)
+        x = _column_block(stages, block, x)
     first = stages.add(Kind.PICK, x, 1, width, option=0)
     return _linear(stages, model.head, stages.function(_layer_norm(stages, model.norm, first), Function.RELU))
 
 
 def _column_block(stages: StageList, block: ColumnBlock, x: Value) -> Value:
-    _require_type(block, ColumnBlock)
     packed = _linear(stages, block.fused, _layer_norm(stages, block.first, x))
     x = stages.sum(_linear(stages, block.out, stages.attention(packed, block.heads, causal=False)), x)
     inner = _linear(stages, block.inner, _layer_norm(stages, block.second, x))
