@@ -3,6 +3,7 @@
 Run: python benchmarks/clip_fuzz.py --cases 100000
 Elsewhere: python benchmarks/clip_fuzz.py --cases 10000 --device cuda --precision bfloat16
 In C: python benchmarks/clip_fuzz.py --cases 10000 --compiled
+Products of the layers' rules in C: python benchmarks/clip_fuzz.py --cases 10000 --products
 
 Every layer rule and every way to compute gradients, per item and per subject. Parameters, inputs and clip norms are
 drawn with exponents from −149 to 127 (those of single precision), layer by layer, so that activations, gradients and
@@ -25,11 +26,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from wholegrain.gradients import products
 from wholegrain.gradients.backend_selection import SlowGradients
 from wholegrain.gradients.clipping import LEAST_NORM, MOST_NORM, Clip, ClipPer, Pool
 from wholegrain.gradients.devices import DEVICES, PRECISIONS, USUAL, Compute
+from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
 from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.gradients.reference import ClippedSum
 from wholegrain.gradients.rounding import SLACK
 from wholegrain.gradients.trial import MOST_TRIED
 from wholegrain.gradients.unit_passes import clipped_sums
@@ -226,14 +230,23 @@ class Found:
     move: float
 
 
-def fuzz(kind: str, cases: int, seed: int, compute: Compute = USUAL, large: float = LARGE) -> Iterator[Found]:
+def multiplying_in_c(model: nn.Module) -> ClippedSum:
+    """The rules of layers with their products in C, however small these are."""
+    products.WORTH = products.NARROW = 0
+    return BookKeeping(model, cross_entropy, compiled=True)
+
+
+def fuzz(
+    kind: str, cases: int, seed: int, compute: Compute = USUAL, large: float = LARGE, in_c: bool = False
+) -> Iterator[Found]:
     """So many cases of one kind of model; a large subject is in this part of the batches."""
     kind_of = {**KINDS, **ENCODERS}[kind]
     draws, made = np.random.default_rng(seed), kind_of.make()
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowGradients)
-        engine, layout, start = clipped_sums(made, cross_entropy, compute), Layout.of(made), flatten(made)
+        engine = multiplying_in_c(made) if in_c else clipped_sums(made, cross_entropy, compute)
+        layout, start = Layout.of(made), flatten(made)
         done = 0
         while done < cases:
             vector = extreme_parameters(layout, start, draws)
@@ -290,21 +303,26 @@ def main() -> None:
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--compiled", action="store_true", help="by the program in C, which knows some kinds only")
+    parser.add_argument("--products", action="store_true", help="the layers' rules, with products in C")
     given = parser.parse_args()
     compute = Compute.of(given.device, given.precision, given.compiled)
     there = (*DENSE, *ENCODERS) if given.compiled else tuple(KINDS)
     kinds = given.kinds or there
     torch.set_num_threads(1)
     worst, clipped = Counter[str](), 0
+    told = f"{compute}, products in C" if given.products else f"{compute}"
     started, each = time.perf_counter(), -(-given.cases // len(there))
-    print(f"Seed {given.seed}, {each:,} cases of each of {len(kinds)} kinds; {compute}.", flush=True)
+    print(
+        f"Seed {given.seed}, {each:,} cases of each of {len(kinds)} kinds; {told}.",
+        flush=True,
+    )
     for kind in kinds:
-        begun = told = time.perf_counter()
-        for done, found in enumerate(islice(fuzz(kind, each, given.seed, compute), each)):
+        begun = said = time.perf_counter()
+        for done, found in enumerate(islice(fuzz(kind, each, given.seed, compute, in_c=given.products), each)):
             worst[kind] = max(worst[kind], found.move)
             clipped += found.move > 0.99
-            if time.perf_counter() - told > PROGRESS:
-                told = time.perf_counter()
+            if time.perf_counter() - said > PROGRESS:
+                said = time.perf_counter()
                 print(f"  {kind}: {done:,} cases, at most {worst[kind]:.7f} C", flush=True)
         spent = time.perf_counter() - begun
         print(f"{kind:20} {each:7,} cases in {spent:4.0f} s, at most {worst[kind]:.7f} C", flush=True)

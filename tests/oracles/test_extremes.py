@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from compilers import require_compiler
 from effort import THOROUGH, amount
-from wholegrain.gradients import batch_invariance, ghost_norms, sum_groups
+from wholegrain.gradients import batch_invariance, ghost_norms, products, sum_groups
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.gradients.devices import Compute
@@ -50,6 +50,18 @@ def test_no_finite_number_breaks_the_clip_of_the_compiled_program(kind: str) -> 
     require_compiler()
     found = list(clip_fuzz.fuzz(kind, amount(2000, quick=200), 7, Compute.of("cpu", compiled=True)))
     assert max(each.move for each in found) <= 1 + 2**-20
+    assert any(each.move > 0.99 for each in found), "nothing was clipped, so nothing was tested"
+
+
+@pytest.mark.thorough
+@pytest.mark.own_trials
+@pytest.mark.parametrize("kind", clip_fuzz.KINDS)
+def test_no_finite_number_breaks_the_clip_with_products_in_c(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_compiler()
+    for limit in ("WORTH", "NARROW"):  # they are set by the fuzz, and are to be as before after it
+        monkeypatch.setattr(products, limit, 0)
+    found = list(clip_fuzz.fuzz(kind, amount(60, quick=10), seed=7, large=0.0, in_c=True))
+    assert max(each.move for each in found) <= 1 + SLACK
     assert any(each.move > 0.99 for each in found), "nothing was clipped, so nothing was tested"
 
 
@@ -347,8 +359,8 @@ def test_a_small_layers_norm_that_depends_on_the_place_is_noticed(monkeypatch: p
         return found
 
     model = nn.Sequential(nn.Linear(128, 96), nn.ReLU(), nn.Linear(96, 64))
-    for products, steady in ((real, True), (by_place, False)):
-        monkeypatch.setattr(ghost_norms, "_products", products)
+    for multiply, steady in ((real, True), (by_place, False)):
+        monkeypatch.setattr(ghost_norms, "_products", multiply)
         engine = BookKeeping(model, cross_entropy)
         engine(flatten(model), torch.rand(6, 128), torch.zeros(6, dtype=torch.int64), torch.arange(6) // 3, SUBJECTS)
         assert engine._chosen is not None

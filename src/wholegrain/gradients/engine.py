@@ -42,6 +42,7 @@ from wholegrain.gradients.pieces import (
     whole_groups,
 )
 from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
+from wholegrain.gradients.products import find_products, multiplied_by
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.rounding import SUM, all_finite
 from wholegrain.gradients.sum_groups import SumGroups, narrow_adds, plan_groups
@@ -79,8 +80,9 @@ class BookKeeping(DropoutCoins):
     tensor(True)
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY, compiled: bool = False) -> None:
         self.model, self._loss, self._memory = model, loss, memory
+        self._products = find_products(compiled)
         self._layout = Layout.of(model)
         self._by_shape: dict[Shape, Backend] = {}
         self._shape: Shape | None = None
@@ -89,6 +91,11 @@ class BookKeeping(DropoutCoins):
         self._small: Views | None = None
         self._single, self._wide = Lease(), Lease()
         self._buffers: AddBuffers | None = None
+
+    @property
+    def in_c(self) -> bool:
+        """Whether any of its products are computed in C."""
+        return any(self._products.takes_weight(p.detach().flatten(1)) for p in self.model.parameters() if p.dim() > 1)
 
     @in_plain_arithmetic
     def __call__(
@@ -109,6 +116,18 @@ class BookKeeping(DropoutCoins):
             return ClippedTotal(torch.zeros_like(vector), 0)
         if not all_finite(vector):  # a public fact, and the same answer whoever is in the batch
             return ClippedTotal(torch.zeros_like(vector), clip.count(groups))
+        with multiplied_by(self._products):
+            return self._sum(vector, inputs, targets, groups, clip, buckets)
+
+    def _sum(
+        self,
+        vector: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        groups: Tensor,
+        clip: Clip,
+        buckets: Buckets | None,
+    ) -> ClippedTotal:
         program = self._prepare(vector, inputs, targets)
         grouping, numbers = self._find_groups(vector, groups, clip, buckets)
         # Made before the program's mode is entered: what is handed to a caller must be an ordinary tensor.

@@ -10,6 +10,7 @@ from wholegrain.gradients.bookkeeping import Lengths, Rows, chunks, distrust_los
 from wholegrain.gradients.clip_units import UnitRange, UnitRun, Units
 from wholegrain.gradients.parameter_sums import ParameterSums, align
 from wholegrain.gradients.parameters import Slot
+from wholegrain.gradients.products import CompiledProducts, current
 from wholegrain.gradients.rounding import LEAST, MOST, raised_product, raised_squares, rounding_bound, squared_norms
 
 ALL = slice(None)
@@ -83,6 +84,11 @@ class Outer:
 
     def form(self, units: Units, take: TakeBuffer = _take_new) -> Rows:
         """Every unit's gradient, by a product for each size of units; all are squared and summed at once."""
+        products = current()
+        if isinstance(products, CompiledProducts) and self._suits(products):
+            squares = torch.zeros(units.count, dtype=torch.float64)
+            held = list(self._form_compiled(products, units, take, squares))
+            return Rows(held, squares=squares.to(self.outward.dtype).add_(LEAST * self.width))
         return Rows(list(self._form_units(units, take)))
 
     def apart(self, units: Units) -> Tensor:
@@ -181,6 +187,26 @@ class Outer:
             for slot in self.biases:
                 yield slot, bias
 
+    def _suits(self, products: CompiledProducts) -> bool:
+        """Whether C is to compute what units have: sizes of the layer decide."""
+        out, kind = self.outward.shape[-1], self.outward.dtype
+        return bool(self.factors) and all(products.forms(out, x.shape[-1], kind) for _, x in self.factors)
+
+    def _form_compiled(
+        self, products: CompiledProducts, units: Units, take: TakeBuffer, squares: Tensor
+    ) -> Iterator[tuple[Slot, Tensor]]:
+        """The same in C; squared norms are added to `squares` while a gradient is in the cache."""
+        outward, sizes = self._laid_out(self.outward), [(run.size, run.items) for run in units.runs]
+        for slot, rows in self.factors:
+            formed = take(str(slot), (units.count, outward.shape[2], rows.shape[-1]), rows)
+            products.form_units(sizes, outward, self._laid_out(rows), formed, squares)
+            yield slot, formed
+        if self.biases:
+            bias = take(str(self.biases[0]), (units.count, outward.shape[2]), self.outward)
+            products.sum_units(sizes, outward, bias, len(self.biases), squares)
+            for slot in self.biases:
+                yield slot, bias
+
     def _pool_items(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
         if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
             outward = self._matrix(self.outward, ALL)
@@ -199,6 +225,12 @@ class Outer:
     def _by_item(self, rows: Tensor) -> Tensor:
         """[item, position, value]."""
         return rows.transpose(0, 1) if self.positions_first else rows
+
+    def _laid_out(self, rows: Tensor) -> Tensor:
+        """[item, position, value], with the values of a row one after the other."""
+        rows = self._by_item(rows)
+        rows = rows if rows.dim() == 3 else rows[:, None]
+        return rows if rows.stride(2) == 1 else rows.contiguous()
 
     def _matrix(self, rows: Tensor, items: slice) -> Tensor:
         """Rows of these items [item × position, value], in the storage's own order."""
@@ -242,23 +274,48 @@ class Outer:
 
         Products are added up in double precision: positions that pull against each other leave a small difference.
         """
+        products = current()
+        widths = [rows.shape[-1] for _, rows in self.factors]
+        if isinstance(products, CompiledProducts) and self._suits(products):
+            squares, apart = self._pair_compiled(products, run)
+        else:
+            squares, apart = self._pair(run, positions)
+        # Of products in a row, and then of their sums: of one factor with itself, or of all others together.
+        widest, sums = max(self.outward.shape[-1], *widths), sum(-(-width // WIDTH) for width in widths)
+        chain = min(widest, WIDTH) + max(-(-self.outward.shape[-1] // WIDTH), sums)
+        off = rounding_bound(chain + len(widths) + 2, squares.dtype)
+        return distrust_lost(squares, apart, 2 * off, rounding_bound(positions + 2, squares.dtype))
+
+    def _pair(self, run: UnitRun, positions: int) -> tuple[Tensor, Tensor]:
+        """Squared norms of a run's units, and of what they would be if all positions pulled the same way."""
         outward = self._of(self.outward, run)
         inwards = [self._of(inward, run) for _, inward in self.factors]
         squares, apart = outward.new_empty(run.count), outward.new_empty(run.count)
-        widest = max(rows.shape[-1] for rows in (outward, *inwards))
         for chosen in chunks(run.count, positions * positions):
             pairs, seen = _products(outward[chosen]), _products(inwards[0][chosen])
             for inward in inwards[1:]:
                 seen.add_(_products(inward[chosen]))
             seen.add_(len(self.biases))
-            lengths = _unless_beyond(_diagonal(pairs, widest), _diagonal(seen, widest))
-            apart[chosen] = lengths.sum(1).square_()
+            apart[chosen] = self._apart_of(pairs.diagonal(dim1=1, dim2=2), seen.diagonal(dim1=1, dim2=2))
             squares[chosen] = seen.mul_(pairs).sum((1, 2), dtype=torch.float64).to(squares.dtype)
-        off = rounding_bound(min(widest, WIDTH) + widest // WIDTH + len(inwards) + 2, squares.dtype)
-        return distrust_lost(squares, apart, 2 * off, rounding_bound(positions + 2, squares.dtype))
+        return squares, apart
+
+    def _pair_compiled(self, products: CompiledProducts, run: UnitRun) -> tuple[Tensor, Tensor]:
+        """The same in C, by half of the pairs."""
+        factors = [self._laid_out(rows)[run.items] for rows in (self.outward, *(x for _, x in self.factors))]
+        squares, pairs, seen = products.pair_units(run.size, factors[0], factors[1:], len(self.biases))
+        return squares.to(self.outward.dtype), self._apart_of(pairs, seen)
+
+    def _apart_of(self, pairs: Tensor, seen: Tensor) -> Tensor:
+        """From products of each position with itself [unit, position]."""
+        most = LEAST * max(self.outward.shape[-1], *(rows.shape[-1] for _, rows in self.factors))
+        return _unless_beyond((pairs + most).sqrt_(), (seen + most).sqrt_()).sum(1).square_()
 
     def _by_forming(self, run: UnitRun) -> Lengths:
         """Each unit's gradient is formed, squared, and kept: the sum adds up what was measured."""
+        products = current()
+        if isinstance(products, CompiledProducts) and self._suits(products):
+            return self._by_forming_compiled(products, run)
         outward = self._of(self.outward, run)
         bias = outward.sum(1)
         squares = squared_norms(bias).mul_(len(self.biases))
@@ -271,6 +328,17 @@ class Outer:
                 squares[chosen] += squared_norms(out[chosen])
         self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
         return Lengths(squares)
+
+    def _by_forming_compiled(self, products: CompiledProducts, run: UnitRun) -> Lengths:
+        outward = self._laid_out(self.outward)
+        runs, squares = [(run.size, run.items)], torch.zeros(run.count, dtype=torch.float64)
+        kept = [outward.new_empty(run.count, size) for size in self._sizes()]
+        for out, (_, rows) in zip(kept, self.factors, strict=True):
+            products.form_units(runs, outward, self._laid_out(rows), out, squares)
+        bias = outward.new_empty(run.count, outward.shape[2])
+        products.sum_units(runs, outward, bias, len(self.biases), squares)
+        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
+        return Lengths(squares.to(outward.dtype).add_(LEAST * self.width))
 
     def _parts(self) -> Tensor:
         """How long each position's product is [item, position]."""
@@ -294,11 +362,6 @@ def _unless_beyond(one: Tensor, other: Tensor) -> Tensor:
     """The product of two lengths, or NaN where either is so long that weighted values could underflow."""
     beyond = torch.maximum(one, other) > MOST
     return one.mul_(other).masked_fill_(beyond, float("nan"))
-
-
-def _diagonal(pairs: Tensor, width: int) -> Tensor:
-    """Lengths of the positions themselves, from above."""
-    return (pairs.diagonal(dim1=1, dim2=2) + LEAST * width).sqrt_()
 
 
 def _products(rows: Tensor) -> Tensor:

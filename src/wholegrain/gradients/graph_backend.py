@@ -13,9 +13,11 @@ from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.fallback import Tap
 from wholegrain.gradients.layers import COMPOSITES, LAYERS
-from wholegrain.gradients.layers.base import Layer, RuleError, Space, form_early
+from wholegrain.gradients.layers.base import Layer, ModuleSlots, RuleError, Space, form_early
 from wholegrain.gradients.layers.embedding import EmbeddingLayer
+from wholegrain.gradients.layers.linear import LinearLayer
 from wholegrain.gradients.parameter_uses import ParameterWatch, UncoveredUseError
+from wholegrain.gradients.products import current
 from wholegrain.gradients.reference import Loss
 from wholegrain.gradients.shape_probe import PAIRS, ShapeRecord, copies, outside_watchers
 from wholegrain.gradients.workspace import Workspace
@@ -28,7 +30,7 @@ class Graph:
 
     def __init__(self, shadow: nn.Module, model: nn.Module, slots: Slots, workspace: Workspace) -> None:
         self._shadow, self._workspace = shadow, workspace
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor, self._frozen = torch.zeros((), requires_grad=True), torch.zeros(())
         self._pass: _Pass | None = None
         self._shapes = ShapeRecord()
         trainable = {name: p for name, p in shadow.named_parameters() if p.requires_grad}
@@ -72,6 +74,15 @@ class Graph:
             raise RuleError("a layer is applied to parameters instead of items")
         with torch._C.DisableTorchFunction():
             return _Use.apply(self._pass, layer, self._anchor, *inputs)  # type: ignore[no-untyped-call]
+
+    def apply_frozen(self, layer: Layer, x: Tensor) -> Any:
+        """The same for a layer without trained parameters: nothing goes back where its input has no history."""
+        with torch._C.DisableTorchFunction():
+            return _Use.apply(self._pass, layer, self._frozen, x)  # type: ignore[no-untyped-call]
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether these are rows of items, and nothing that was computed from parameters."""
+        return self._pass is not None and self._watch.of(x) is None and x.dim() > 1
 
     def look_up(self, layer: EmbeddingLayer, tokens: Tensor) -> Any:
         """Rows of a table: each item's own, or the same for all of them."""
@@ -190,7 +201,7 @@ def _hook(shadow: nn.Module, model: nn.Module, slots: Slots, graph: Graph, prefi
 def _find_hook(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., Any] | None:
     owned = slots.of_module(module)
     if not owned.slots:
-        return None
+        return _hook_frozen(module, owned, graph)
     if type(module) in LAYERS:
         layer = LAYERS[type(module)](module, owned)
         if isinstance(layer, EmbeddingLayer):
@@ -200,3 +211,15 @@ def _find_hook(module: nn.Module, slots: Slots, graph: Graph) -> Callable[..., A
         composite = COMPOSITES[type(module)](module, owned)
         return lambda *args, **kwargs: composite(graph.apply, graph.items, *args, **kwargs)
     return None
+
+
+def _hook_frozen(module: nn.Module, owned: ModuleSlots, graph: Graph) -> Callable[..., Any] | None:
+    """A linear layer without trained parameters, where its products are faster in C than in torch."""
+    if type(module) is not nn.Linear or not current().takes_weight(module.weight):
+        return None
+    layer, own = LinearLayer.of(module, owned), module.forward
+
+    def forward(x: Tensor) -> Any:
+        return graph.apply_frozen(layer, x) if graph.takes(x) else own(x)
+
+    return forward

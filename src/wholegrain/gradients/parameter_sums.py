@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wholegrain.gradients.parameters import Slot, Views
+from wholegrain.gradients.products import current
 from wholegrain.gradients.workspace import VECTOR_BYTES
 
 PRODUCT = 1 << 20
@@ -112,7 +113,7 @@ class SingleSums:
     def add_product(self, slot: Slot, left: Tensor, right: Tensor) -> None:
         """By one product."""
         view, begun = self._total.take(slot)
-        view.addmm_(left, right, beta=int(begun))
+        current().add_product(view, left, right, begun)
 
     def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:
         """By one product with a vector."""
@@ -165,7 +166,7 @@ class WideSums:
         for start in range(0, left.shape[0], step):
             rows = left[start : start + step]
             made = self._product[: rows.shape[0] * width]
-            torch.mm(rows, right, out=made.view(rows.shape[0], width))
+            current().add_product(made.view(rows.shape[0], width), rows, right, begun=False)
             self._add(made, total[start : start + step].view(-1), begun)
 
     def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:

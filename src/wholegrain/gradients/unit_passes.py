@@ -46,7 +46,9 @@ def clipped_sums(model: nn.Module, loss: Loss, compute: Compute, memory: int = M
         load_library()  # the noise is made by it, whoever computes the sums
         if (program := find_program(model, loss)) is not None:
             return program
-    return UnitPasses(model, loss, compute) if compute.needs_passes else BookKeeping(model, loss, memory)
+    if compute.needs_passes:
+        return UnitPasses(model, loss, compute)
+    return BookKeeping(model, loss, memory, compute.compiled)
 
 
 @dataclass(frozen=True, eq=False)

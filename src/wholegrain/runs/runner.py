@@ -139,10 +139,10 @@ def prepare(
 
 
 def _told(compute: Compute, gradients: ClippedSum, noise: str) -> Compute:
-    """What of a compiled run is in C: the sums of some models, and seeded noise."""
+    """What of a compiled run is in C: the sums of some models, the products of others, and seeded noise."""
     if not compute.compiled:
         return compute
-    sums = not isinstance(gradients, BookKeeping)
+    sums = not isinstance(gradients, BookKeeping) or gradients.in_c
     return replace(compute, compiled=sums or noise == "seeded", sums_in_c=sums)
 
 

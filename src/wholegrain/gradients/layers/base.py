@@ -11,6 +11,7 @@ from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.clip_units import Units
 from wholegrain.gradients.ghost_norms import Outer
 from wholegrain.gradients.parameters import Slot
+from wholegrain.gradients.products import current
 from wholegrain.gradients.workspace import Workspace
 
 
@@ -96,17 +97,17 @@ def matrix_product(
 
     For rows of odd length libraries have kernels that add up in another order by where a row begins in memory. In an
     `aligned` workspace rows are first copied to where they all begin alike, so that each comes out the same wherever it
-    stands; a single output is two, because libraries treat one as a product with a vector.
+    stands; a single output is two, because libraries treat one as a product with a vector. In C neither is needed.
     """
-    if space.workspace.aligned:
+    products = current()
+    if space.workspace.aligned and not products.fixed(rows, weight):
         rows = align_rows(space, rows)
         if weight.shape[1] == 1:
             single = torch.mm(rows, weight.expand(-1, 2).contiguous())[:, :1]
             single = single.contiguous() if bias is None else single + bias
             return single if out is None else out.copy_(single)
-    if bias is None:
-        return torch.mm(rows, weight) if out is None else torch.mm(rows, weight, out=out)
-    return torch.addmm(bias, rows, weight) if out is None else torch.addmm(bias, rows, weight, out=out)
+    out = rows.new_empty(rows.shape[0], weight.shape[1]) if out is None else out
+    return products.multiply(rows, weight, bias, out)
 
 
 def form_early(share: Share, space: Space) -> Share:

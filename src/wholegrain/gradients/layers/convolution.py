@@ -14,7 +14,8 @@ from wholegrain.gradients.bookkeeping import Rows
 from wholegrain.gradients.clip_units import UnitRun, Units
 from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, RuleError, Space, matrix_product
 from wholegrain.gradients.parameters import Slot
-from wholegrain.gradients.rounding import squared_norms
+from wholegrain.gradients.products import CompiledProducts, current
+from wholegrain.gradients.rounding import LEAST, squared_norms
 
 # Values of patches gathered at a time: 2 MB of float32, so that the product finds them in the cache.
 PATCHES = 1 << 19
@@ -116,6 +117,9 @@ class ConvLayer:
         formed = space.take("formed", (space.units.count, groups, width, patches.values // groups), x)
         squares = formed.new_empty(space.units.count)
         for run in space.units.runs:
+            if self._forms_in_c(formed) and patches.hold(run):
+                self._form_in_c(patches, run, last, formed, squares)
+                continue
             for piece in patches.pieces(run):
                 out = formed[piece.units]
                 rows = piece.gathered.view(len(out), -1, groups, patches.values // groups)
@@ -125,6 +129,24 @@ class ConvLayer:
                     torch.baddbmm(out[:, k], left, right, beta=0 if piece.begins else 1, out=out[:, k])
                 squares[piece.units] = squared_norms(out.flatten(1))
         return formed, squares
+
+    def _forms_in_c(self, formed: Tensor) -> bool:
+        """Sizes of the layer decide."""
+        products, (out, inner) = current(), formed.shape[2:]
+        compiled = isinstance(products, CompiledProducts) and products.forms(out, inner, formed.dtype)
+        return compiled and self._module.groups == 1
+
+    def _form_in_c(self, patches: "_Patches", run: UnitRun, last: Tensor, formed: Tensor, squares: Tensor) -> None:
+        """The same in C, for units whose patches are gathered at once."""
+        products = current()
+        assert isinstance(products, CompiledProducts)
+        found = torch.zeros(formed.shape[0], dtype=torch.float64)
+        for piece in patches.pieces(run):
+            count = piece.units.stop - piece.units.start
+            ends = last[piece.items].view(count, -1, last.shape[-1])
+            rows = piece.gathered.view(count, -1, patches.values)
+            products.form_units([(1, slice(0, count))], ends, rows, formed[piece.units], found[piece.units])
+        squares[run.units] = found[run.units].to(squares.dtype) + LEAST * formed[0].numel()
 
     def _fold(self, slot: Slot, rows: Tensor) -> Tensor:
         """From [unit, group, out, high, wide, in] to the kernel's [unit, out, in, high, wide]."""
@@ -161,10 +183,18 @@ class _Patches:
         )
         self.values = high * wide * x.shape[1]
 
+    @property
+    def _most(self) -> int:
+        """Items at a time."""
+        return max(1, PATCHES // (self.places[0] * self.places[1] * self.values))
+
+    def hold(self, run: UnitRun) -> bool:
+        """Whether a unit of this run is gathered at once."""
+        return run.size <= self._most
+
     def pieces(self, run: UnitRun) -> Iterator[_Piece]:
         """Some whole units at a time, or a unit in parts where it is large."""
-        size = self.places[0] * self.places[1] * self.values
-        most = max(1, PATCHES // size)  # items
+        most = self._most
         step = run.size * (most // run.size) or most
         for start, stop, begins in _steps(run, step):
             first = run.units.start + (start - run.items.start) // run.size

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
 from wholegrain.gradients.bookkeeping import Share
 from wholegrain.gradients.ghost_norms import Outer
@@ -50,22 +50,24 @@ class LinearLayer:
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         out = space.lend((rows.shape[0], weight.shape[0]), rows)
         matrix_product(space, rows, weight.t(), bias, out)
-        return (out if x.dim() == 2 else out.view(*x.shape[:-1], -1)), x
+        # Where nothing is trained, the way back needs to know how large the input was, and the input may be free.
+        saved = x.shape, x if self._weight or self._bias else None
+        return (out if x.dim() == 2 else out.view(*x.shape[:-1], -1)), saved
 
-    def backward(self, space: Space, saved: Tensor, outward: Outward, needed: Needed) -> Gradients:
+    def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """Another product, and a share of outer products."""
         (g,) = outward
         assert g is not None
-        return (self._inward(space, saved, g) if needed[0] else None,), self._shares(saved, g, space.items)
+        shape, x = saved
+        shares = () if x is None else self._shares(x, g, space.items)
+        return (self._inward(space, shape, g) if needed[0] else None,), shares
 
-    def _inward(self, space: Space, x: Tensor, g: Tensor) -> Tensor:
+    def _inward(self, space: Space, shape: Size, g: Tensor) -> Tensor:
         rows = g if g.dim() == 2 else g.reshape(-1, g.shape[-1])
-        gx = matrix_product(space, rows, self._values()[0], out=space.lend((rows.shape[0], x.shape[-1]), rows))
-        return gx if x.dim() == 2 else gx.view(x.shape)
+        gx = matrix_product(space, rows, self._values()[0], out=space.lend((rows.shape[0], shape[-1]), rows))
+        return gx if len(shape) == 2 else gx.view(shape)
 
     def _shares(self, x: Tensor, g: Tensor, items: int) -> tuple[Share, ...]:
-        if self._weight is None and self._bias is None:
-            return ()
         if self._flipped and self._weight:
             own = Outer(by_item(x, items), ((self._weight, by_item(g, items)),), ())
             return (own, Outer(by_item(g, items), (), (self._bias,))) if self._bias else (own,)

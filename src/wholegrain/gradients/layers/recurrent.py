@@ -22,6 +22,7 @@ from wholegrain.gradients.layers.base import (
     align_rows,
     matrix_product,
 )
+from wholegrain.gradients.products import CompiledProducts, current
 
 Apply = Callable[..., Any]
 
@@ -60,6 +61,14 @@ class LSTMCell(_Cell):
         cells = space.take("c", (times + 1, items, hidden), x)
         squashed = space.take("tanh(c)", (times, items, hidden), x)
         outs[0], cells[0] = h, c
+        self._through_time(space, gates, outs, cells, squashed)
+        return (outs[1:], outs[-1], cells[-1]), (x, gates, outs, cells, squashed)
+
+    def _through_time(self, space: Space, gates: Tensor, outs: Tensor, cells: Tensor, squashed: Tensor) -> None:
+        hidden, products = squashed.shape[2], current()
+        if isinstance(products, CompiledProducts) and products.steps(self.value("weight_hh"), squashed):
+            products.forward_lstm(self.value("weight_hh"), gates, outs, cells, squashed)
+            return
         weight = self.value("weight_hh").t()
         states = zip(gates.unbind(), outs.unbind(), outs[1:].unbind(), cells.unbind(), cells[1:].unbind(),
                      squashed.unbind(), strict=False)  # fmt: skip
@@ -70,11 +79,31 @@ class LSTMCell(_Cell):
             torch.mul(i, g.tanh_(), out=following).addcmul_(f, cell)
             torch.tanh(following, out=squash)
             torch.mul(o.sigmoid_(), squash, out=after)
-        return (outs[1:], outs[-1], cells[-1]), (x, gates, outs, cells, squashed)
 
     def backward(self, space: Space, saved: Any, outward: Outward, needed: Needed) -> Gradients:
         """Back through time; every gate's gradient is prepared for all times at once, then scaled step by step."""
         x, gates, outs, cells, squashed = saved
+        products = current()
+        if isinstance(products, CompiledProducts) and products.steps(self.value("weight_hh"), squashed):
+            delta, dh, cell = self._back_in_c(products, gates, cells, squashed, outward)
+        else:
+            delta, dh, cell = self._back_through_time(space, gates, cells, squashed, outward)
+        gx = matrix_product(space, delta.flatten(0, 1), self.value("weight_ih")).view(x.shape) if needed[0] else None
+        return (gx, dh if needed[1] else None, cell if needed[2] else None), self._shares(delta, x, outs[:-1])
+
+    def _back_in_c(
+        self, products: CompiledProducts, gates: Tensor, cells: Tensor, squashed: Tensor, outward: Outward
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients at the gates, which take the place of these, and of the first state."""
+        dy, dh, dc = outward
+        states = [torch.zeros_like(cells[0]) if d is None else d.clone().contiguous() for d in (dh, dc)]
+        dy = dy if dy is None or dy.stride(2) == 1 else dy.contiguous()
+        products.backward_lstm(self.value("weight_hh"), (gates, cells, squashed), dy, states, gates)
+        return gates, states[0], states[1]
+
+    def _back_through_time(
+        self, space: Space, gates: Tensor, cells: Tensor, squashed: Tensor, outward: Outward
+    ) -> tuple[Tensor, Tensor, Tensor]:
         times, items, hidden = squashed.shape
         (i, f, g, o), delta = torch.split(gates, hidden, 2), space.take("delta", tuple(gates.shape), gates)
         di, df, dg, do = torch.split(delta, hidden, 2)
@@ -96,8 +125,8 @@ class LSTMCell(_Cell):
             step[:, 3 * hidden :].mul_(dh)
             cell.mul_(f[t])
             dh = matrix_product(space, step, weight, out=back)
-        gx = matrix_product(space, delta.flatten(0, 1), self.value("weight_ih")).view(x.shape) if needed[0] else None
-        return (gx, dh if needed[1] else None, cell if needed[2] else None), self._shares(delta, x, outs[:-1])
+        assert dh is not None
+        return delta, dh, cell
 
     def _shares(self, delta: Tensor, x: Tensor, before: Tensor) -> tuple[Share, ...]:
         factors = tuple((slot, rows) for slot, rows in ((self.inner, x), (self.recurrent, before)) if slot)
