@@ -73,6 +73,13 @@ def test_a_sum_goes_on_from_what_it_has(in_c: CompiledProducts, m: int, n: int, 
     assert ((total - exact).abs() <= rounding_bound(k + 1, torch.float32) * size).all()
 
 
+@pytest.mark.parametrize("rows", [8, 17, 100])
+def test_a_sum_of_no_products_is_zero_whatever_was_there(in_c: CompiledProducts, rows: int) -> None:
+    total = torch.full((rows, 600), 7.0)
+    in_c.add_product(total, torch.zeros(rows, 0), torch.zeros(0, 600), begun=False)
+    assert not total.any()
+
+
 def units_of(
     in_c: CompiledProducts, size: int, outward: Tensor, inward: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

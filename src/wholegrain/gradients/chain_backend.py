@@ -70,7 +70,7 @@ class Chain:
 
 def in_sequence(model: nn.Module) -> list[nn.Module] | None:
     """The modules of a sequence, nested ones laid out; None where there is more to it than their order."""
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
+    if has_hooks(model):
         return None
     if type(model) is not nn.Sequential:
         return [model] if type(model) in LAYERS else None
@@ -80,7 +80,14 @@ def in_sequence(model: nn.Module) -> list[nn.Module] | None:
         if inner is None:
             return None
         modules += inner
-    return [module for module in modules if not isinstance(module, nn.Identity)]
+    return [module for module in modules if type(module) is not nn.Identity]
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Whether something else is called before or after a module, on its way forwards or backwards."""
+    return any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in model.modules()
+    )
 
 
 def _pool_first(modules: list[nn.Module]) -> list[nn.Module]:

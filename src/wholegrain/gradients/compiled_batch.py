@@ -1,17 +1,20 @@
 """What the programs in C have in common: how a batch is given to them, their losses, and when they are trusted."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from wholegrain.errors import ModelError
+from wholegrain.gradients import reference
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.losses import huber, squared_error
-from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.parameters import flatten
+from wholegrain.gradients.reference import ClippedSum, Loss
+from wholegrain.gradients.trial_items import TRIAL, perturb
 
 LOSSES: Mapping[Loss, int] = {
     cross_entropy: 0,
@@ -21,7 +24,7 @@ LOSSES: Mapping[Loss, int] = {
 }
 """By the numbers that they have in C."""
 AGREES = 1e-3
-"""How far a sum may be from the reference, relative to its length, before the compiler is not trusted."""
+"""How far a sum may be from the reference, relative to what was added up, before the compiler is not trusted."""
 
 
 class BatchPlaces(ctypes.Structure):
@@ -54,9 +57,25 @@ def find_units(groups: Tensor, clip: Clip) -> tuple[Tensor | None, Tensor | None
     return None, None
 
 
-def require_agreement(own: Tensor, wanted: Tensor) -> None:
-    """Refuse a program whose sum is not the reference's."""
-    if not torch.linalg.vector_norm(own - wanted) <= AGREES * torch.linalg.vector_norm(wanted.double()):
+def require_agreement(
+    sums: ClippedSum, model: nn.Module, loss: Loss, made_up: Iterable[Tensor], targets: Tensor
+) -> None:
+    """Compare with the reference on made-up items, as every way to compute gradients is before it is trusted."""
+    vector, groups = perturb(flatten(model)), torch.arange(TRIAL) // 2
+    for inputs in made_up:
+        for clip in (Clip(ClipPer.ITEM, Pool.SUM, 0.1), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.1)):
+            own = sums(vector, inputs, targets, groups, clip).total
+            # Of each subject: gradients of two may cancel, and then what is left is rounding.
+            wanted = [
+                reference.clipped_sum(model, loss, vector, inputs[of], targets[of], groups[of], clip).total
+                for of in (groups == 0, groups == 1)
+            ]
+            _require_near(own, torch.stack(wanted).double())
+
+
+def _require_near(own: Tensor, wanted: Tensor) -> None:
+    """Refuse a program whose sum is not that of these rows."""
+    if not torch.linalg.vector_norm(own - wanted.sum(0)) <= AGREES * torch.linalg.vector_norm(wanted, dim=1).sum():
         raise ModelError(
             "The compiled program computes other gradients of this model than torch does: leave out compute.compiled."
         )

@@ -45,7 +45,9 @@ class Pair(NamedTuple):
 
 def find_layers(chain: Chain, layout: Layout) -> list[Dense] | None:
     """The layers of a chain that is nothing but dense layers, all of them trained, in the vector's order."""
-    links = chain.links[1:] if isinstance(chain.links[0], Reshape) else chain.links
+    first, links = chain.links[0], chain.links
+    if isinstance(first, Reshape) and first.lays_out_rows:
+        links = links[1:]
     layers, before = list[Dense](), None
     for link in links:
         if isinstance(link, InPlace):

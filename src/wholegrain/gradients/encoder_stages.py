@@ -8,11 +8,11 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from wholegrain.gradients.chain_backend import in_sequence
+from wholegrain.gradients.chain_backend import has_hooks, in_sequence
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.layers.encoder import require_own_parts
 from wholegrain.gradients.stage_list import Function, Kind, StageList, Value
-from wholegrain.models.ft_transformer import ColumnBlock, FTTransformer
+from wholegrain.models.ft_transformer import ColumnBlock, ColumnTokens, FTTransformer
 from wholegrain.models.text import CausalBlock, CausalTransformer
 
 Rule = Callable[[StageList, Any, Value], Value]
@@ -28,7 +28,7 @@ class WrongLengthError(RuleError):
 
 def add_model(stages: StageList, model: nn.Module) -> Value:
     """The stages of a whole model, and its outputs."""
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
+    if has_hooks(model):
         raise RuleError("it has hooks")
     whole = WHOLE.get(type(model))
     if whole is not None:
@@ -46,6 +46,8 @@ def _look_up(stages: StageList, table: nn.Embedding, places: nn.Parameter | None
     _require_own(table, nn.Embedding)
     if table.padding_idx is not None or table.max_norm is not None or table.scale_grad_by_freq or table.sparse:
         raise RuleError("its table of tokens has options")
+    if not table.num_embeddings:
+        raise RuleError("its table of tokens is empty")
     if places is not None and places.shape[0] < stages.length:
         raise WrongLengthError(places.shape[0])
     stages.vocabulary, width = table.weight.shape
@@ -205,6 +207,7 @@ def _causal_block(stages: StageList, block: CausalBlock, x: Value) -> Value:
 
 def _ft_transformer(stages: StageList, model: FTTransformer) -> Value:
     tokens = model.tokens
+    _require_own(tokens, ColumnTokens)
     columns, width = tokens.directions.shape
     if stages.length != columns:
         raise WrongLengthError(columns)

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import torch
 from torch import nn
 
 from wholegrain.gradients.compiled_chain import CompiledChain
@@ -26,4 +27,6 @@ PROGRAMS: tuple[Program, ...] = (CompiledChain, CompiledEncoder)
 
 def find_program(model: nn.Module, loss: Loss) -> ClippedSum | None:
     """The sums of this model in C, or None where there is no program for it."""
+    if any(parameter.dtype is not torch.float32 for parameter in model.parameters()):
+        return None
     return next((program(model, loss) for program in PROGRAMS if program.knows(model, loss)), None)

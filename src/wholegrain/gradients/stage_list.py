@@ -123,6 +123,8 @@ class StageList:
 
     def add(self, kind: Kind, x: Value | None, rows: int, width: int, **facts: float) -> Value:
         """A stage after the others, and its output; in place of the input where `facts` have its `output`."""
+        if rows * width == 0:
+            raise RuleError("it has values without numbers")
         found = Stage(kind=kind, rows=rows, in_=rows if x is None else x.width, out=width)
         for name in ("weight", "bias", "input", "other", "saved", "input_gradient", "output_gradient"):
             setattr(found, name, NOWHERE)

@@ -77,6 +77,7 @@ class Reshape:
 
     def __init__(self, module: nn.Module) -> None:
         self._reshape = module.forward  # without hooks, which a chain has none of
+        self.lays_out_rows = type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
     def forward(self, space: Space, *inputs: Tensor) -> tuple[Tensor, Any]:
         """The module itself."""

@@ -24,7 +24,7 @@ static int64_t columns_at_once(int64_t depth) { return ROOM / depth / 64 * 64; }
 
 /* c[m, n] = start + a b, whatever its sizes. */
 static void multiply(Sizes s, Matrix a, Matrix b, Start start, const float *bias, float *c, int64_t step) {
-    if (s.m <= FEW) {
+    if (s.m <= FEW || !s.k) { /* a sum of no products is what it begins with */
         wholegrain_multiply(s, a, b, start, bias, c, step);
         return;
     }
