@@ -217,7 +217,8 @@ def prepare_every(tree: Tree, dataset: Dataset) -> PreparedRun:
 
 def test_part(tree: Tree, dataset: Dataset) -> SubjectData:
     """The windows of speakers who are held out; nobody's other windows matter to who that is."""
-    return split_dataset(dataset, RunSpec.of({**tree, "model": {"name": "bigram"}})).held_out["test"]
+    whole = {**tree, "model": {"name": "bigram"}, "evaluation": {"test": tree["evaluation"]["test"]}}
+    return split_dataset(dataset, RunSpec.of(whole)).held_out["test"]
 
 
 def constant(seen: list[SubjectData], test: SubjectData) -> float:
