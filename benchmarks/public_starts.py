@@ -60,8 +60,6 @@ EVERY: Tree = {
     **SUM,
 }
 """The last layer, from every position of windows that do not overlap."""
-LONGER: Tree = {"silos": {"items_per_subject": 8}}
-"""Twice the recipe's windows of a speaker in a silo, for a start from which there is less to learn."""
 SCORED: Tree = {"stride": 40, "every_position": False}
 """Windows of the test speakers, the same for all tasks of plays."""
 SETTINGS: Mapping[str, Mapping[str, Tree]] = {
@@ -92,12 +90,8 @@ SETTINGS: Mapping[str, Mapping[str, Tree]] = {
         "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 5, "learning_rate": 3900.0, "checkpoint_every": 5}},
     },
     "overlapping": {
-        "ε = 4": {**LONGER, "rounds": {"count": 12, "learning_rate": 4800.0, "checkpoint_every": 12}},
-        "ε = 1": {
-            **LONGER,
-            "privacy": {"epsilon": 1.0},
-            "rounds": {"count": 5, "learning_rate": 2500.0, "checkpoint_every": 5},
-        },
+        "ε = 4": {"rounds": {"learning_rate": 5400.0}},
+        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 5, "learning_rate": 2500.0, "checkpoint_every": 5}},
     },
 }
 """Changes to the recipe; the first is the recipe itself. A section that is empty here is left out."""
