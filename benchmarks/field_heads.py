@@ -48,7 +48,7 @@ class Softmax:
         errors = self._errors(outputs.copy(), records)
         if method.owner == "record":
             lengths = np.sqrt(self._by_column(errors**2)) * records.lengths[:, None]
-            kept = method.kept(lengths, np.ones(len(errors)), clips)
+            kept = method.kept_records(lengths, records, bounds, clips)
             return self._sum(records, errors, kept)
         owners = records.owners[method.owner]
         parts = owners.spread(errors, method.pool)
