@@ -45,15 +45,9 @@ from wholegrain.runs.spec import RunSpec
 RESULTS = record.ROOT / "benchmarks" / "field.jsonl"
 EPSILONS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 ROUNDS = 40
-LENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
-"""How far a step goes if everybody is clipped and points the same way."""
-CLIPS, HEAD_CLIPS = (0.2, 1.0, 4.0, 16.0), (0.02, 0.1, 0.4, 1.6)
-"""A public start errs little, so that its gradients are short."""
 MOMENTUM = 0.9
-FREE_ROUNDS = 200
+FREE_ROUNDS, FREE_LENGTHS = 200, (0.3, 1.0, 3.0, 10.0, 30.0)
 """Of FedAvg."""
-FOLDS, KEPT = 5, 4
-"""Parts of the training people, and settings that meet more than the first of them."""
 TESTS = (100, 101, 102)
 """Draws of noise, the same for all methods; each fold has the draw of its number."""
 NAMES = ("fedavg", *METHODS)
@@ -118,13 +112,31 @@ class Setting:
     noise: float
 
 
+@dataclass(frozen=True)
+class Grid:
+    """What is tried for every method."""
+
+    clips: tuple[float, ...]
+    lengths: tuple[float, ...]
+    """How far a step goes if everybody is clipped and points the same way."""
+    folds: int
+    """Parts of the training people."""
+    kept: int
+    """Settings that meet more than the first of them."""
+
+
+TABLES = Grid((0.2, 1.0, 4.0, 16.0), (0.3, 1.0, 3.0, 10.0, 30.0), folds=5, kept=4)
+HEADS = Grid((0.005, 0.02, 0.1), (0.1, 0.3, 1.0, 3.0), folds=3, kept=2)
+"""A public start errs little, so that its gradients are short and steps go less far."""
+
+
 class Split:
     """The people of one seed: those to train on, and those to score."""
 
     def __init__(self, data: str, base: Tree, seed: int, model: str = "linear") -> None:
         self.data, self.seed, self.tree = data, seed, merged(base, {"seed": seed})
         self.model, made = _model(model, base), self._prepared()
-        self.clips = HEAD_CLIPS if model == HEAD else CLIPS
+        self.grid = HEADS if model == HEAD else TABLES
         rows = [made.silos[facts.name] for _, facts in made.plan.rows]
         self.facts = tuple(facts for _, facts in made.plan.rows)
         _, person = np.unique(np.concatenate([silo.data.subjects for silo in rows]), return_inverse=True)
@@ -142,7 +154,8 @@ class Split:
 
     def fold(self, number: int) -> "Split":
         """One part of the training people to score, and the others to train on."""
-        parts = np.random.default_rng([self.seed, FOLDS]).permutation(self.records.people) % FOLDS
+        folds = self.grid.folds
+        parts = np.random.default_rng([self.seed, folds]).permutation(self.records.people) % folds
         scored = parts[self.records.person] == number
         own = copy.copy(self)
         own.inputs, own.targets = self.records.inputs[scored], self.records.targets[scored]
@@ -234,10 +247,12 @@ def _private(method: Method, epsilon: float) -> Tree:
 
 def choose(name: str, epsilons: Sequence[float | None], folds: Sequence[Split]) -> list[Setting]:
     """The setting of each ε with the best mean score on the folds, out of those that are best on the first."""
-    grid = list(itertools.product((1e9,) if epsilons[0] is None else folds[0].clips, LENGTHS))
-    tried = [[Setting(*each, folds[0].noise(name, epsilon)[0]) for each in grid] for epsilon in epsilons]
+    grid = folds[0].grid
+    private = itertools.product(grid.clips, grid.lengths)
+    pairs = list(private if epsilons[0] is not None else itertools.product((1e9,), FREE_LENGTHS))
+    tried = [[Setting(*each, folds[0].noise(name, epsilon)[0]) for each in pairs] for epsilon in epsilons]
     first = _scores_on(name, tried, folds[0], 0)
-    best = [np.argsort(-row, kind="stable")[:KEPT] for row in first]
+    best = [np.argsort(-row, kind="stable")[: grid.kept] for row in first]
     left = [[own[place] for place in places] for own, places in zip(tried, best, strict=True)]
     others = [_scores_on(name, left, fold, number) for number, fold in enumerate(folds[1:], 1)]
     means = np.mean([np.take_along_axis(first, np.array(best), 1), *others], axis=0)
@@ -279,7 +294,7 @@ def run(asked: argparse.Namespace) -> None:
                     missing.setdefault(name, []).append(epsilon)
         if missing:
             test = Split(data, bases[data], seed, asked.model)
-            folds = [test.fold(number) for number in range(FOLDS)]
+            folds = [test.fold(number) for number in range(test.grid.folds)]
         command = f"python benchmarks/field.py --model {asked.model} --only {data} --seeds {seed}"
         for name, epsilons in missing.items():
             row = {"model": asked.model, "data": data, "method": name, "seed": seed}

@@ -10,7 +10,7 @@ import numpy as np
 
 from rivals import LOCAL_RATE, Bounds, Floats, Method, Records
 
-MOST_SCORES = 2_000_000
+MOST_SCORES = 5_000_000
 """Scores that are computed at once, few enough for a processor's cache; columns are taken by so many."""
 
 

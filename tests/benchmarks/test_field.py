@@ -71,7 +71,7 @@ def males() -> field.Split:
 
 def test_every_training_person_is_scored_in_one_fold_and_trained_on_in_the_others() -> None:
     whole = males()
-    folds = [whole.fold(number) for number in range(field.FOLDS)]
+    folds = [whole.fold(number) for number in range(whole.grid.folds)]
     scored = [set(whole.records.person) - set(fold.records.person) for fold in folds]
     assert sum(len(people) for people in scored) == len(set.union(*scored)) == whole.records.people
     for fold in folds:
@@ -80,7 +80,7 @@ def test_every_training_person_is_scored_in_one_fold_and_trained_on_in_the_other
 
 def test_settings_are_chosen_by_all_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = males()
-    folds = [whole.fold(number) for number in range(field.FOLDS)]
+    folds = [whole.fold(number) for number in range(whole.grid.folds)]
     noise = whole.noise("ULDP-SGD", 4.0)[0]
     lucky, best = (field.Setting(clip, 3.0, noise) for clip in (0.2, 4.0))
     for number, fold in enumerate(folds):
