@@ -126,7 +126,7 @@ class Grid:
 
 
 TABLES = Grid((0.2, 1.0, 4.0, 16.0), (0.3, 1.0, 3.0, 10.0, 30.0), folds=5, kept=4)
-HEADS = Grid((0.005, 0.02, 0.1), (0.1, 0.3, 1.0, 3.0), folds=3, kept=2)
+HEADS = Grid((0.005, 0.05), (0.1, 0.2, 0.4, 0.8, 1.6, 3.2), folds=5, kept=2)
 """A public start errs little, so that its gradients are short and steps go less far."""
 
 
