@@ -238,7 +238,13 @@ def _private(method: Method, epsilon: float) -> Tree:
     """The sections of a spec by which the library plans one of our methods."""
     own = {"subject_dp": {"pool": method.pool}, "local_group_dp": {"group_cap": method.cap}}.get(method.policy, {})
     return {
-        "policy": {"name": method.policy, **own, "by_span": method.by_span, "clip_norm": 1.0},
+        "policy": {
+            "name": method.policy,
+            **own,
+            "by_span": method.by_span,
+            "by_share": method.by_share,
+            "clip_norm": 1.0,
+        },
         "privacy": {"epsilon": epsilon, "delta": DELTA},
         "rounds": {"count": ROUNDS},
         "trust": dict(method.sections),

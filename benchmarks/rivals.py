@@ -175,7 +175,8 @@ class Method:
     sections: Mapping[str, Any] = field(default_factory=dict)
     """The spec's section `trust`, of our methods."""
     by_span: bool = False
-    """Whether silos must know spans, of our methods."""
+    by_share: bool = False
+    """Whether silos must know spans, of our methods, and shares."""
     inside: bool = False
     """Whether an owner is clipped to its weight times C, as by the library; else what is clipped to C is weighted."""
 
@@ -229,6 +230,11 @@ def _by_records(policy: str, cap: int | None = None) -> Method:
     return replace(made, policy=policy, sections=TRUST[AGGREGATOR], by_span=True, inside=True)
 
 
+def _whole_share(owners: Owners, bounds: Bounds) -> Floats:
+    """Rounded down to 1/2, 1/3, …, as the library does."""
+    return 1 / np.ceil(1 / owners.share - 1e-9)
+
+
 def _without_spans(trust: str) -> Method:
     return Method("pair", lambda bounds: bounds.span, trust, pool="sum", sections=TRUST[trust], inside=True)
 
@@ -261,6 +267,7 @@ METHODS: Mapping[str, Method] = {
     "ours, full sum": _ours(AGGREGATOR, _by_span),
     "ours, full sum, pooled": _ours(AGGREGATOR, _by_span, pool="sum"),
     "ours, full sum, local steps": _ours(AGGREGATOR, _by_span, LOCAL_STEPS),
+    "ours, full sum, by share": replace(_ours(AGGREGATOR, _whole_share, pool="sum"), by_share=True),
     "ours, full sum, records": _by_records("higradavg_dp"),
     "ours, full sum, group-2": _by_records("local_group_dp", cap=2),
     # Where silos know no spans, a person moves a sum in all of M silos, and every record counts.
