@@ -19,9 +19,11 @@ from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy_catalog import PolicySettings, make_row
+from wholegrain.privacy.accountants import DEFAULT
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.runs.datasets import find_shares, split_dataset
+from wholegrain.runs.planning import plan_federation
 from wholegrain.runs.runner import prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import SeededNoise
@@ -118,3 +120,11 @@ def test_a_column_of_spans_counts_silos_and_no_items() -> None:
     stated = replace(CLINICS, spans=np.full(CLINICS.data.items, 4))
     with pytest.raises(SpecError, match="column of spans"):
         split_dataset(stated, spec())
+
+
+def test_a_federation_whose_silos_know_no_shares_is_refused() -> None:
+    silos = [{"name": name, "items": 100, "subjects": 20, "items_per_subject": 3} for name in ("a", "b")]
+    asked = RunSpec.of({"policy": BY_SHARE, "federation": {"shape": [3], "classes": 2, "silos": silos}})
+    assert asked.federation is not None
+    with pytest.raises(SpecError, match="no shares"):
+        plan_federation(asked, asked.federation, DEFAULT)
