@@ -4,7 +4,7 @@ Run: python benchmarks/field_signal.py [--only digits --digits FOLDER --starts r
 
 All methods below have noise for a move of C, so that the length of a sum over C says how well it is heard. The clip
 norm is short: nearly everybody is clipped. Beside it stands what part of C a person may say in the silo of a record,
-the mean over records: by 1/m, or by the share of the person's records.
+the mean over records: by 1/m, by the share of the person's records, and by that share as the library rounds it.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import field
 import record
 from rivals import METHODS
 
-SHOWN = ("central", "ours, full sum, pooled", "ULDP-SGD-w", "ULDP-SGD")
+SHOWN = ("central", "ours, full sum, pooled", "ours, full sum, by share", "ULDP-SGD-w", "ULDP-SGD")
 
 
 def signal(split: field.Split, name: str, clip: float) -> float:
@@ -26,15 +26,17 @@ def signal(split: field.Split, name: str, clip: float) -> float:
     return float(np.linalg.norm(found)) / (clip * split.model.noise)
 
 
-def parts(split: field.Split) -> tuple[float, float]:
-    """The part of C in the silo of a record, by 1/m and by shares."""
+def parts(split: field.Split) -> list[float]:
+    """The part of C in the silo of a record, by 1/m, by shares, and by shares as the library rounds them."""
     pairs = split.records.owners["pair"]
-    return tuple(float(np.average(each, weights=pairs.count)) for each in (1 / pairs.span, pairs.share))  # type: ignore[return-value]
+    rounded = METHODS["ours, full sum, by share"].weight(pairs, split.bounds)
+    return [float(np.average(each, weights=pairs.count)) for each in (1 / pairs.span, pairs.share, rounded)]
 
 
 def show(asked: argparse.Namespace) -> None:
     """One line for each data set, as Markdown."""
-    print("| | part of C by 1/m | by shares | " + " | ".join(SHOWN) + " |\n|---|" + "---:|" * (2 + len(SHOWN)))
+    titles = ("part of C by 1/m", "by shares", "rounded", *SHOWN)
+    print("| | " + " | ".join(titles) + " |\n|---|" + "---:|" * len(titles))
     tables, starts = field.problems(asked.table), field.from_starts(asked)
     for data in (name for name in asked.only if name in {**tables, **starts}):
         model = "linear" if data in tables else field.HEAD

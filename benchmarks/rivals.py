@@ -18,6 +18,8 @@ from scipy.optimize import brentq
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.stats import norm
 
+from wholegrain.policies.policy import SHARE_STEPS
+
 Floats = NDArray[np.floating[Any]]
 Numbers = NDArray[np.int64]
 LOCAL_STEPS, LOCAL_RATE = 3, 0.5
@@ -231,8 +233,8 @@ def _by_records(policy: str, cap: int | None = None) -> Method:
 
 
 def _whole_share(owners: Owners, bounds: Bounds) -> Floats:
-    """Rounded down to 1/2, 1/3, …, as the library does."""
-    return 1 / np.ceil(1 / owners.share - 1e-9)
+    """Rounded down, as the library does."""
+    return SHARE_STEPS / np.ceil(SHARE_STEPS / owners.share - 1e-6)
 
 
 def _without_spans(trust: str) -> Method:

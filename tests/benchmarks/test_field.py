@@ -73,8 +73,8 @@ def test_the_first_sum_of_one_place_is_the_longest_and_shares_of_one_person_add_
     lengths = {name: field_signal.signal(split, name, 0.2) for name in field_signal.SHOWN}
     assert max(lengths, key=lambda name: lengths[name]) == "central"
     assert 0 < lengths["central"] <= split.records.people
-    even, shares = field_signal.parts(split)
-    assert 1 / split.bounds.span <= even <= shares <= 1
+    even, shares, rounded = field_signal.parts(split)
+    assert 1 / split.bounds.span <= even <= rounded <= shares <= 1
 
 
 def males() -> field.Split:

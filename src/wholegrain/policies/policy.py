@@ -22,6 +22,8 @@ from wholegrain.privacy.trust import SecureSum
 
 MOST_SPAN = 1024
 """Silos that one subject can be in, where that decides what it counts in each."""
+SHARE_STEPS = 64
+"""Shares are kept as whole numbers: 64 times the reciprocal of a share, rounded up."""
 UNKNOWN = 16
 """Items of a subject in a batch, where no bound on them is public."""
 
@@ -88,7 +90,7 @@ class Policy:
     """One silo's algorithm. `noise`, which this silo adds, is None until a plan has calibrated it.
 
     `by_span`: a subject that is in m silos contributes at most `norm_for(m)` in each of them. `by_share`: in place of m
-    each silo has a number of its own for the subject; the reciprocals of one subject's numbers add up to 1 at most.
+    each silo has SHARE_STEPS/w for the subject, rounded up, and the shares w of one subject add up to 1 at most.
     `trust` is None where whoever sees the silos' releases sees each of them.
     """
 
@@ -126,7 +128,8 @@ class Policy:
         if not self.by_span:
             return self.clip.norm
         if self.by_share:
-            return self.clip.norm / (span if self.trust is not None else math.sqrt(span))
+            share = SHARE_STEPS / span
+            return self.clip.norm * (share if self.trust is not None else math.sqrt(share))
         if self.trust is None:
             return self.clip.norm / math.sqrt(min(span, MOST_SPAN))
         return self.clip.norm / min(span, self.trust.silos)

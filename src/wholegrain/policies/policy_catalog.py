@@ -216,6 +216,8 @@ def make_row(policy: str, settings: PolicySettings, silo: SiloFacts) -> Policy:
     if settings.by_span and not silo.knows_spans:
         raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
     by_span, by_share = row.by_span or settings.by_span, row.by_share or settings.by_share
+    if by_share and not silo.knows_shares:
+        raise SpecError(f"by_share needs silos that know shares, and '{silo.name}' does not.")
     return replace(row, trust=settings.trust, by_span=by_span, by_share=by_share)
 
 

@@ -28,7 +28,7 @@ from wholegrain.data.table import encode, take_silos
 from wholegrain.data.table_files import TextFormat, read, table_name
 from wholegrain.errors import DataError, SpecError
 from wholegrain.policies.as_printed import CLAIMED_UNIT
-from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy import SHARE_STEPS, SiloFacts
 from wholegrain.policies.policy_catalog import find
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
@@ -223,6 +223,7 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
         items_per_subject=bound,
         drops_surplus=False,
         knows_spans=spec.policy.by_span or dataset.spans is not None,
+        knows_shares=spec.policy.by_share,
         declared=size is not None,
     )
     drops = drops_surplus(spec, facts)
@@ -275,7 +276,7 @@ def _require_known_silos(labels: partition.Labels, sizes: DeclaredSizes) -> None
 def _with_spans(silos: Mapping[str, Silo], dataset: Dataset, by_share: bool) -> dict[str, Silo]:
     """The silos, each with the number of silos that its items' subjects are in: as the source says, else counted.
 
-    By share, each has in its place the least whole number whose reciprocal is no more than the subject's share.
+    By share, each has in its place what `find_shares` says.
     Guarantee: a subject's span depends on its own rows alone.
     Private: what is counted; in a federation, silos agree on whose records are whose by a column or by `link`.
     """
@@ -311,9 +312,9 @@ def find_spans(parts: Mapping[str, SubjectData], dataset: Dataset) -> dict[str, 
 
 
 def find_shares(parts: Mapping[str, SubjectData], dataset: Dataset) -> dict[str, NDArray[np.int64]]:
-    """The subject's items in all silos over those in this one, rounded up [item], by silo.
+    """SHARE_STEPS times the subject's items in all silos over those in this one, rounded up [item], by silo.
 
-    Guarantee: the reciprocals of one subject's numbers add up to 1 at most. Private: all of it.
+    Guarantee: the shares that one subject's numbers stand for add up to 1 at most. Private: all of it.
     """
     if dataset.spans is not None:
         raise SpecError("by_share counts items, and the data's column of spans counts silos; leave out one of them.")
@@ -321,7 +322,7 @@ def find_shares(parts: Mapping[str, SubjectData], dataset: Dataset) -> dict[str,
     found = {}
     for name, data in parts.items():
         _, place, own = np.unique(data.subjects, return_inverse=True, return_counts=True)
-        found[name] = -(-totals[np.searchsorted(subjects, data.subjects)] // own[place])
+        found[name] = -(-SHARE_STEPS * totals[np.searchsorted(subjects, data.subjects)] // own[place])
     return found
 
 

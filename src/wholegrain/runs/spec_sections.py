@@ -158,7 +158,7 @@ class PolicySpec(Section):
     `by_span` (of `subject_dp` with rate 1): a subject in m silos counts 1/√m in each, and M costs nothing. Under a
     secure sum it is for every policy and rate, and the subject counts 1/m. Silos must
     know m of each of their subjects; it is a private fact, and stays with them. `by_share` (beside it, with rate 1, in
-    a simulation): the subject counts in each silo by its share of items there, rounded down to 1/2, 1/3 and so on.
+    a simulation): the subject counts in each silo by its share of items there.
     `pool` (of `subject_dp`): a subject's gradients are averaged or added up before they are clipped as one.
     `local_steps` and `local_rate` (of `uldp_avg`): how many steps each subject takes on its own items, and their
     learning rate.
