@@ -138,7 +138,7 @@ class Split:
         self.model, made = _model(model, base), self._prepared()
         self.grid = HEADS if model == HEAD else TABLES
         rows = [made.silos[facts.name] for _, facts in made.plan.rows]
-        self.facts = tuple(facts for _, facts in made.plan.rows)
+        self.facts = tuple(replace(facts, knows_shares=True) for _, facts in made.plan.rows)
         _, person = np.unique(np.concatenate([silo.data.subjects for silo in rows]), return_inverse=True)
         self.records = Records(
             _with_constant(np.concatenate([silo.data.inputs for silo in rows])),
