@@ -5,15 +5,16 @@ Run: python benchmarks/field.py --table diabetes130.csv.gz [--model mlp] [--only
 Then: python benchmarks/field_page.py
 
 Every method trains the same model on the same people, with momentum and a falling learning rate. One rule for all:
-clip norm and length of a step are those of the grid below with the best score on a fifth of the training people,
-left out of training meanwhile; nobody pays for that choice. Scores are of test people, means over three draws of noise
-with which no setting was chosen. Runs are emulated (rivals.py, field_models.py); our noise is that of the library's
+the training people are divided into folds; clip norm and length of a step are those of the grid below with the best
+mean score on the folds, each left out of training in its turn. All settings meet the first fold, and the best of them
+there the others. Nobody pays for that choice. Scores are of test people, means over three draws of noise with which no
+setting was chosen. Runs are emulated (rivals.py, field_models.py); our noise is that of the library's
 plan. Results are kept line by line in benchmarks/field.jsonl: what is there is not run again.
 All ε of a method are run at once; `seconds` is each one's part of the processor time.
 """
 
 import argparse
-import functools
+import copy
 import itertools
 import json
 import sys
@@ -30,7 +31,7 @@ import record
 import trust_cases
 from default_tables import FIELD
 from field_heads import Softmax
-from field_models import MODELS, Model, reach
+from field_models import MODELS, Model
 from rivals import METHODS, OURS, Bounds, Floats, Method, Records, multiplier
 from trust_emulator import _noise_of, _with_constant
 from utility import Tree, merged
@@ -44,15 +45,11 @@ from wholegrain.runs.spec import RunSpec
 RESULTS = record.ROOT / "benchmarks" / "field.jsonl"
 EPSILONS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 ROUNDS = 40
-LENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
-"""How far a step goes if everybody is clipped and points the same way."""
-CLIPS, HEAD_CLIPS = (0.2, 2.0), (0.02, 0.2)
-"""A public start errs little, so that its gradients are short."""
 MOMENTUM = 0.9
-FREE_ROUNDS = 200
+FREE_ROUNDS, FREE_LENGTHS = 200, (0.3, 1.0, 3.0, 10.0, 30.0)
 """Of FedAvg."""
-CHOICES, TESTS = (0,), (100, 101, 102)
-"""Draws of noise, the same for all methods."""
+TESTS = (100, 101, 102)
+"""Draws of noise, the same for all methods; each fold has the draw of its number."""
 NAMES = ("fedavg", *METHODS)
 SCORES = dict.fromkeys(("males", "star", "rwm5yr", "nlswork", "diabetes130", "nafld2"), "auc")
 SCORES |= dict.fromkeys(("nlswork", "digits", "plays"), "accuracy")
@@ -115,16 +112,33 @@ class Setting:
     noise: float
 
 
-class Split:
-    """The people of one seed: those to train on, and those of one part to score."""
+@dataclass(frozen=True)
+class Grid:
+    """What is tried for every method."""
 
-    def __init__(self, data: str, base: Tree, seed: int, part: str, model: str = "linear") -> None:
-        shares = {"evaluation": {"validation": 0.2}} if part == "validation" else {}
-        self.data, self.part, self.seed, self.tree = data, part, seed, merged(base, shares, {"seed": seed})
-        self.model, self.made = _model(model, base), self._prepared()
-        self.clips = HEAD_CLIPS if model == HEAD else CLIPS
-        rows = [self.made.silos[facts.name] for _, facts in self.made.plan.rows]
-        self.facts = tuple(facts for _, facts in self.made.plan.rows)
+    clips: tuple[float, ...]
+    lengths: tuple[float, ...]
+    """How far a step goes if everybody is clipped and points the same way."""
+    folds: int
+    """Parts of the training people."""
+    kept: int
+    """Settings that meet more than the first of them."""
+
+
+TABLES = Grid((0.2, 1.0, 4.0, 16.0), (0.3, 1.0, 3.0, 10.0, 30.0), folds=5, kept=4)
+HEADS = Grid((0.005, 0.05), (0.1, 0.2, 0.4, 0.8, 1.6, 3.2), folds=5, kept=2)
+"""A public start errs little, so that its gradients are short and steps go less far."""
+
+
+class Split:
+    """The people of one seed: those to train on, and those to score."""
+
+    def __init__(self, data: str, base: Tree, seed: int, model: str = "linear") -> None:
+        self.data, self.seed, self.tree = data, seed, merged(base, {"seed": seed})
+        self.model, made = _model(model, base), self._prepared()
+        self.grid = HEADS if model == HEAD else TABLES
+        rows = [made.silos[facts.name] for _, facts in made.plan.rows]
+        self.facts = tuple(replace(facts, knows_shares=True) for _, facts in made.plan.rows)
         _, person = np.unique(np.concatenate([silo.data.subjects for silo in rows]), return_inverse=True)
         self.records = Records(
             _with_constant(np.concatenate([silo.data.inputs for silo in rows])),
@@ -132,8 +146,21 @@ class Split:
             person,
             np.repeat(np.arange(len(rows)), [len(silo.data.targets) for silo in rows]),
         )
+        scored = made.scored["test"]
+        self.inputs, self.targets = _with_constant(scored.inputs), scored.targets
         span = base["silos"].get("span") or len(rows)
         self.bounds = Bounds(len(rows), min(span, MOST[data]), MOST[data])
+        self._used: dict[tuple[int, bool] | None, Records] = {}
+
+    def fold(self, number: int) -> "Split":
+        """One part of the training people to score, and the others to train on."""
+        folds = self.grid.folds
+        parts = np.random.default_rng([self.seed, folds]).permutation(self.records.people) % folds
+        scored = parts[self.records.person] == number
+        own = copy.copy(self)
+        own.inputs, own.targets = self.records.inputs[scored], self.records.targets[scored]
+        own.records, own._used = self.records.take(~scored), {}
+        return own
 
     def _prepared(self) -> PreparedRun:
         spec = RunSpec.of(merged(self.tree, _private(OURS["ours, local"], 1.0)))
@@ -158,19 +185,21 @@ class Split:
             PLANNED[key] = _noise_of(plan), plan.guarantee(Unit.SUBJECT).epsilon
         return PLANNED[key]
 
-    @functools.cache  # noqa: B019 (a split lives as long as its benchmark)
-    def used(self, cap: int | None) -> Records:
+    def used(self, method: Method) -> Records:
         """The records that a method trains on."""
-        return self.records if cap is None else self.records.capped(cap)
+        key = None if method.cap is None else (method.cap, method.inside)
+        if key not in self._used:
+            self._used[key] = method.used(self.records)
+        return self._used[key]
 
     def train(self, name: str, settings: Sequence[Setting], draws: Sequence[int]) -> Floats:
         """Parameters after all rounds [parameter, column]."""
         method = METHODS.get(name, ENDLESS)
-        records, rounds = self.used(method.cap), ROUNDS if name in METHODS else FREE_ROUNDS
+        records, rounds = self.used(method), ROUNDS if name in METHODS else FREE_ROUNDS
         clips, lengths, noises = (np.array([getattr(s, k) for s in settings]) for k in ("clip", "length", "noise"))
         start = self.model.start(self.records.inputs.shape[1], self.seed)
         vectors = np.repeat(start[:, None], len(settings), axis=1)
-        speeds, whole = np.zeros_like(vectors), reach(method, records, self.bounds)
+        speeds, whole = np.zeros_like(vectors), method.reach(records, self.bounds)
         drawn = {draw: np.random.default_rng([draw, self.seed]) for draw in set(draws)}
         for round in range(rounds):
             normal = {draw: each.normal(size=len(start)) for draw, each in drawn.items()}
@@ -182,11 +211,10 @@ class Split:
         return vectors
 
     def scores(self, vectors: Floats) -> list[float]:
-        """Of each column, on the people of the part, in %."""
-        part = self.made.scored[self.part]
-        outputs, right = self.model.outputs(_with_constant(part.inputs), vectors), part.targets == 1
+        """Of each column, on the people to score, in %."""
+        outputs, right = self.model.outputs(self.inputs, vectors), self.targets == 1
         if outputs.ndim == 3:
-            return [100 * float(share) for share in (outputs.argmax(2) == part.targets[:, None]).mean(0)]
+            return [100 * float(share) for share in (outputs.argmax(2) == self.targets[:, None]).mean(0)]
         if SCORES[self.data] == "accuracy":
             return [100 * float(share) for share in ((outputs > 0) == right[:, None]).mean(0)]
         above = rankdata(outputs, axis=0)[right].sum(0) - right.sum() * (right.sum() + 1) / 2
@@ -197,7 +225,7 @@ class Split:
         if SCORES[self.data] == "auc":
             return 50.0
         often = float(np.bincount(self.records.targets.astype(np.int64)).argmax())
-        return 100 * float((self.made.scored[self.part].targets == often).mean())
+        return 100 * float((self.targets == often).mean())
 
     def begun(self) -> Tree:
         """The score of a public start, where there is one."""
@@ -208,32 +236,46 @@ class Split:
 
 def _private(method: Method, epsilon: float) -> Tree:
     """The sections of a spec by which the library plans one of our methods."""
-    row = {"name": "uldp_avg"} if method.steps > 1 else {"name": "subject_dp", "pool": method.pool}
+    own = {"subject_dp": {"pool": method.pool}, "local_group_dp": {"group_cap": method.cap}}.get(method.policy, {})
     return {
-        "policy": {**row, "by_span": method.by_span, "clip_norm": 1.0},
+        "policy": {
+            "name": method.policy,
+            **own,
+            "by_span": method.by_span,
+            "by_share": method.by_share,
+            "clip_norm": 1.0,
+        },
         "privacy": {"epsilon": epsilon, "delta": DELTA},
         "rounds": {"count": ROUNDS},
         "trust": dict(method.sections),
     }
 
 
-def choose(name: str, epsilons: Sequence[float | None], split: Split) -> list[Setting]:
-    """The setting of each ε with the best mean score on people held out."""
-    free = epsilons[0] is None
-    draws = CHOICES[:1] if free else CHOICES
-    grid = list(itertools.product((1e9,) if free else split.clips, LENGTHS))
-    settings = [Setting(*each, split.noise(name, epsilon)[0]) for epsilon in epsilons for each in grid]
-    columns = [each for each in settings for _ in draws]
-    found = split.scores(split.train(name, columns, list(draws) * len(settings)))
-    means = np.reshape(found, (len(epsilons), len(grid), len(draws))).mean(2)
-    return [settings[number * len(grid) + int(row.argmax())] for number, row in enumerate(means)]
+def choose(name: str, epsilons: Sequence[float | None], folds: Sequence[Split]) -> list[Setting]:
+    """The setting of each ε with the best mean score on the folds, out of those that are best on the first."""
+    grid = folds[0].grid
+    private = itertools.product(grid.clips, grid.lengths)
+    pairs = list(private if epsilons[0] is not None else itertools.product((1e9,), FREE_LENGTHS))
+    tried = [[Setting(*each, folds[0].noise(name, epsilon)[0]) for each in pairs] for epsilon in epsilons]
+    first = _scores_on(name, tried, folds[0], 0)
+    best = [np.argsort(-row, kind="stable")[: grid.kept] for row in first]
+    left = [[own[place] for place in places] for own, places in zip(tried, best, strict=True)]
+    others = [_scores_on(name, left, fold, number) for number, fold in enumerate(folds[1:], 1)]
+    means = np.mean([np.take_along_axis(first, np.array(best), 1), *others], axis=0)
+    return [own[int(row.argmax())] for own, row in zip(left, means, strict=True)]
 
 
-def play(name: str, epsilons: Sequence[float | None], choice: Split, test: Split) -> list[Tree]:
-    """One method at all ε: settings chosen on people held out, and the scores on test people with them."""
+def _scores_on(name: str, settings: Sequence[Sequence[Setting]], fold: Split, draw: int) -> Floats:
+    """Of all settings of each ε [ε, setting]."""
+    columns = [each for row in settings for each in row]
+    return np.reshape(fold.scores(fold.train(name, columns, [draw] * len(columns))), (len(settings), -1))
+
+
+def play(name: str, epsilons: Sequence[float | None], folds: Sequence[Split], test: Split) -> list[Tree]:
+    """One method at all ε: settings chosen on folds of the training people, and the scores on test people with them."""
     begun = time.process_time()
     noises = [test.noise(name, epsilon) for epsilon in epsilons]
-    chosen = [replace(s, noise=n) for s, (n, _) in zip(choose(name, epsilons, choice), noises, strict=True)]
+    chosen = [replace(s, noise=n) for s, (n, _) in zip(choose(name, epsilons, folds), noises, strict=True)]
     draws = TESTS[:1] if epsilons[0] is None else TESTS
     vectors = test.train(name, [each for each in chosen for _ in draws], list(draws) * len(chosen))
     scores = np.reshape(test.scores(vectors), (len(chosen), len(draws))).mean(1)
@@ -257,11 +299,12 @@ def run(asked: argparse.Namespace) -> None:
                 if (asked.model, data, name, epsilon, seed) not in done:
                     missing.setdefault(name, []).append(epsilon)
         if missing:
-            choice, test = (Split(data, bases[data], seed, part, asked.model) for part in ("validation", "test"))
+            test = Split(data, bases[data], seed, asked.model)
+            folds = [test.fold(number) for number in range(test.grid.folds)]
         command = f"python benchmarks/field.py --model {asked.model} --only {data} --seeds {seed}"
         for name, epsilons in missing.items():
             row = {"model": asked.model, "data": data, "method": name, "seed": seed}
-            for found in play(name, epsilons, choice, test):
+            for found in play(name, epsilons, folds, test):
                 trust_cases.keep(asked.out, {**row, **found, "commit": commit, "command": command})
 
 

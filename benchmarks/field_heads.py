@@ -10,8 +10,8 @@ import numpy as np
 
 from rivals import LOCAL_RATE, Bounds, Floats, Method, Records
 
-MOST_SCORES = 20_000_000
-"""Scores that are in memory at once; columns are taken by so many."""
+MOST_SCORES = 5_000_000
+"""Scores that are computed at once, few enough for a processor's cache; columns are taken by so many."""
 
 
 class Softmax:
@@ -29,7 +29,7 @@ class Softmax:
 
     def outputs(self, inputs: Floats, vectors: Floats) -> Floats:
         """By one product."""
-        return self._flat(inputs, vectors).reshape(len(inputs), vectors.shape[1], self.classes)
+        return self._flat(inputs, vectors).reshape(len(inputs), self.classes, -1).swapaxes(1, 2)
 
     def total(self, method: Method, records: Records, bounds: Bounds, vectors: Floats, clips: Floats) -> Floats:
         """Some columns at once."""
@@ -48,7 +48,7 @@ class Softmax:
         errors = self._errors(outputs.copy(), records)
         if method.owner == "record":
             lengths = np.sqrt(self._by_column(errors**2)) * records.lengths[:, None]
-            kept = method.kept(lengths, np.ones(len(errors)), clips)
+            kept = method.kept_records(lengths, records, bounds, clips)
             return self._sum(records, errors, kept)
         owners = records.owners[method.owner]
         parts = owners.spread(errors, method.pool)
@@ -63,26 +63,23 @@ class Softmax:
         return self._sum(records, parts, kept[owners.of_record])
 
     def _flat(self, inputs: Floats, vectors: Floats) -> Floats:
-        """Scores [record, column and class]."""
-        columns = vectors.shape[1]
-        weights = vectors.reshape(-1, self.classes, columns).swapaxes(1, 2).reshape(-1, columns * self.classes)
-        return inputs @ weights.astype(np.float32)
+        """Scores [record, class and column]."""
+        return inputs @ vectors.reshape(inputs.shape[1], -1).astype(np.float32)
 
     def _errors(self, outputs: Floats, records: Records) -> Floats:
-        """Shares of classes less the true class [record, column and class]; what is given is overwritten."""
-        scores = outputs.reshape(len(outputs), -1, self.classes)
-        scores -= scores.max(2, keepdims=True)
+        """Shares of classes less the true class [record, class and column]; what is given is overwritten."""
+        scores = outputs.reshape(len(outputs), self.classes, -1)
+        scores -= scores.max(1, keepdims=True)
         np.exp(scores, out=scores)
-        scores /= scores.sum(2, keepdims=True)
-        scores[np.arange(len(scores)), :, records.targets.astype(np.int64)] -= 1
+        scores /= scores.sum(1, keepdims=True)
+        scores[np.arange(len(scores)), records.targets.astype(np.int64)] -= 1
         return scores.reshape(len(outputs), -1)
 
     def _by_column(self, values: Floats) -> Floats:
         """Added up over classes [record, column]."""
-        return values.reshape(len(values), -1, self.classes).sum(2)
+        return values.reshape(len(values), self.classes, -1).sum(1)
 
     def _sum(self, records: Records, parts: Floats, kept: Floats) -> Floats:
         """The sum of what is kept of each record's gradient [parameter, column]."""
-        shares = parts.reshape(len(parts), -1, self.classes) * kept[:, :, None].astype(np.float32)
-        found = records.inputs.T @ shares.reshape(len(parts), -1)
-        return found.reshape(found.shape[0], -1, self.classes).swapaxes(1, 2).reshape(-1, kept.shape[1])
+        shares = parts.reshape(len(parts), self.classes, -1) * kept[:, None].astype(np.float32)
+        return (records.inputs.T @ shares.reshape(len(parts), -1)).reshape(-1, kept.shape[1])

@@ -14,6 +14,8 @@ import numpy as np
 from rivals import LOCAL_RATE, Bounds, Floats, Method, Owners, Records
 
 UNITS = 16
+AT_ONCE = 32
+"""Columns of the linear model that are computed at once, few enough for a processor's cache."""
 
 
 class Model(Protocol):
@@ -32,13 +34,6 @@ class Model(Protocol):
         """The sum of contributions, clipped to each column's norm [parameter, column]."""
 
 
-def reach(method: Method, records: Records, bounds: Bounds) -> float:
-    """How far a sum of contributions could go at most, as a multiple of C."""
-    if method.owner == "record":
-        return float(len(records.targets))
-    return float(method.weight(records.owners[method.owner], bounds).sum())
-
-
 class Linear:
     """Logistic regression."""
 
@@ -53,13 +48,17 @@ class Linear:
         return inputs @ vectors.astype(np.float32)
 
     def total(self, method: Method, records: Records, bounds: Bounds, vectors: Floats, clips: Floats) -> Floats:
-        """All columns at once."""
+        """Some columns at once."""
+        parts = (slice(first, first + AT_ONCE) for first in range(0, len(clips), AT_ONCE))
+        return np.hstack([self._total(method, records, bounds, vectors[:, own], clips[own]) for own in parts])
+
+    def _total(self, method: Method, records: Records, bounds: Bounds, vectors: Floats, clips: Floats) -> Floats:
         outputs = self.outputs(records.inputs, vectors)
         targets = records.targets[:, None]
         errors = _sigmoid(outputs) - targets
         if method.owner == "record":
             lengths = np.abs(errors) * (np.float32(np.sqrt(2)) * records.lengths[:, None])
-            errors *= method.kept(lengths, np.ones(len(errors)), clips)
+            errors *= method.kept_records(lengths, records, bounds, clips)
             return 2 * records.inputs.T @ errors
         owners = records.owners[method.owner]
         parts = owners.spread(errors, method.pool)
@@ -102,7 +101,7 @@ class Hidden:
         if method.owner == "record":
             hidden, errors, back = _pass(before, last[None], records.targets)
             squares = records.lengths**2 * (back**2).sum(1) + errors**2 * (hidden**2).sum(1)
-            kept = method.kept(np.sqrt(squares)[:, None], np.ones(len(errors)), np.array([clip]))
+            kept = method.kept_records(np.sqrt(squares)[:, None], records, bounds, np.array([clip]))
             return _joined((back * kept).T @ records.inputs, (errors[:, None] * kept * hidden).sum(0))
         owners = records.owners[method.owner]
         parts, heads = self._updates(method, owners, records, before, last)

@@ -30,6 +30,7 @@ LINES: Mapping[str, Look] = {
     "ours, sum, pooled": ("#56b4e9", "square", (1, 0)),
     "ours, local, pooled": ("#009e73", "triangle-up", (1, 0)),
     "ours, full sum, no spans": ("#5e3c99", "stroke", (1, 0)),
+    "ours, full sum, by share": ("#882255", "arrow", (1, 0)),
     "central": ("#000000", "cross", (2, 2)),
     "ULDP-AVG-w": ("#d55e00", "diamond", (6, 2)),
     "ULDP-AVG": ("#e69f00", "triangle-down", (6, 2)),
@@ -86,8 +87,9 @@ def table(rows: list[Tree], data: str) -> str:
 
 
 def _mean(rows: list[Tree], data: str, method: str, epsilon: float) -> float:
+    """Over seeds; nothing of a method that has not met all of the data's: seeds differ by more than methods do."""
     found = scores(rows, data, method, epsilon)
-    return statistics.mean(found) if found else 0.0
+    return statistics.mean(found) if len(found) == len({r["seed"] for r in rows if r["data"] == data}) else 0.0
 
 
 def _cell(found: list[float], best: float) -> str:
@@ -103,7 +105,7 @@ def behind(rows: list[Tree], data: str, epsilons: Sequence[float] | None = None)
     """Where a rival's mean is above the best of ours, by how much, seed by seed; one trusted place is not counted."""
     lines = []
     for epsilon in _epsilons(rows, data) if epsilons is None else epsilons:
-        means = {n: statistics.mean(s) for n in METHODS if (s := scores(rows, data, n, epsilon))}
+        means = {n: mean for n in METHODS if (mean := _mean(rows, data, n, epsilon))}
         name, ours = max(((n, means[n]) for n in OURS if n in means), key=lambda pair: pair[1])
         for rival in (n for n in means if n not in OURS and METHODS[n].trust != ONE_PLACE and means[n] > ours):
             one, other = (by_seed(rows, data, each, epsilon) for each in (rival, name))
@@ -119,9 +121,16 @@ def best_rival(rows: list[Tree], data: str, epsilon: float) -> str:
     return max(RIVALS, key=lambda name: _mean(rows, data, name, epsilon))
 
 
+def best_of_ours(rows: list[Tree], data: str, epsilon: float) -> str:
+    """Which of our rows has the best mean."""
+    return max(OURS, key=lambda name: _mean(rows, data, name, epsilon))
+
+
 def lead(rows: list[Tree], data: str, epsilon: float) -> float:
     """How far the best rival's mean is above the best of ours; one trusted place is not counted."""
-    return max(_mean(rows, data, n, epsilon) for n in RIVALS) - max(_mean(rows, data, n, epsilon) for n in OURS)
+    both = (best_rival(rows, data, epsilon), best_of_ours(rows, data, epsilon))
+    rival, ours = (_mean(rows, data, name, epsilon) for name in both)
+    return rival - ours
 
 
 def like_by_like(rows: list[Tree]) -> str:
@@ -145,16 +154,18 @@ def _shown(rows: list[Tree]) -> list[tuple[str, str]]:
 def summary(rows: list[Tree]) -> str:
     """Means of ours at each trust beside the best rival, whose name is told, as Markdown."""
     titles = ["FedAvg", "ours: nobody trusted", "ours: sum", "ours: full sum"]
-    titles += ["best rival", "its name", "one trusted place"]
-    lines = ["| | ε | " + " | ".join(titles) + " |", "|---|---:|---:|---:|---:|---:|---:|---|---:|"]
+    titles += ["ours: best", "best rival", "its name", "one trusted place"]
+    lines = ["| | ε | " + " | ".join(titles) + " |", "|---|---:|---:|---:|---:|---:|---:|---:|---|---:|"]
     for model, data in _shown(rows):
         own = [r for r in rows if r["model"] == model]
         for epsilon in (e for e in SHOWN if e in _epsilons(own, data)):
-            rival = best_rival(own, data, epsilon)
-            means = {name: _mean(own, data, name, epsilon) for name in ("fedavg", *DEFAULTS, rival, "central")}
-            top = f"{max(means[name] for name in (*DEFAULTS, rival)):.1f}"
-            cells = [_plain_cell(mean, top if name in (*DEFAULTS, rival) else "") for name, mean in means.items()]
-            cells.insert(5, rival)
+            rival, compared = best_rival(own, data, epsilon), (*DEFAULTS, best_of_ours(own, data, epsilon))
+            free, *ours, other, central = (
+                _mean(own, data, name, epsilon) for name in ("fedavg", *compared, rival, "central")
+            )
+            top = f"{max(*ours, other):.1f}"
+            cells = [f"{free:.1f}", *(_plain_cell(mean, top) for mean in (*ours, other)), rival]
+            cells.append(f"{central:.1f}" if central else "–")
             lines.append(f"| {data} | {epsilon:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

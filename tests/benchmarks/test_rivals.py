@@ -47,7 +47,7 @@ def total(method: Method, records: Records, vector: np.ndarray, clip: float, bou
 def parts(name: str, records: Records, vector: np.ndarray) -> np.ndarray:
     """What is seen: every silo's release, one after the other, or one sum."""
     method = METHODS[name]
-    records = records if method.cap is None else records.capped(method.cap)
+    records = method.used(records)
     whole = total(method, records, vector, CLIP)
     if not method.each:
         return whole
@@ -94,11 +94,17 @@ def loss(model: str, vector: torch.Tensor, inputs: torch.Tensor, targets: torch.
     return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets.double())
 
 
+def averaged(method: Method, records: Records, record: int) -> float:
+    """What a clipped record counts in the mean of its person in a silo, where a method takes one."""
+    same = (records.person == records.person[record]) & (records.silo == records.silo[record])
+    return 1 / float(same.sum()) if method.averaged else 1.0
+
+
 def slowly(model: str, method: Method, records: Records, start: np.ndarray) -> np.ndarray:
     """The sum of clipped contributions by autograd, one owner after the other."""
     owners = None if method.owner == "record" else records.owners[method.owner]
     of_record = np.arange(len(records.person)) if owners is None else owners.of_record
-    weights = np.ones(len(of_record)) if owners is None else method.weight(owners, BOUNDS)
+    weights = method.weight(records.owners[method.owner], BOUNDS)
     sum_ = np.zeros_like(start)
     for owner in range(of_record.max() + 1):
         inputs, targets = (torch.from_numpy(x[of_record == owner]).double() for x in (records.inputs, records.targets))
@@ -110,13 +116,23 @@ def slowly(model: str, method: Method, records: Records, start: np.ndarray) -> n
         update = ((begun - vector) / LOCAL_RATE).numpy()
         most = CLIP * (weights[owner] if method.inside else 1.0)
         clipped = update * min(1.0, most / np.linalg.norm(update))
-        sum_ += clipped if method.inside else weights[owner] * clipped
+        sum_ += averaged(method, records, owner) * (clipped if method.inside else weights[owner] * clipped)
     return sum_
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    "name", ["ULDP-NAIVE", "ULDP-AVG-w", "DP-SGD, group", "central", "ours, full sum, local steps", "ours, sum, pooled"]
+    "name",
+    [
+        "ULDP-NAIVE",
+        "ULDP-AVG-w",
+        "DP-SGD, group",
+        "central",
+        "ours, full sum, local steps",
+        "ours, sum, pooled",
+        "ours, full sum, records",
+        "ours, full sum, group-2",
+    ],
 )
 def test_models_add_up_what_autograd_does(model: str, name: str) -> None:
     records, method = some(1), METHODS[name]
@@ -134,7 +150,7 @@ def of_classes(method: Method, records: Records, start: np.ndarray) -> np.ndarra
     """The sum of clipped contributions of softmax regression by autograd, one owner after the other."""
     owners = None if method.owner == "record" else records.owners[method.owner]
     of_record = np.arange(len(records.person)) if owners is None else owners.of_record
-    weights = np.ones(len(of_record)) if owners is None else method.weight(owners, BOUNDS)
+    weights = method.weight(records.owners[method.owner], BOUNDS)
     total_ = np.zeros_like(start)
     for owner in range(of_record.max() + 1):
         inputs = torch.from_numpy(records.inputs[of_record == owner]).double()
@@ -147,7 +163,7 @@ def of_classes(method: Method, records: Records, start: np.ndarray) -> np.ndarra
         update = ((begun - vector) / LOCAL_RATE).numpy()
         most = CLIP * (weights[owner] if method.inside else 1.0)
         clipped = update * min(1.0, most / np.linalg.norm(update))
-        total_ += clipped if method.inside else weights[owner] * clipped
+        total_ += averaged(method, records, owner) * (clipped if method.inside else weights[owner] * clipped)
     return total_
 
 
@@ -194,3 +210,6 @@ def test_a_cap_keeps_the_first_records_of_everybody() -> None:
     capped = records.capped(2)
     assert np.bincount(capped.person).max() == 2
     assert set(capped.person.tolist()) == set(records.person.tolist())
+    in_silos = records.capped(2, in_silo=True)
+    assert np.bincount(in_silos.silo * 8 + in_silos.person).max() == 2
+    assert np.bincount(in_silos.person).max() > 2

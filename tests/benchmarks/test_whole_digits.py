@@ -1,7 +1,6 @@
 """benchmarks/whole_digits.py: FedAvg is FedAvg, its settings come from people held out, and ε is proved."""
 
 import sys
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +38,7 @@ DATA = Dataset(name="signs", data=people(0, 60), classes=2, test=people(100, 40)
 def test_a_round_is_the_mean_of_what_silos_trained_by_their_items() -> None:
     one, other = people(0, 1), people(1, 3)
     model = build("logistic", 4, 2, 0)
-    (found,) = islice(whole_digits.averages(model, [one, other], 0.1, 7), 1)
+    (found,) = whole_digits.averages(model, [one, other], [0.1], 7)
     draws, alone = torch.Generator().manual_seed(7), []
     for silo in (one, other):
         own = build("logistic", 4, 2, 0)
@@ -47,6 +46,11 @@ def test_a_round_is_the_mean_of_what_silos_trained_by_their_items() -> None:
         alone.append(torch.nn.utils.parameters_to_vector(own.parameters()).detach())
     mean = (8 * alone[0] + 24 * alone[1]) / 32
     torch.testing.assert_close(torch.nn.utils.parameters_to_vector(found.parameters()).detach(), mean)
+
+
+def test_a_rate_falls_to_nothing_after_the_last_round() -> None:
+    method = whole_digits.Free(None, (0.1,), look=1, most=4, falling=True)
+    assert method.rates_of(0.1) == pytest.approx([0.1, 0.075, 0.05, 0.025])
 
 
 def test_fedavg_takes_the_rate_that_is_best_on_people_held_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class PolicyMaker:
     >>> wg.subject_dp(rat=0.1)
     Traceback (most recent call last):
     wholegrain.errors.SpecError: The policy subject_dp has no setting 'rat' (did you mean 'rate'?); it has rate, \
-batch_size, clip_norm, as_printed, composition, items_per_step, by_span, pool.
+batch_size, clip_norm, as_printed, composition, items_per_step, by_span, by_share, pool.
     """
 
     __name__: str

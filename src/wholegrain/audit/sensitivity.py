@@ -216,7 +216,7 @@ def move_among_many(policy: Policy, seed: int, subjects: int) -> float:
     gradients: ClippedSum = BookKeeping(nn.Linear(1, 2), cross_entropy)
     vector = torch.zeros(4)
     # A norm that everybody's gradient exceeds, and no power of two, which would be summed without an error.
-    policy = replace(policy, clip=replace(policy.clip, norm=0.3), by_span=False)
+    policy = replace(policy, clip=replace(policy.clip, norm=0.3), by_span=False, by_share=False)
     allowed = allowed_move(policy, facts)
     assert allowed is not None
     everybody = np.arange(subjects)

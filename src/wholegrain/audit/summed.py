@@ -25,7 +25,7 @@ from wholegrain.federation.messages import RoundTask, SumUpdate
 from wholegrain.federation.sum_scale import SumScale
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.policies.plan import Plan
-from wholegrain.policies.policy import PublicDivisor
+from wholegrain.policies.policy import SHARE_STEPS, PublicDivisor
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.events import iterate_cases
 from wholegrain.runs.prepared_run import PreparedRun
@@ -101,7 +101,8 @@ class SumAttack:
         present = np.flatnonzero(self.coins) if home else np.zeros(0, np.int64)
         codes = np.repeat(present, facts.items_per_subject or 1)
         data = SubjectData(codes[:, None], np.zeros(len(codes), np.int64), codes)
-        return Silo(facts, data, spans=np.full(len(codes), self.span))
+        steps = SHARE_STEPS if self.plan.rows[0][0].by_share else 1
+        return Silo(facts, data, spans=np.full(len(codes), steps * self.span))
 
 
 def attack_sums(

@@ -14,12 +14,15 @@ refused. Proofs, with C the clip norm, K the public bound on a subject's items, 
 
 By span, a subject in m silos moves each silo's sum by C/√m, in every step. Gaussian steps add up in squares: with S_i
 steps at noise σ_i in its silos, Σ S_i/(m·σ_i²) ≤ max S_i / min σ_i², whatever m is. All silos together reveal at most
-what the worst of them would reveal of somebody who is in it alone: the subject's reach is 1.
+what the worst of them would reveal of somebody who is in it alone: the subject's reach is 1. By share, C·√w_i stands
+for C/√m with Σ w_i ≤ 1, and the same holds: Σ w_i·S_i/σ_i² ≤ max S_i / min σ_i².
 
 Under a secure sum a round opens one vector, the sum over silos, with the noise of `honest` of them at least. What a
 subject moves in each of its silos adds up. The silos' coins are independent, so that the moves of M like silos are a
 convolution; with different silos, the worst row stands in for each. By span a subject in m silos moves each part by
 C/m, and the sum by C at most. A round is one event, whoever of the silos is asked about it: the reach is 1 again.
+By share it moves silo i's part by w_i·C, and the sum by C again. That is proved where everybody is in every step: the
+law of unequal moves with coins is not the one that is priced.
 """
 
 import math
@@ -51,6 +54,8 @@ def obstacles(policy: Policy, unit: Unit) -> tuple[str, ...]:
         reasons.append("the noise is divided by the batch's number of subjects, a private fact")
     if policy.by_span and policy.trust is None and not _adds_up_in_squares(policy):
         reasons.append("weights by span are proved only where every subject, clipped as one, is in every step")
+    if policy.by_share and not (policy.by_span and _adds_up_in_squares(policy)):
+        reasons.append("weights by share are proved only where every subject, clipped as one, is in every step")
     if policy.by_span and unit is Unit.ITEM:
         reasons.append("one item can decide in how many silos its subject is, and so what the subject counts in each")
     if policy.trust is not None and policy.clip.per is ClipPer.BATCH:
@@ -176,7 +181,7 @@ def needs_bound(policy: Policy) -> bool:
 def worst_row(rows: list[Row], unit: Unit) -> Row:
     """A row at least as revealing as each of these: largest rate, K and cap, smallest noise and silo."""
     policies, silos = [policy for policy, _ in rows], [silo for _, silo in rows]
-    if len({(type(p.sampling), p.clip.per, p.clip.pool, p.by_span) for p in policies}) > 1:
+    if len({(type(p.sampling), p.clip.per, p.clip.pool, p.by_span, p.by_share) for p in policies}) > 1:
         raise AccountingError(
             "Silos that follow different algorithms cannot be priced by their worst one;"
             " set span to the number of silos."

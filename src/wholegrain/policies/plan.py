@@ -256,6 +256,8 @@ def _composition(plan: Plan, unit: Unit) -> str:
         return _sum_of_silos(plan, plan.trust)
     if unit is not Unit.SUBJECT:
         return f"an {unit} pays in one silo" if unit is Unit.ITEM else "each silo pays for itself"
+    if all(policy.by_share for policy, _ in plan.rows):
+        return "a subject with a share w of its items in a silo counts √w there: together they reveal what one would"
     if all(policy.by_span for policy, _ in plan.rows):
         return "a subject in m silos counts 1/√m in each: together they reveal at most what the worst one would"
     if plan.span >= len(plan.rows):
@@ -267,8 +269,13 @@ def _composition(plan: Plan, unit: Unit) -> str:
 
 def _sum_of_silos(plan: Plan, trust: SecureSum) -> str:
     seen = f"only sums of at least {trust.answers} of {trust.silos} silos are seen"
-    weight = "a subject in m silos counts 1/m in each" if plan.rows[0][0].by_span else f"in {plan.span} silos at most"
-    return f"{seen}, {trust.colluding} of them colluding at most; {weight}"
+    return f"{seen}, {trust.colluding} of them colluding at most; {_weight_in_sum(plan)}"
+
+
+def _weight_in_sum(plan: Plan) -> str:
+    if plan.rows[0][0].by_share:
+        return "a subject counts in each silo by its share of items there"
+    return "a subject in m silos counts 1/m in each" if plan.rows[0][0].by_span else f"in {plan.span} silos at most"
 
 
 def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from wholegrain.privacy.trust import SecureSum
 
 MOST_SPAN = 1024
 """Silos that one subject can be in, where that decides what it counts in each."""
+SHARE_STEPS = 64
+"""Shares are kept as whole numbers: 64 times the reciprocal of a share, rounded up."""
 UNKNOWN = 16
 """Items of a subject in a batch, where no bound on them is public."""
 
@@ -87,8 +89,9 @@ Divisor = PublicDivisor | RealisedSubjects
 class Policy:
     """One silo's algorithm. `noise`, which this silo adds, is None until a plan has calibrated it.
 
-    `by_span`: a subject that is in m silos contributes at most `norm_for(m)` in each of them. `trust` is None where
-    whoever sees the silos' releases sees each of them.
+    `by_span`: a subject that is in m silos contributes at most `norm_for(m)` in each of them. `by_share`: in place of m
+    each silo has SHARE_STEPS/w for the subject, rounded up, and the shares w of one subject add up to 1 at most.
+    `trust` is None where whoever sees the silos' releases sees each of them.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Policy:
     divisor: Divisor
     noise: Noise | None = None
     by_span: bool = False
+    by_share: bool = False
     trust: SecureSum | None = None
     local: LocalUpdate | None = None
     """The steps that a subject takes by itself before it is clipped; None where its gradient is what is clipped."""
@@ -118,17 +122,24 @@ class Policy:
     def norm_for(self, span: int) -> float:
         """What a subject in `span` silos contributes at most in each: C/√m, or of a secure sum C/m; C without spans.
 
-        Separate releases add up in squares, a sum adds up the moves themselves. Nobody is in more silos than there are.
+        Separate releases add up in squares, a sum adds up the moves themselves. Nobody is in more silos than there are;
+        a share may be smaller than one in so many.
         """
         if not self.by_span:
             return self.clip.norm
+        if self.by_share:
+            share = SHARE_STEPS / span
+            return self.clip.norm * (share if self.trust is not None else math.sqrt(share))
         if self.trust is None:
             return self.clip.norm / math.sqrt(min(span, MOST_SPAN))
         return self.clip.norm / min(span, self.trust.silos)
 
     @property
     def least_norm(self) -> float:
-        """The least that `norm_for` can be: what a grid for the sum must be fine enough for."""
+        """The least that `norm_for` can be: what a grid for the sum must be fine enough for.
+
+        Each silo rounds its sum once, so that it is the number of silos that counts, also by share.
+        """
         return self.norm_for(MOST_SPAN if self.trust is None else self.trust.silos)
 
     def with_noise(self, multiplier: float) -> "Policy":

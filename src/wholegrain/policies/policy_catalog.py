@@ -36,6 +36,8 @@ class PolicySettings:
     group_cap: int | None = None
     items_per_step: int | None = None
     by_span: bool = False
+    by_share: bool = False
+    """With `by_span`: a subject counts in each silo by its share of items there, and not alike in all."""
     trust: SecureSum | None = None
     local_steps: int | None = None
     local_rate: float | None = None
@@ -46,6 +48,8 @@ class PolicySettings:
     def __post_init__(self) -> None:
         if (self.rate is None) == (self.batch_size is None):
             raise SpecError("A policy takes either rate or batch_size, one of the two.")
+        if self.by_share and not self.by_span:
+            raise SpecError("by_share says how by_span divides what a subject counts; set by_span as well.")
         if self.rate is not None:
             _check.rate("rate", self.rate)
         if self.batch_size is not None:
@@ -189,12 +193,14 @@ CATALOG = Registry(
         "higradavg_dp": PolicyEntry(higradavg_dp, "a person, by averaging their clipped gradients"),
         "user_ldp": PolicyEntry(user_ldp, "a whole silo, and so each person in it"),
         "subject_dp": PolicyEntry(
-            subject_dp, "a person, by clipping all their gradients as one", ("items_per_step", "by_span", "pool")
+            subject_dp,
+            "a person, by clipping all their gradients as one",
+            ("items_per_step", "by_span", "by_share", "pool"),
         ),
         "uldp_avg": PolicyEntry(
             uldp_avg,
             "a person, by clipping their update of several local steps",
-            ("items_per_step", "by_span", "local_steps", "local_rate"),
+            ("items_per_step", "by_span", "by_share", "local_steps", "local_rate"),
         ),
     },
     _own_entry,
@@ -209,7 +215,10 @@ def make_row(policy: str, settings: PolicySettings, silo: SiloFacts) -> Policy:
         raise SpecError(f"by_span is for rows that clip a subject as one, as subject_dp; {policy} does not.")
     if settings.by_span and not silo.knows_spans:
         raise SpecError(f"by_span needs silos that know in how many others a subject is, and '{silo.name}' does not.")
-    return replace(row, trust=settings.trust, by_span=row.by_span or settings.by_span)
+    by_span, by_share = row.by_span or settings.by_span, row.by_share or settings.by_share
+    if by_share and not silo.knows_shares:
+        raise SpecError(f"by_share needs silos that know shares, and '{silo.name}' does not.")
+    return replace(row, trust=settings.trust, by_span=by_span, by_share=by_share)
 
 
 def find(name: str) -> PolicyEntry:

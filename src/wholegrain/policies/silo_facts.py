@@ -18,7 +18,8 @@ class SiloFacts:
     `declared` says that the sizes are what the owner declares, which may be round numbers. Otherwise they were counted
     in the data: then they are exact, and nothing but a simulation may use them.
     `drops_surplus` says what the silo does with a subject that exceeds K: drop items at random, or refuse the data.
-    `knows_spans` says that it knows, of each of its subjects, in how many silos that subject is.
+    `knows_spans` says that it knows, of each of its subjects, in how many silos that subject is;
+    `knows_shares`, that it knows which share of the subject's items it has instead.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -29,6 +30,7 @@ class SiloFacts:
     items_per_subject: int | None = None
     drops_surplus: bool = True
     knows_spans: bool = False
+    knows_shares: Annotated[bool, Field(exclude_if=lambda knows: not knows)] = False
     declared: Annotated[bool, Field(exclude=True)] = False
 
     def __post_init__(self) -> None:

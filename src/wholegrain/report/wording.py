@@ -191,7 +191,9 @@ def _assumptions(run: RunRecord) -> str:
     known = {bound for bound in bounds if bound is not None}
     most = f"at most {number_range(known)} records of a person" if None not in bounds else NO_BOUND
     reach = f"a person in at most {plural(run.plan.span, 'silo')}"
-    if run.spec.policy.by_span:
+    if run.spec.policy.by_share:
+        reach = "each silo knows which share of each of its people's records it has, and tells nobody"
+    elif run.spec.policy.by_span:
         reach = "each silo knows in how many silos each of its people is, and tells nobody"
     sizes = (
         "were read off the data, as only a simulation may"

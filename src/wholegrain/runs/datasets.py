@@ -28,7 +28,7 @@ from wholegrain.data.table import encode, take_silos
 from wholegrain.data.table_files import TextFormat, read, table_name
 from wholegrain.errors import DataError, SpecError
 from wholegrain.policies.as_printed import CLAIMED_UNIT
-from wholegrain.policies.policy import SiloFacts
+from wholegrain.policies.policy import SHARE_STEPS, SiloFacts
 from wholegrain.policies.policy_catalog import find
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.declared_sizes import DeclaredSizes, declared_sizes
@@ -112,7 +112,7 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     if spec.privacy.noise == "seeded":
         _warn_of_dropped(by_name, silos, items_bound(dataset, spec))
     if spec.policy.by_span or dataset.spans is not None:
-        silos = _with_spans(silos, dataset)
+        silos = _with_spans(silos, dataset, spec.policy.by_share)
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
     if dataset.test is not None and spec.evaluation.test is None:
         parts["test"] = dataset.test
@@ -234,6 +234,7 @@ def _silo(name: str, data: SubjectData, dataset: Dataset, spec: RunSpec, sizes: 
         items_per_subject=bound,
         drops_surplus=False,
         knows_spans=spec.policy.by_span or dataset.spans is not None,
+        knows_shares=spec.policy.by_share,
         declared=size is not None,
     )
     drops = drops_surplus(spec, facts)
@@ -283,13 +284,15 @@ def _require_known_silos(labels: partition.Labels, sizes: DeclaredSizes) -> None
         )
 
 
-def _with_spans(silos: Mapping[str, Silo], dataset: Dataset) -> dict[str, Silo]:
+def _with_spans(silos: Mapping[str, Silo], dataset: Dataset, by_share: bool) -> dict[str, Silo]:
     """The silos, each with the number of silos that its items' subjects are in: as the source says, else counted.
 
+    By share, each has in its place what `find_shares` says.
     Guarantee: a subject's span depends on its own rows alone.
     Private: what is counted; in a federation, silos agree on whose records are whose by a column or by `link`.
     """
-    found = find_spans({name: silo.data for name, silo in silos.items()}, dataset)
+    parts = {name: silo.data for name, silo in silos.items()}
+    found = find_shares(parts, dataset) if by_share else find_spans(parts, dataset)
     return {name: replace(silo, spans=found[name]) for name, silo in silos.items()}
 
 
@@ -317,6 +320,21 @@ def find_spans(parts: Mapping[str, SubjectData], dataset: Dataset) -> dict[str, 
                 " small would break the guarantee."
             )
     return {name: spans[np.searchsorted(subjects, data.subjects)] for name, data in parts.items()}
+
+
+def find_shares(parts: Mapping[str, SubjectData], dataset: Dataset) -> dict[str, NDArray[np.int64]]:
+    """SHARE_STEPS times the subject's items in all silos over those in this one, rounded up [item], by silo.
+
+    Guarantee: the shares that one subject's numbers stand for add up to 1 at most. Private: all of it.
+    """
+    if dataset.spans is not None:
+        raise SpecError("by_share counts items, and the data's column of spans counts silos; leave out one of them.")
+    subjects, totals = np.unique(np.concatenate([data.subjects for data in parts.values()]), return_counts=True)
+    found = {}
+    for name, data in parts.items():
+        _, place, own = np.unique(data.subjects, return_inverse=True, return_counts=True)
+        found[name] = -(-SHARE_STEPS * totals[np.searchsorted(subjects, data.subjects)] // own[place])
+    return found
 
 
 def largest_spans(subjects: NDArray[np.int64], spans: NDArray[np.int64]) -> dict[int, int]:

@@ -186,7 +186,7 @@ def _fill_policy(spec: RunSpec, known: PublicFacts, policy: str) -> _Option | No
     """The policy with its settings and forecast; None where it does not go with these silos."""
     reads = find(policy).reads
     update = {"name": policy, "group_cap": 1 if "group_cap" in reads else None}
-    update |= {} if "by_span" in reads else {"by_span": False}
+    update |= {} if "by_span" in reads else {"by_span": False, "by_share": False}
     try:
         asked = spec.model_copy(update={"policy": spec.policy.model_copy(update=update)})
         if adds_no_noise(fill_rate(asked), known):

@@ -39,6 +39,8 @@ def plan_federation(spec: RunSpec, federation: FederationSpec, pricing: Accounta
             "Silos say in their own silo.toml where they compute: leave out compute.device, precision and compiled."
         )
     require_one_rank(spec.compute)
+    if spec.policy.by_share:
+        raise SpecError("Silos of a federation know spans, and no shares: leave out policy.by_share.")
     private = spec.evaluation.private
     if private is not None and (private.part != "test" or spec.evaluation.validation):
         raise SpecError("Silos of a federation hold out one part; leave out evaluation.validation, and private.part.")
@@ -184,6 +186,8 @@ def check_early(spec: RunSpec) -> None:
         )
     if spec.policy.as_printed and spec.policy.by_span:
         raise SpecError("The paper knows no weights by span; leave out policy.by_span or policy.as_printed.")
+    if spec.policy.by_share and spec.evaluation.private is not None:
+        raise SpecError("Private scores are priced for weights by span; leave out policy.by_share or them.")
     if spec.policy.as_printed and spec.trust.model != "local":
         raise SpecError("The paper's algorithms are printed for local trust; leave out trust.model or as_printed.")
     if spec.trust.model != "local" and "averaging" in spec.rounds.model_fields_set and spec.rounds.averaging == "plain":

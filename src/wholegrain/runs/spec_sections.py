@@ -157,9 +157,11 @@ class PolicySpec(Section):
 
     `by_span` (of `subject_dp` with rate 1): a subject in m silos counts 1/√m in each, and M costs nothing. Under a
     secure sum it is for every policy and rate, and the subject counts 1/m. Silos must
-    know m of each of their subjects; it is a private fact, and stays with them. `pool` (of
-    `subject_dp`): a subject's gradients are averaged or added up before they are clipped as one. `local_steps` and
-    `local_rate` (of `uldp_avg`): how many steps each subject takes on its own items, and their learning rate.
+    know m of each of their subjects; it is a private fact, and stays with them. `by_share` (beside it, with rate 1, in
+    a simulation): the subject counts in each silo by its share of items there.
+    `pool` (of `subject_dp`): a subject's gradients are averaged or added up before they are clipped as one.
+    `local_steps` and `local_rate` (of `uldp_avg`): how many steps each subject takes on its own items, and their
+    learning rate.
     """
 
     name: str = "subject_dp"
@@ -169,6 +171,7 @@ class PolicySpec(Section):
     group_cap: int | None = None
     items_per_step: int | None = None
     by_span: bool = False
+    by_share: Annotated[bool, Field(exclude_if=lambda by_share: not by_share)] = False
     local_steps: Unset[int] = None
     local_rate: Unset[float] = None
     pool: Annotated[Literal["mean", "sum"], Field(exclude_if=lambda pool: pool == "mean")] = "mean"
