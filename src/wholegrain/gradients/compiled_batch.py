@@ -1,7 +1,7 @@
 """What the programs in C have in common: how a batch is given to them, their losses, and when they are trusted."""
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ LOSSES: Mapping[Loss, int] = {
     huber: 3,
 }
 """By the numbers that they have in C."""
+DONE, NOT_IN_ORDER = 0, 1
+"""What a program says, by its numbers in C."""
 AGREES = 1e-3
 """How far a sum may be from the reference, relative to what was added up, before the compiler is not trusted."""
 
@@ -55,6 +57,22 @@ def find_units(groups: Tensor, clip: Clip) -> tuple[Tensor | None, Tensor | None
         _, subjects, counts = np.unique(groups.numpy(), return_inverse=True, return_counts=True)
         return None, torch.from_numpy(1 / counts[subjects])
     return None, None
+
+
+def give_batch(
+    add_up: Callable[[BatchPlaces], tuple[int, int]], inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip
+) -> tuple[int, int]:
+    """Have a program add up a batch, subject by subject: what it says, and how many units it left out."""
+    if groups.shape != inputs.shape[:1] or groups.dtype is not torch.int64:
+        raise ModelError(f"There are {len(inputs)} items, and {len(groups)} of them have a subject.")
+    units, shares = find_units(groups, clip)
+    batch = BatchPlaces(place_of(inputs), place_of(targets), place_of(units), None, place_of(shares), len(inputs))
+    done, zeroed = add_up(batch)
+    if done == NOT_IN_ORDER:
+        order = torch.argsort(groups, stable=True)
+        batch.order = place_of(order)
+        done, zeroed = add_up(batch)
+    return done, zeroed
 
 
 def require_agreement(

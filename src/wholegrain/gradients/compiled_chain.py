@@ -8,6 +8,7 @@ computed by itself in arithmetic that is defined to the last bit, so that nothin
 import ctypes
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from wholegrain.gradients.c_library import load_library
 from wholegrain.gradients.chain_backend import Chain
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
-from wholegrain.gradients.compiled_batch import LOSSES, BatchPlaces, find_units, place_of, require_agreement
+from wholegrain.gradients.compiled_batch import DONE, LOSSES, BatchPlaces, give_batch, place_of, require_agreement
 from wholegrain.gradients.dense_chain import Dense, find_layers
 from wholegrain.gradients.layers.activations import InPlace, Relu, Sigmoid, Tanh
 from wholegrain.gradients.parameters import Layout
@@ -31,8 +32,7 @@ from wholegrain.gradients.workspace import Workspace
 
 MOST_LAYERS = 16
 FUNCTIONS: Mapping[type[InPlace] | None, int] = {None: 0, Relu: 1, Tanh: 2, Sigmoid: 3}
-DONE, NOT_IN_ORDER = 0, 1
-"""Numbers as in program/clipped_chain.c, and so are the structures below."""
+"""Numbers as in program/clipped_chain.c, and so is the structure below."""
 
 
 class ChainFacts(ctypes.Structure):
@@ -95,20 +95,13 @@ class CompiledChain:
         if not all_finite(vector):  # a public fact, and the same answer whoever is in the batch
             return ClippedTotal(total, clip.count(groups))
         inputs, targets = self._require_form(vector, inputs, targets)
-        if groups.shape != inputs.shape[:1] or groups.dtype is not torch.int64:
-            raise ModelError(f"There are {len(inputs)} items, and {len(groups)} of them have a subject.")
-        units, shares = find_units(groups, clip)
-        batch = BatchPlaces(place_of(inputs), place_of(targets), place_of(units), None, place_of(shares), len(inputs))
-        done, zeroed = self._add_up(vector, batch, clip, total)
-        if done == NOT_IN_ORDER:
-            order = torch.argsort(groups, stable=True)
-            batch.order = place_of(order)
-            done, zeroed = self._add_up(vector, batch, clip, total)
+        add_up = partial(self._add_up, vector, clip, total)
+        done, zeroed = give_batch(add_up, inputs, targets, groups, clip)
         if done != DONE:
             raise ModelError(f"A target is no class from 0 to {self._layout.shapes[-1][0] - 1}.")
         return ClippedTotal(total, zeroed)
 
-    def _add_up(self, vector: Tensor, batch: BatchPlaces, clip: Clip, total: Tensor) -> tuple[int, int]:
+    def _add_up(self, vector: Tensor, clip: Clip, total: Tensor, batch: BatchPlaces) -> tuple[int, int]:
         """What the program says, and how many units it left out; the sum is in `total`."""
         zeroed = ctypes.c_int64()
         places = (ctypes.c_void_p(place_of(values)) for values in (self._scratch, total))

@@ -8,6 +8,7 @@ to the last bit.
 import ctypes
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from wholegrain.errors import ModelError
 from wholegrain.gradients.c_library import load_library
 from wholegrain.gradients.clip_units import Buckets
 from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
-from wholegrain.gradients.compiled_batch import LOSSES, BatchPlaces, find_units, place_of, require_agreement
+from wholegrain.gradients.compiled_batch import DONE, LOSSES, BatchPlaces, give_batch, place_of, require_agreement
 from wholegrain.gradients.encoder_stages import WrongLengthError, add_model
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.parameters import Layout
@@ -27,7 +28,7 @@ from wholegrain.gradients.rounding import all_finite
 from wholegrain.gradients.stage_list import PackedFloats, Stage, StageList, whole_lines
 from wholegrain.gradients.trial_items import TRIAL, make_items
 
-DONE, NOT_IN_ORDER, BAD_TARGET, BAD_TOKEN = range(4)
+BAD_TARGET, BAD_TOKEN = 2, 3
 """Numbers as in clipped_encoder.c, and so is the structure below."""
 MOST_PARAMETERS = 2**19
 """Of which a gradient in single precision and a sum in double precision still fit a cache. Beyond, torch is as fast."""
@@ -106,15 +107,8 @@ class CompiledEncoder:
             return ClippedTotal(total, clip.count(groups))
         program = self._program_for(inputs)
         inputs, targets = self._require_form(program, vector, inputs, targets)
-        if groups.shape != inputs.shape[:1] or groups.dtype is not torch.int64:
-            raise ModelError(f"There are {len(inputs)} items, and {len(groups)} of them have a subject.")
-        units, shares = find_units(groups, clip)
-        batch = BatchPlaces(place_of(inputs), place_of(targets), place_of(units), None, place_of(shares), len(inputs))
-        done, zeroed = self._add_up(program, vector, batch, clip, total)
-        if done == NOT_IN_ORDER:
-            order = torch.argsort(groups, stable=True)
-            batch.order = place_of(order)
-            done, zeroed = self._add_up(program, vector, batch, clip, total)
+        add_up = partial(self._add_up, program, vector, clip, total)
+        done, zeroed = give_batch(add_up, inputs, targets, groups, clip)
         if done != DONE:
             known = program.facts.outputs if done == BAD_TARGET else program.facts.vocabulary
             kind = "target is no class" if done == BAD_TARGET else "token is none"
@@ -122,7 +116,7 @@ class CompiledEncoder:
         return ClippedTotal(total, zeroed)
 
     def _add_up(
-        self, program: Program, vector: Tensor, batch: BatchPlaces, clip: Clip, total: Tensor
+        self, program: Program, vector: Tensor, clip: Clip, total: Tensor, batch: BatchPlaces
     ) -> tuple[int, int]:
         """What the program says, and how many units it left out; the sum is in `total`."""
         zeroed, facts = ctypes.c_int64(), program.facts
