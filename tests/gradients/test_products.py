@@ -240,3 +240,15 @@ def test_small_products_and_double_precision_stay_with_torch() -> None:
     assert in_c.fixed(large, torch.randn(100, 100))
     assert not in_c.fixed(large.double(), torch.randn(100, 100).double())
     assert not find_products(compiled=False).fixed(large, torch.randn(100, 100))
+
+
+def test_a_narrow_head_does_not_make_subjects_of_wide_layers_unsteady_where_memory_is_small() -> None:
+    """Norms that C computed are no rows that a product of several rows has: fewer places have to be tried."""
+    layers = nn.Linear(32, 160), nn.Tanh(), nn.Linear(160, 32), nn.Tanh(), nn.Flatten(), nn.Linear(32 * 40, 2)
+    model, inputs = nn.Sequential(*layers), torch.randn(8, 40, 32)
+    engine = BookKeeping(model, cross_entropy, memory=1, compiled=True)
+    engine(flatten(model), inputs, torch.arange(8) % 2, torch.arange(8) // 2, CLIPS[1])
+    assert engine._chosen is not None
+    assert engine._chosen.most_items == 16
+    with multiplied_by(engine._products):
+        assert engine._chosen.steady(2, True)

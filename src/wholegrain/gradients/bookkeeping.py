@@ -75,10 +75,15 @@ class Rows:
     """Gradients of every unit, held: for parameters so small, or shared by so many positions, that this is cheapest."""
 
     def __init__(
-        self, held: Sequence[tuple[Slot, Tensor]], fold: "Fold | None" = None, squares: Tensor | None = None
+        self,
+        held: Sequence[tuple[Slot, Tensor]],
+        fold: "Fold | None" = None,
+        squares: Tensor | None = None,
+        in_c: bool = False,
     ) -> None:
+        """`squares` are their squared norms, where they are known; `in_c` if C computed them, unit by unit."""
         self._held = held  # [unit, value]
-        self._fold, self._squares = fold, squares
+        self._fold, self._squares, self._in_c = fold, squares, in_c
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -101,9 +106,9 @@ class Rows:
         return 1
 
     def rows(self) -> Iterator[Tensor]:
-        """The rows, and their norms where they came with them."""
+        """The rows, and their norms where they came with them from kernels that go by places."""
         yield from (rows for _, rows in self._held)
-        if self._squares is not None:
+        if self._squares is not None and not self._in_c:
             yield self._squares
 
     def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:

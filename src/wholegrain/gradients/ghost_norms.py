@@ -88,7 +88,7 @@ class Outer:
         if isinstance(products, CompiledProducts) and self._suits(products):
             squares = torch.zeros(units.count, dtype=torch.float64)
             held = list(self._form_compiled(products, units, take, squares))
-            return Rows(held, squares=squares.to(self.outward.dtype).add_(LEAST * self.width))
+            return Rows(held, squares=squares.to(self.outward.dtype).add_(LEAST * self.width), in_c=True)
         return Rows(list(self._form_units(units, take)))
 
     def apart(self, units: Units) -> Tensor:
