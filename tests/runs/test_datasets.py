@@ -55,7 +55,7 @@ def test_a_fifth_of_the_subjects_is_held_out_unless_told_otherwise() -> None:
 
 
 def test_few_items_of_each_held_out_subject_are_scored_by_their_own_coins() -> None:
-    whole, few = (split_dataset(DATA, spec(test=0.2, **more)) for more in ({}, {"items_per_subject": 3}))
+    whole, few = (split_dataset(DATA, spec(test=0.2, **more)) for more in ({}, {"scored_items": 3}))
     scored = few.held_out["test"]
     assert set(np.unique(scored.subjects, return_counts=True)[1]) == {3}
     assert set(scored.subjects) == set(whole.held_out["test"].subjects)
@@ -64,7 +64,7 @@ def test_few_items_of_each_held_out_subject_are_scored_by_their_own_coins() -> N
     left_out = scored.subjects[0]
     without = wg.Dataset(name="plain", data=DATA.data.take(np.flatnonzero(DATA.data.subjects != left_out)), classes=2)
     others = numbers(scored.take(np.flatnonzero(scored.subjects != left_out)))
-    assert numbers(split_dataset(without, spec(test=0.2, items_per_subject=3)).held_out["test"]) == others
+    assert numbers(split_dataset(without, spec(test=0.2, scored_items=3)).held_out["test"]) == others
 
 
 def test_a_source_with_a_test_part_is_scored_on_it_and_trained_on_all_the_rest() -> None:

@@ -83,6 +83,7 @@ class Settings(LoopSettings, total=False):
     test: float
     validation: float
     metrics: tuple[str, ...]
+    scored_items: int
     private: Mapping[str, Any]
     """Private scores of people who are held out, as in {"every": 5}."""
     origin: Mapping[str, Any]

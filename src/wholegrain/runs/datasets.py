@@ -189,7 +189,7 @@ def _scored_items(
     people: SubjectData, held_out: NDArray[np.int64], spec: RunSpec, coins: Coins, part: str
 ) -> NDArray[np.int64]:
     """Positions of a part that is held out: all, or at most so many of each subject as are to be scored."""
-    most = spec.evaluation.items_per_subject
+    most = spec.evaluation.scored_items
     if most is None:
         return held_out
     return held_out[people.take(held_out).within_cap(most, coins.of(Purpose.CAP, "scored", part))]

@@ -247,7 +247,7 @@ class EvaluationSpec(Section):
     `test`, the data's own test part is scored, or where it has none a fifth is held out; 0 scores no test part at all.
     Loss and accuracy are always told; `metrics` names others of the catalogue, or your own as `module:function`.
     `groups` scores the final model by group as well: by "silo", or by columns with categories.
-    With `items_per_subject`, at most so many items of each subject in a part that is held out are scored, drawn by
+    With `scored_items`, at most so many items of each subject in a part that is held out are scored, drawn by
     coins; the others are not used at all. That saves memory where items overlap, as windows of text do.
     These scores are not private. Those of `private` are: they have noise, and are paid for.
     """
@@ -256,7 +256,7 @@ class EvaluationSpec(Section):
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     by: Literal["subject", "item"] = "subject"
     train: bool = False
-    items_per_subject: Unset[Annotated[int, Field(ge=1)]] = None
+    scored_items: Unset[Annotated[int, Field(ge=1)]] = None
     metrics: Annotated[tuple[str, ...], Field(exclude_if=lambda metrics: not metrics)] = ()
     groups: Annotated[tuple[str, ...], Field(exclude_if=lambda groups: not groups)] = ()
     private: Unset[ScoreSettings] = None
