@@ -51,7 +51,7 @@ class LoopSettings(TypedDict, total=False):
     precision: Literal["float32", "bfloat16", "float16"]
     """Of products in forward and backward passes; sums are in float64."""
     compiled: bool
-    """By a program in C, for small models of linear layers; see the page on gradients."""
+    """What there is a program in C for is computed by it; see the page on gradients."""
     ranks_per_silo: int
     items_per_subject: int
     surplus: Literal["drop", "refuse"]
