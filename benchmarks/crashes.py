@@ -31,6 +31,7 @@ from pathlib import Path
 from killing import Release, Stage, Trap, fork, kill_after, launch, wait, was_killed
 from wholegrain.errors import WholegrainError
 from wholegrain.privacy.ledger import Ledger
+from wholegrain.report.model_card import CARD
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import load
 
@@ -122,6 +123,7 @@ class Trial:
     def _compare(self, stage: Stage) -> None:
         require = self.figures.require
         require((stage.out / "summary.json").exists(), "there is no summary", stage)
+        require((stage.out / CARD).exists(), "there is no model card", stage)
         require(not list(stage.out.rglob("*.partial")), "a partial file was left", stage)
         self._check_ledger(stage, stage)
         if not self.seeded:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -163,3 +164,17 @@ def test_the_card_lies_beside_the_model(proved: Path, tmp_path: Path) -> None:
     assert path == tmp_path / "run" / CARD
     assert path.read_text().startswith("---\n")
     assert (path.parent / "model.safetensors").exists()
+
+
+def test_resume_writes_the_card_that_a_kill_prevented(proved: Path, tmp_path: Path, wholegrain: Command) -> None:
+    """The summary comes first: a run that was killed right after it is finished, and has no card."""
+    run = tmp_path / "run"
+    shutil.copytree(proved, run)
+    (run / CARD).unlink(missing_ok=True)
+    (run / f"{CARD}.partial").write_text("---")
+    assert wholegrain("resume", run).code == 0
+    assert (run / CARD).read_text().startswith("---\n")
+    assert not list(run.glob("*.partial"))
+    (run / CARD).write_text("edited")
+    assert wholegrain("resume", run).code == 0
+    assert (run / CARD).read_text() == "edited"

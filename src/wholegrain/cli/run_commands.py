@@ -16,7 +16,7 @@ from wholegrain.federation.rounds import State
 from wholegrain.gradients.devices import USUAL
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
-from wholegrain.report.model_card import write_card
+from wholegrain.report.model_card import CARD, write_card
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engine_choice import EngineChoice, open_engine, serve_silos
 from wholegrain.runs.observers import both
@@ -91,6 +91,7 @@ def resume(
         return
     with found.lock():
         if found.finished:
+            _complete(found)
             display.err.print(f"The run in '{folder}' is at its end; there is nothing to resume.", soft_wrap=True)
             return
         prepared = prepare(found.spec)
@@ -163,6 +164,12 @@ def _optimise(spec: RunSpec, write: Path | None, picture: Path | None, json: boo
 
 def _prepare(path: Path, changes: list[str]) -> PreparedRun:
     return prepare(load(path, tuple(changes)))
+
+
+def _complete(finished: RunFolder) -> None:
+    """Write the card that a run lacks which was killed between its summary, its last step, and the card."""
+    if not (finished.path / CARD).exists():
+        write_card(finished.path)
 
 
 def _play(
