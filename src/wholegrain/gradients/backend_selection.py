@@ -28,6 +28,7 @@ from wholegrain.gradients.candidates import (
 from wholegrain.gradients.dense_chain import DenseChain
 from wholegrain.gradients.parameters import Layout, call, flatten
 from wholegrain.gradients.reference import Loss
+from wholegrain.gradients.released_memory import release_memory
 from wholegrain.gradients.sum_groups import SumGroups
 from wholegrain.gradients.trial import BackendTrial, Terms
 from wholegrain.gradients.trial_items import TRIAL, make_items, perturb, zero_items
@@ -119,7 +120,9 @@ def _measure(trial: BackendTrial, make: MakeCandidate, memory: int) -> _Measured
     """By passes of a copy, whose buffers are its own and gone when it was measured."""
     copy = trial.make(make)
     most = max(1, memory // trial.measure_bytes_per_item(copy))
-    return _Measured(most, trial.count_terms(copy), copy.notice())
+    measured = _Measured(most, trial.count_terms(copy), copy.notice())
+    release_memory(copy.workspace)
+    return measured
 
 
 def _adopt(trial: BackendTrial, measured: _Measured, candidate: Candidate, sizes: PassSizes) -> Backend:

@@ -1,6 +1,6 @@
 """Ghost norms of matrix products [Goodfellow 2015; Li et al. 2022]: what most parameters of most models are used in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -20,14 +20,6 @@ SMALL = 1 << 12
 FORMED = 2
 # Values that a product of two positions adds up at once: fewer roundings in a row than with all of them.
 WIDTH = 128
-
-
-TakeBuffer = Callable[[str, tuple[int, ...], Tensor], Tensor]
-"""Memory by name, of this shape and of the last one's kind."""
-
-
-def _take_new(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    return like.new_empty(shape)
 
 
 @dataclass(eq=False)
@@ -82,14 +74,14 @@ class Outer:
         """Whether the gradient of every unit is formed by one product: where an item's is, also those of more items."""
         return not self._pools(units) and self._forms(self._positions)
 
-    def form(self, units: Units, take: TakeBuffer = _take_new) -> Rows:
+    def form(self, units: Units) -> Rows:
         """Every unit's gradient, by a product for each size of units; all are squared and summed at once."""
         products = current()
         if isinstance(products, CompiledProducts) and self._suits(products):
             squares = torch.zeros(units.count, dtype=torch.float64)
-            held = list(self._form_compiled(products, units, take, squares))
+            held = list(self._form_compiled(products, units, squares))
             return Rows(held, squares=squares.to(self.outward.dtype).add_(LEAST * self.width), in_c=True)
-        return Rows(list(self._form_units(units, take)))
+        return Rows(list(self._form_units(units)))
 
     def apart(self, units: Units) -> Tensor:
         """A part for each position."""
@@ -173,15 +165,15 @@ class Outer:
         for slot in self.biases:
             sums.add_rows(slot, outward, per_row)
 
-    def _form_units(self, units: Units, take: TakeBuffer) -> Iterator[tuple[Slot, Tensor]]:
+    def _form_units(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
         outward = [self._of(self.outward, run) for run in units.runs]
         for slot, rows in self.factors:
-            formed = take(str(slot), (units.count, outward[0].shape[2], rows.shape[-1]), rows)
+            formed = rows.new_empty(units.count, outward[0].shape[2], rows.shape[-1])
             for run, g in zip(units.runs, outward, strict=True):
                 torch.bmm(g.transpose(1, 2), self._of(rows, run), out=formed[run.units])
             yield slot, formed
         if self.biases:
-            bias = take(str(self.biases[0]), (units.count, outward[0].shape[2]), self.outward)
+            bias = self.outward.new_empty(units.count, outward[0].shape[2])
             for run, g in zip(units.runs, outward, strict=True):
                 torch.sum(g, 1, out=bias[run.units])
             for slot in self.biases:
@@ -193,16 +185,16 @@ class Outer:
         return bool(self.factors) and all(products.forms(out, x.shape[-1], kind) for _, x in self.factors)
 
     def _form_compiled(
-        self, products: CompiledProducts, units: Units, take: TakeBuffer, squares: Tensor
+        self, products: CompiledProducts, units: Units, squares: Tensor
     ) -> Iterator[tuple[Slot, Tensor]]:
         """The same in C; squared norms are added to `squares` while a gradient is in the cache."""
         outward, sizes = self._laid_out(self.outward), [(run.size, run.items) for run in units.runs]
         for slot, rows in self.factors:
-            formed = take(str(slot), (units.count, outward.shape[2], rows.shape[-1]), rows)
+            formed = rows.new_empty(units.count, outward.shape[2], rows.shape[-1])
             products.form_units(sizes, outward, self._laid_out(rows), formed, squares)
             yield slot, formed
         if self.biases:
-            bias = take(str(self.biases[0]), (units.count, outward.shape[2]), self.outward)
+            bias = self.outward.new_empty(units.count, outward.shape[2])
             products.sum_units(sizes, outward, bias, len(self.biases), squares)
             for slot in self.biases:
                 yield slot, bias

@@ -98,6 +98,7 @@ class BackendTrial:
             made.attach(self._vector)
             found = (self._find_disagreement(made.program, expected) for expected in self._expected)
             disagreement = next((each for each in found if each), None)
+            release_memory(made.workspace)  # a program refers to itself, and would keep its buffers for a while
             if disagreement and not isinstance(made.program, WholeModel):
                 self.refusal = disagreement
             return disagreement is None
