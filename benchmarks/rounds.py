@@ -6,6 +6,8 @@ Run: python benchmarks/rounds.py --json rounds.json --markdown
   round by round; and the same federation in Flower's simulation with Opacus' ghost clipping.
 - silos: rounds of 1 to 32 silos, taking turns.
 - subjects: steps of one silo with 1,000 to 1,000,000 subjects at one expected batch, drawing included, taking turns.
+- many: a run of 1,000 silos of a logistic regression, 10 rounds, with torch's steps and compiled: seconds of the rounds
+  (pricing, ledger and scores included) and of the whole process, and its peak memory.
 """
 
 import argparse
@@ -25,6 +27,7 @@ import torch
 import record
 from gradients import duration
 from loops import Clock, Parts, Stopwatch, measure, play
+from many_silos import run_apart
 from record import spread, table
 from silos import SETTINGS, federate
 from wholegrain.gradients.devices import Compute
@@ -34,6 +37,7 @@ SILOS = (1, 2, 4, 8, 16, 32)
 SUBJECTS = (1_000, 10_000, 100_000, 1_000_000)
 POLICIES = ("local_item_dp", "subject_dp")
 FEDERATION = 16
+MANY = 1_000
 COMPILED = ("mlp",)
 """Models that are also trained by the program in C."""
 STEPS = 20
@@ -172,6 +176,8 @@ def report(found: dict[str, Any], markdown: bool) -> str:
     if found["subjects"]:
         title = f"By subjects in a silo ({SETTINGS['mlp'].title}, {SETTINGS['mlp'].batch} items expected)"
         lines += ["### " * markdown + title, "", subjects_table(found["subjects"], markdown), ""]
+    if found.get("many"):
+        lines += ["### " * markdown + "Many silos", "", many_table(found["many"], markdown), ""]
     return "\n".join(lines)
 
 
@@ -229,12 +235,25 @@ def subjects_table(found: list[dict[str, Any]], markdown: bool) -> str:
     return table(["", "subjects", "step", f"÷ {SUBJECTS[0]:,} subjects"], rows, markdown)
 
 
+def many_table(found: list[dict[str, Any]], markdown: bool) -> str:
+    """Seconds of the rounds and of the whole process, and its peak memory."""
+    rows = [
+        [
+            f"{row['silos']:,} silos, {row['items']:,} items, {row['rounds']} rounds" + ", compiled" * row["compiled"],
+            *(f"{row[name]:.1f} s" for name in ("cpu", "wall", "all_cpu", "all_wall")),
+            f"{row['peak'] / 1e9:.2f} GB",
+        ]
+        for row in found
+    ]
+    return table(["", "rounds, CPU", "rounds, wall", "all, CPU", "all, wall", "peak"], rows, markdown)
+
+
 def run(given: argparse.Namespace) -> dict[str, Any]:
     """The parts that were asked for."""
     rounds = given.rounds or (2 if given.quick else 7)
     clock = record.CLOCKS[given.clock]
     most = 10_000 if given.quick else SUBJECTS[-1]
-    found: dict[str, Any] = {"federation": [], "silos": [], "subjects": []}
+    found: dict[str, Any] = {"federation": [], "silos": [], "subjects": [], "many": []}
     for part in given.parts:
         print(f"{part} …", file=sys.stderr, flush=True)
         if part == "federation":
@@ -245,6 +264,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             ]
         elif part == "silos":
             found[part] = [row for model in given.models for row in by_silos(model, rounds, clock)]
+        elif part == "many":
+            found[part] = [run_apart(100 if given.quick else MANY, compiled) for compiled in (False, True)]
         else:
             found[part] = [row for policy in POLICIES for row in by_subjects(policy, most, 5 * rounds, clock)]
     return {"circumstances": record.circumstances(given.clock), **found}
@@ -252,7 +273,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parts = ("federation", "silos", "subjects")
+    parts = ("federation", "silos", "subjects", "many")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--models", nargs="+", choices=SETTINGS, default=list(SETTINGS))

@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 import vmap_sum
 from accounts import confirmed, equal_terms, open_guard, spent
 from wholegrain.data.subjects import SubjectData
+from wholegrain.engines import inprocess
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import BudgetError, LedgerError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
@@ -411,6 +412,36 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(stopped_after: int, cohor
     for played, before in zip(resumed, unbroken[stopped_after:], strict=True):
         assert torch.equal(played.state.vector, before.state.vector)
         assert played.record.cohort == before.record.cohort
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_however_many_silos_are_begun_at_a_time_their_answers_are_the_same(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carrier, start = engine()
+    task = RoundTask(3, SILOS, 4, start)
+    together = list(carrier.run(task))
+    assert [answer.silo for answer in together] == list(SILOS)
+    monkeypatch.setattr(inprocess, "MOST_AHEAD", most)
+    for apart in (list(carrier.run(task)), [carrier.answer(name, task) for name in SILOS]):
+        for one, other in zip(together, apart, strict=True):
+            assert isinstance(one, SiloUpdate)
+            assert isinstance(other, SiloUpdate)
+            assert one.silo == other.silo
+            assert torch.equal(one.vector, other.vector)
+
+
+def test_a_silo_that_cannot_begin_fails_alone() -> None:
+    carrier, start = engine()
+    whole = list(carrier.run(RoundTask(3, SILOS, 2, start)))
+    fewer = replace(carrier, silos={name: silo for name, silo in carrier.silos.items() if name != SILOS[1]})
+    found = list(fewer.run(RoundTask(3, SILOS, 2, start)))
+    assert found[1] == SiloFault(SILOS[1], "KeyError")
+    for k in (0, 2):
+        one, other = found[k], whole[k]
+        assert isinstance(one, SiloUpdate)
+        assert isinstance(other, SiloUpdate)
+        assert torch.equal(one.vector, other.vector)
 
 
 def test_later_rounds_leave_earlier_states_alone() -> None:

@@ -9,6 +9,7 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld.pld_pmf import DensePLDPmf, SparsePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_randomized_response
 
+from wholegrain.privacy import loss_composition
 from wholegrain.privacy.accountants import LARGE_EPSILON, PldAccountant, _large_epsilon
 from wholegrain.privacy.events import repeat, sampled_gaussian
 from wholegrain.privacy.loss_composition import DenseStep, delta_curve, find_epsilon, repeat_distribution
@@ -121,3 +122,25 @@ def test_moments_are_computed_once_for_a_step(monkeypatch: pytest.MonkeyPatch) -
     for times in (5, 6, 7):
         repeat_distribution(made, times)
     assert len(calls) == 2  # one for each direction
+
+
+@pytest.mark.parametrize("times", [1, 2, 99, 100, 320, 5000])
+def test_powers_are_those_of_numpy(times: int) -> None:
+    draws = np.random.default_rng(times)
+    radii = np.concatenate([np.exp(-np.linspace(600, 900, 2000) / times), draws.random(2000), [0.0, 1.0]])
+    values = radii * np.exp(2j * np.pi * draws.random(len(radii)))
+    found, wanted = loss_composition._raise(values, times), values**times
+    assert (found == wanted).all()
+    assert (found != 0).any()
+
+
+@each_step
+@pytest.mark.parametrize("times", [20, 333])
+def test_epsilon_is_the_same_however_many_losses_are_looked_at_first(
+    name: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = repeat_distribution(distribution(name), times)
+    wanted = find_epsilon(composed, 1e-5)
+    for first in (1, 100, 1 << 30):
+        monkeypatch.setattr(loss_composition, "FIRST_LOSSES", first)
+        assert find_epsilon(composed, 1e-5) == wanted

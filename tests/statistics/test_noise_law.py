@@ -16,6 +16,7 @@ from scipy import stats
 
 from effort import amount
 from wholegrain._random import Purpose, derive, generator
+from wholegrain.data.draws import as_draws
 from wholegrain.silo import noise as noise_module
 from wholegrain.silo.noise import BLOCK, HEAD, WORDS, NoiseStream, SeededNoise
 
@@ -293,10 +294,12 @@ def test_noise_is_the_same_in_every_precision(size: int, dtype: torch.dtype) -> 
 def test_coins_are_a_stream_of_their_own_by_seed_round_and_silo() -> None:
     """Not that of the noise, and the same again for the same keys."""
     keys = [(0, 3, "north"), (1, 3, "north"), (0, 4, "north"), (0, 3, "south")]
-    tossed = [SeededNoise(seed).coins(round, silo).random(5).tolist() for seed, round, silo in keys]
-    assert len({tuple(coins) for coins in tossed}) == len(keys)
-    assert tossed[0] == generator(0, Purpose.SAMPLING, 3, "north").random(5).tolist()
-    assert tossed[0] != generator(0, Purpose.NOISE, 3, "north").random(5).tolist()
+    sources = [SeededNoise(seed).coins(round, silo) for seed, round, silo in keys]
+    others = [generator(0, purpose, 3, "north") for purpose in (Purpose.SAMPLING, Purpose.NOISE)]
+    tossed = [as_draws(each).subset(1000, 0.5, shuffled=True).tolist() for each in (*sources, *others)]
+    assert len({tuple(coins) for coins in tossed[: len(keys)]}) == len(keys)
+    assert tossed[0] == tossed[-2]
+    assert tossed[0] != tossed[-1]
 
 
 def test_the_identity_tells_seeds_apart_and_nothing_else() -> None:

@@ -72,8 +72,11 @@ class PoissonItems:
 
         Guarantee: which items of one subject are drawn depends on no other subject.
         """
-        whole = _whole_batch(draws, index, self.rate, False) if self.most_per_subject is None else None
-        return whole or _batch(self.draw_items(index, as_draws(draws)), index)
+        return self.draw_whole(index, draws) or _batch(self.draw_items(index, as_draws(draws)), index)
+
+    def draw_whole(self, index: SubjectIndex, draws: Source) -> Batch | None:
+        """The batch, where these draws make whole ones."""
+        return _whole_batch(draws, index, self.rate, False) if self.most_per_subject is None else None
 
     def draw_items(self, index: SubjectIndex, draws: Draws) -> NDArray[np.int64]:
         """The items of a batch, in any order."""
@@ -100,8 +103,11 @@ class PoissonSubjects:
 
         Guarantee: whether a subject is drawn, and with which items, depends on no other subject.
         """
-        whole = _whole_batch(draws, index, self.rate, True) if self.items is None else None
-        return whole or _batch(self.draw_items(index, as_draws(draws)), index)
+        return self.draw_whole(index, draws) or _batch(self.draw_items(index, as_draws(draws)), index)
+
+    def draw_whole(self, index: SubjectIndex, draws: Source) -> Batch | None:
+        """The batch, where these draws make whole ones."""
+        return _whole_batch(draws, index, self.rate, True) if self.items is None else None
 
     def draw_items(self, index: SubjectIndex, draws: Draws) -> NDArray[np.int64]:
         """The items of a batch, in any order."""
@@ -128,6 +134,10 @@ class FixedItems:
         """A batch of `size` items, or of all where there are fewer: who is missing must not show by a failure."""
         return _batch(self.draw_items(index, as_draws(draws)), index)
 
+    def draw_whole(self, index: SubjectIndex, draws: Source) -> Batch | None:
+        """No draws make whole ones."""
+        return None
+
     def draw_items(self, index: SubjectIndex, draws: Draws) -> NDArray[np.int64]:
         """The items of a batch, in any order."""
         return draws.choose(index.items, min(self.size, index.items))
@@ -144,8 +154,10 @@ def draw_batches(sampling: Sampling, index: SubjectIndex, draws: Source, count: 
     drawing than on gradients otherwise.
     """
     # A sampling of one's own may only have `draw`.
-    if count == 1 or type(sampling) not in OURS or hasattr(draws, "draw_batch"):
+    if count == 1 or type(sampling) not in OURS:
         return [sampling.draw(index, draws) for _ in range(count)]
+    if (first := sampling.draw_whole(index, draws)) is not None:
+        return [first, *(sampling.draw(index, draws) for _ in range(count - 1))]
     source = as_draws(draws)
     return _batches([sampling.draw_items(index, source) for _ in range(count)], index)
 

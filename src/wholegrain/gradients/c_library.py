@@ -61,6 +61,22 @@ def load_library() -> ctypes.CDLL:
         ) from error
 
 
+@cache
+def kept_library() -> ctypes.CDLL | None:
+    """The program if it was compiled before: for what is only faster with it. Nothing is compiled or refused."""
+    if load_library.cache_info().currsize:
+        return load_library()
+    try:
+        kept = (cache_folder() / "compiled").is_dir()
+        place = _own_folder() / f"wholegrain-{_identity(_find_compiler())}.so" if kept else None
+        if place is None or not place.exists():
+            return None
+        _require_own(place)
+        return ctypes.CDLL(str(place))
+    except (OSError, RuntimeError, SpecError, subprocess.TimeoutExpired):
+        return None
+
+
 def _find_compiler() -> str:
     """The path of the C compiler: what `CC` names, or the usual ones."""
     wanted = os.environ.get("CC")

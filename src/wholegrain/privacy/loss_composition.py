@@ -21,6 +21,10 @@ TRUNCATED = 1e-15
 """The mass of the tails that the library cuts off in a repetition, and counts as an infinite loss."""
 MOST_LOSS = 690.0
 """Up to here e^−loss is a normal number."""
+LOG_NOTHING = -800.0
+"""e to this is far below the smallest number."""
+FIRST_LOSSES = 1 << 12
+"""So many of the largest are looked at first, then four times as many: the answer mostly lies among them."""
 FEW_LOSSES = 1000
 """Up to so many losses the library keeps a repetition as a list of them, and multiplies one by one."""
 
@@ -90,7 +94,7 @@ def _repeat(step: PLDPmf, times: int) -> PLDPmf:
     low, high = dense.bounds(times)
     length = high - low + 1
     fast = fft.next_fast_len(max(length, len(dense.chances)), real=True)
-    circular = fft.irfft(fft.rfft(dense.chances, fast) ** times, fast)
+    circular = fft.irfft(_raise(fft.rfft(dense.chances, fast), times), fast)
     infinite = TRUNCATED - math.expm1(times * math.log1p(-step._infinity_mass))
     return DensePLDPmf(
         step._discretization,
@@ -99,6 +103,17 @@ def _repeat(step: PLDPmf, times: int) -> PLDPmf:
         infinite,
         step._pessimistic_estimate,
     )
+
+
+def _raise(values: NDArray[np.complex128], times: int) -> NDArray[np.complex128]:
+    """Values within the unit circle to a power. Those whose power is below every number are zero, and are not asked.
+
+    Of many repetitions nearly all are: a characteristic function falls, and a complex power takes 100 ns.
+    """
+    counted = np.abs(values) > math.exp(LOG_NOTHING / times)
+    found = np.zeros_like(values)
+    found[counted] = values[counted] ** times
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +156,24 @@ def _find_epsilon(losses_of: PLDPmf, delta: float) -> float:
     largest = (losses_of._lower_loss + size - 1) * grid
     if infinite > delta or not largest < MOST_LOSS:
         return float(losses_of.get_epsilon_for_delta(delta))
-    losses = largest - grid * np.arange(size)
-    chances = losses_of._probs[::-1]
+    counted, upper, lower = 0, infinite, 0.0
+    while counted < size:
+        counted = min(size, max(FIRST_LOSSES, 4 * counted))
+        chances = losses_of._probs[-1 : -counted - 1 : -1]
+        last, upper, lower = _count_losses(largest - grid * np.arange(counted), chances, infinite, delta)
+        if last < counted:
+            break
+    return 0.0 if upper <= lower + delta else math.log((upper - delta) / lower)
+
+
+def _count_losses(
+    losses: NDArray[np.float64], chances: NDArray[np.float64], infinite: float, delta: float
+) -> tuple[int, float, float]:
+    """How many of the largest losses count, all of these at most, and their two sums."""
     upper = np.cumsum(np.concatenate([[infinite], chances]))
     lower = np.cumsum(np.concatenate([[0.0], np.exp(-losses) * chances]))
     with np.errstate(all="ignore"):
         epsilons = np.log((upper[:-1] - delta) / lower[:-1])
     ends = np.flatnonzero((upper[:-1] > delta) & (lower[:-1] > 0) & (epsilons >= losses))
-    last = int(ends[0]) if len(ends) else size
-    if upper[last] <= lower[last] + delta:
-        return 0.0
-    return math.log((upper[last] - delta) / lower[last])
+    last = int(ends[0]) if len(ends) else len(losses)
+    return last, float(upper[last]), float(lower[last])

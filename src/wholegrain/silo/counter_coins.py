@@ -56,7 +56,7 @@ class CounterCoins:
         """
         if rate < LEAST_RATE or not index.items:
             return None
-        places, room = ctypes.byref(_places_of(index)), index.items
+        places, room = ctypes.byref(places_of(index)), index.items
         memory = np.empty(7 * room + 2, np.int64)  # items, groups, and what the program needs
         place = memory.ctypes.data
         found = _draw_batch()(
@@ -98,7 +98,8 @@ class IndexPlaces(ctypes.Structure):
 _PLACES: WeakKeyDictionary[SubjectIndex, IndexPlaces] = WeakKeyDictionary()
 
 
-def _places_of(index: SubjectIndex) -> IndexPlaces:
+def places_of(index: SubjectIndex) -> IndexPlaces:
+    """Where this index lies, found once."""
     if index not in _PLACES:
         arrays = (index.order, index.subjects[index.order], index.starts, index.counts)
         kept = tuple(np.ascontiguousarray(each, np.int64) for each in arrays)

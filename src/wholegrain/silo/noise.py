@@ -6,6 +6,7 @@ reproducible and therefore for simulation only.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from hashlib import shake_256
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from wholegrain._random import Purpose, derive, generator
 from wholegrain.data.sampling import Source
 from wholegrain.silo.counter_coins import CounterCoins
 from wholegrain.silo.counter_noise import CounterNoise
+from wholegrain.silo.seeded_coins import seeded_coins
 
 
 class NoiseStream(Protocol):
@@ -98,7 +100,7 @@ class SeededNoise:
         """Coins that depend on nothing but the seed and these keys."""
         if self.in_c:
             return CounterCoins(derive(self.seed, Purpose.SAMPLING, round, silo))
-        return generator(self.seed, Purpose.SAMPLING, round, silo)
+        return seeded_coins(generator(self.seed, Purpose.SAMPLING, round, silo))
 
     def step_key(self, round: int, silo: str, step: int) -> int:
         """Bits that depend on nothing but the seed and these keys."""
@@ -144,11 +146,15 @@ def _seed_generator(seed: int) -> torch.Generator:
 
     `manual_seed` would take 32 bits on CPU, so that two silos could share their noise.
     """
-    stream = torch.Generator()
-    state = stream.get_state()
+    state = _first_state().clone()
     words = shake_256(seed.to_bytes(16)).digest(4 * WORDS)
     state.numpy()[HEAD : HEAD + 8 * WORDS].view(np.uint64)[:] = np.frombuffer(words, np.uint32)
-    return stream.set_state(state)
+    return torch.Generator().set_state(state)
+
+
+@cache
+def _first_state() -> Tensor:
+    return torch.Generator().get_state()
 
 
 # The Mersenne twister's words in torch's saved state: eight bytes for each, after seed, counters and position.

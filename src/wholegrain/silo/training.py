@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, cast
@@ -25,7 +25,7 @@ from wholegrain.silo.private_step import release, release_to_sum
 from wholegrain.silo.views import View, apply_view
 
 AHEAD = 1 << 22
-"""Bytes of the batches that are drawn ahead of their steps."""
+"""Bytes of the batches of a silo that are drawn ahead of their steps."""
 ITEM = 32
 """Bytes that an item takes beside its inputs: position, subject and target."""
 
@@ -68,13 +68,24 @@ class Trainer:
     noise: NoiseSource
     learning_rate: float
 
-    def train(self, silo: Silo, policy: Policy, vector: Tensor, round: int, steps: int) -> Tensor:
-        """Parameters after `steps` local steps from `vector`, which is left as it was.
+    def begin(self, silo: Silo, policy: Policy, round: int, steps: int) -> "LocalSteps":
+        """The steps of a silo in a round, the first batches drawn: for whoever begins several silos at a time.
+
+        One after the other, they find code and tables in the cache, which the steps of a silo drive out of it.
+        """
+        local = LocalSteps(self.clipped_sum, self.noise, silo, policy, round, steps)
+        local.draw_ahead()
+        return local
+
+    def train(
+        self, silo: Silo, policy: Policy, vector: Tensor, round: int, steps: int, begun: "LocalSteps | None" = None
+    ) -> Tensor:
+        """Parameters after `steps` local steps from `vector`, which is left as it was; `begun` is what `begin` gave.
 
         Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
         """
         vector = vector.to(devices.place_of(self.clipped_sum), copy=True)
-        local = LocalSteps(self.clipped_sum, self.noise, silo, policy, round, steps)
+        local = begun or LocalSteps(self.clipped_sum, self.noise, silo, policy, round, steps)
         for _ in range(steps):
             vector.sub_(local.gradient(vector), alpha=self.learning_rate)
         return devices.to_host(vector)
@@ -89,32 +100,35 @@ class Trainer:
 
 
 class Drawn(NamedTuple):
-    """A batch, and its items as they are stored. Private: all of it."""
+    """A batch, its items as they are stored, and whose they are. Private: all of it."""
 
     batch: Batch
     inputs: Tensor
     targets: Tensor
+    groups: Tensor
+    buckets: Buckets
 
 
-def _gather(silo: Silo, batches: Sequence[Batch]) -> Iterator[Drawn]:
-    """The items of batches, all of them in one operation."""
-    if len(batches) == 1:
-        items = torch.from_numpy(batches[0].items)
-        yield Drawn(batches[0], silo.inputs.index_select(0, items), silo.targets.index_select(0, items))
-        return
-    items = torch.from_numpy(np.concatenate([batch.items for batch in batches]))
-    sizes = [len(batch.items) for batch in batches]
+def _gather(silo: Silo, batch: Batch, public: tuple[float, float, int]) -> Drawn:
+    """The items of a batch, in memory of their own.
+
+    Within an array of several batches, where one began would depend on who is in those before it, and kernels may add
+    up in another order at another alignment (docs/arithmetic.md).
+    """
+    items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
     inputs, targets = silo.inputs.index_select(0, items), silo.targets.index_select(0, items)
-    for batch, rows, own in zip(batches, torch.split(inputs, sizes), torch.split(targets, sizes), strict=True):
-        # Each in memory of its own. Where it began within the others' would depend on who is in them, and kernels may
-        # add up in another order at another alignment (docs/arithmetic.md).
-        yield Drawn(batch, rows.clone(), own.clone())
+    return Drawn(batch, inputs, targets, groups, Buckets(silo.numbers, batch.items, *public))
+
+
+def _bytes_of_step(silo: Silo, expected_items: float) -> float:
+    """What a batch is expected to take, by what is public."""
+    row = silo.inputs.element_size() * math.prod(silo.inputs.shape[1:])
+    return max(1.0, expected_items) * (row + ITEM)
 
 
 def _steps_ahead(silo: Silo, expected_items: float) -> int:
     """For how many steps batches are drawn at a time: as many as take little memory, by what is public."""
-    row = silo.inputs.element_size() * math.prod(silo.inputs.shape[1:])
-    return int(AHEAD / (max(1.0, expected_items) * (row + ITEM)))
+    return int(AHEAD / _bytes_of_step(silo, expected_items))
 
 
 class LocalSteps:
@@ -146,6 +160,7 @@ class LocalSteps:
         self._noise = noise.stream(round, silo.facts.name)
         self._public = *policy.expected_sizes(silo.facts), policy.largest_subject(silo.facts)
         self._ahead = _steps_ahead(silo, self._public[1])
+        self.expected_bytes = min(steps, max(1, self._ahead)) * _bytes_of_step(silo, self._public[1])
         self._left, self._drawn = steps, deque[Drawn]()
 
     def gradient(self, vector: Tensor) -> Tensor:
@@ -165,13 +180,18 @@ class LocalSteps:
         drawn = self._draw()
         return release_to_sum(self._clipped_sum(drawn, vector).double(), drawn.batch, self._policy, self._noise)
 
+    def draw_ahead(self) -> None:
+        """Draw and gather the batches of several steps together, which gives the same batches."""
+        count = max(1, min(self._left, self._ahead))
+        self._left -= count
+        silo, public = self._silo, self._public
+        batches = draw_batches(self._policy.sampling, silo.data.index, self._draws, count)
+        self._drawn.extend([_gather(silo, batch, public) for batch in batches])
+
     def _draw(self) -> Drawn:
-        """The next batch. Batches of several steps are drawn and gathered together, which gives the same batches."""
+        """The next batch."""
         if not self._drawn:
-            count = max(1, min(self._left, self._ahead))
-            self._left -= count
-            batches = draw_batches(self._policy.sampling, self._silo.data.index, self._draws, count)
-            self._drawn.extend(_gather(self._silo, batches))
+            self.draw_ahead()
         return self._drawn.popleft()
 
     def _clipped_sum(self, drawn: Drawn, vector: Tensor) -> Tensor:
@@ -179,8 +199,8 @@ class LocalSteps:
         if self._coins is not None:
             self._coins.renew_coins(self._key(self._step))
         self._step += 1
-        inputs, targets, groups = values(drawn.inputs), drawn.targets, torch.from_numpy(batch.groups)
-        buckets = Buckets(silo.numbers, batch.items, *self._public)
+        _, inputs, targets, groups, buckets = drawn
+        inputs = values(inputs)
         if not policy.by_span:
             return self._sum(vector, inputs, targets, groups, policy.clip, buckets).total
         if silo.spans is None:

@@ -9,6 +9,7 @@
 #include "try.h"
 
 #define COINS (GROUP / 2)
+#define CHOSEN_FROM 10000 /* from more, numpy chooses in another way */
 
 /* A silo's items by subject: those of subject s are order[starts[s]] and the counts[s] - 1 after it. */
 typedef struct {
@@ -56,18 +57,17 @@ static void sort_runs(int64_t runs, const int64_t *length, int64_t *sorted, int6
     for (int64_t r = 0; r < runs; r++) sorted[tally[length[r]]++] = r;
 }
 
-/* A batch, by size of the group, then subject, then item: `items`, and in `groups` the number of each one's subject.
- * `scratch` has room for five times the items, and 2. Returns how many items there are. */
-int64_t wholegrain_draw_batch(const Key *key, uint64_t group, uint64_t last, const Index *index, int64_t by_subject,
-                              int64_t *scratch, int64_t *items, int64_t *groups) {
+/* The batch of the `drawn` places (of subjects, or of items) in `chosen`, by size of the group, then subject, then item:
+ * `items`, and in `groups` the number of each one's subject. `scratch` has room for five times the items, and 2, and begins
+ * with `chosen`. Returns how many items there are. */
+static int64_t order_batch(const Index *index, int64_t by_subject, int64_t drawn, int64_t *scratch, int64_t *items,
+                           int64_t *groups) {
     int64_t room = index->items, *chosen = scratch, *first = chosen + room, *length = first + room;
-    int64_t *sorted = length + room, *tally = sorted + room, runs, total = 0;
-    if (by_subject) {
-        runs = toss(key, group, last, index->subjects, chosen);
+    int64_t *sorted = length + room, *tally = sorted + room, runs = drawn, total = 0;
+    if (by_subject)
         for (int64_t r = 0; r < runs; r++) first[r] = index->starts[chosen[r]], length[r] = index->counts[chosen[r]];
-    } else {
-        runs = find_runs(index, toss(key, group, last, room, chosen), chosen, first, length);
-    }
+    else
+        runs = find_runs(index, drawn, chosen, first, length);
     sort_runs(runs, length, sorted, tally);
     for (int64_t r = 0; r < runs; r++)
         for (int64_t k = 0; k < length[sorted[r]]; k++, total++) {
@@ -76,6 +76,54 @@ int64_t wholegrain_draw_batch(const Key *key, uint64_t group, uint64_t last, con
             groups[total] = r;
         }
     return total;
+}
+
+/* A batch by a coin for each item or subject. */
+int64_t wholegrain_draw_batch(const Key *key, uint64_t group, uint64_t last, const Index *index, int64_t by_subject,
+                              int64_t *scratch, int64_t *items, int64_t *groups) {
+    int64_t count = by_subject ? index->subjects : index->items;
+    return order_batch(index, by_subject, toss(key, group, last, count, scratch), scratch, items, groups);
+}
+
+/* A generator of numpy, as its interface for C has it (numpy/random/bitgen.h). */
+typedef struct {
+    void *state;
+    uint64_t (*next_uint64)(void *state);
+    uint32_t (*next_uint32)(void *state);
+    double (*next_double)(void *state);
+    uint64_t (*next_raw)(void *state);
+} Bits;
+
+/* A number from 0 to `last`, which is below 2^32 - 1, as numpy draws it [Lemire 2019]. */
+static uint32_t draw_up_to(const Bits *bits, uint32_t last) {
+    uint32_t count = last + 1;
+    if (!last) return 0;
+    uint64_t product = (uint64_t)bits->next_uint32(bits->state) * count;
+    if ((uint32_t)product < count) {
+        uint32_t least = (UINT32_MAX - last) % count;
+        while ((uint32_t)product < least) product = (uint64_t)bits->next_uint32(bits->state) * count;
+    }
+    return (uint32_t)(product >> 32);
+}
+
+/* A batch of `size` items or subjects, those that numpy's Generator.choice without replacement draws; where it would also
+ * shuffle them, its numbers are drawn and not used, because a batch has an order of its own. There are at most CHOSEN_FROM
+ * items. */
+int64_t wholegrain_choose_batch(const Bits *bits, int64_t size, int64_t shuffled, const Index *index,
+                                int64_t by_subject, int64_t *scratch, int64_t *items, int64_t *groups) {
+    int64_t count = by_subject ? index->subjects : index->items, drawn = 0;
+    uint8_t marks[CHOSEN_FROM];
+    memset(marks, 0, (size_t)count);
+    for (int64_t last = count - size; last < count; last++) {
+        uint32_t found = draw_up_to(bits, (uint32_t)last);
+        marks[marks[found] ? last : found] = 1;
+    }
+    for (int64_t last = shuffled ? size - 1 : 0; last > 0; last--) draw_up_to(bits, (uint32_t)last);
+    for (int64_t place = 0; place < count; place++) {
+        scratch[drawn] = place;
+        drawn += marks[by_subject ? place : index->order[place]];
+    }
+    return order_batch(index, by_subject, drawn, scratch, items, groups);
 }
 
 int wholegrain_try_draws(void) {
