@@ -129,7 +129,7 @@ HEADS = Grid((0.005, 0.05), (0.1, 0.2, 0.4, 0.8, 1.6, 3.2), folds=5, kept=2)
 """A public start errs little, so that its gradients are short and steps go less far."""
 WINDOWS = Grid(
     (0.01,), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), folds=3, kept=2,
-    rounds=10, free_rounds=40, free_lengths=(3.0, 10.0, 30.0, 100.0, 300.0),
+    rounds=10, free_rounds=40, free_lengths=(30.0, 100.0, 300.0, 1000.0, 3000.0),
 )  # fmt: skip
 """Of 80 classes: fewer rounds, folds and clip norms, so that it is affordable."""
 
