@@ -44,20 +44,15 @@ from wholegrain.runs.spec import RunSpec
 
 RESULTS = record.ROOT / "benchmarks" / "field.jsonl"
 EPSILONS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
-ROUNDS = 40
 MOMENTUM = 0.9
-FREE_ROUNDS, FREE_LENGTHS = 200, (0.3, 1.0, 3.0, 10.0, 30.0)
-"""Of FedAvg."""
 TESTS = (100, 101, 102)
 """Draws of noise, the same for all methods; each fold has the draw of its number."""
 NAMES = ("fedavg", *METHODS)
 SCORES = dict.fromkeys(("males", "star", "rwm5yr", "nlswork", "diabetes130", "nafld2"), "auc")
 SCORES |= dict.fromkeys(("nlswork", "digits", "plays"), "accuracy")
-MOST = {"nlswork": 15, "diabetes130": 40, "rwm5yr": 5, "star": 4, "nafld2": 40, "males": 8, "digits": 32, "plays": 16}
+MOST = {"nlswork": 15, "diabetes130": 40, "rwm5yr": 5, "star": 4, "nafld2": 40, "males": 8, "digits": 32, "plays": 64}
 """Records that one person can have in all: what the surveys' designs say, of diabetes130 a bound as for K, and where
-there is a public start a cap: the first 32 items of a writer; of a speaker one of these in each of 16 silos."""
-SHOWN, HELD = 32, {"digits": 32, "plays": 1}
-"""Items of a person that are read, and how many of them one silo may have."""
+there is a public start a cap: the first 32 digits of a writer and the first 64 windows of a speaker, in any silo."""
 HEAD = "head"
 PLANNED: dict[tuple[str, str], tuple[float, float]] = {}
 """Noise and proved ε of the library's plans, by data set and the sections of a spec."""
@@ -85,9 +80,9 @@ def from_starts(asked: argparse.Namespace) -> dict[str, Tree]:
         name: {
             "data": {
                 "source": f"public_features:{name}",
-                "options": {"path": str(path), "start": str(asked.starts / start), "most": SHOWN},
+                "options": {"path": str(path), "start": str(asked.starts / start), "most": MOST[name]},
             },
-            "silos": {"partition": "uniform", "count": 16, "items_per_subject": HELD[name]},
+            "silos": {"partition": "uniform", "count": 16, "items_per_subject": MOST[name]},
             "policy": {"rate": 1.0},
             # MNIST has test writers of its own.
             "evaluation": {} if name == "digits" else {"test": trust_cases.TEST},
@@ -97,10 +92,10 @@ def from_starts(asked: argparse.Namespace) -> dict[str, Tree]:
     }
 
 
-def _model(name: str, base: Tree) -> Model:
+def _model(name: str, data: str, base: Tree) -> Model:
     if name != HEAD:
         return MODELS[name]
-    return Softmax(public_features.head(Path(base["data"]["options"]["start"])))
+    return Softmax(public_features.head(Path(base["data"]["options"]["start"]), public_features.CONSTANT[data]))
 
 
 @dataclass(frozen=True)
@@ -123,11 +118,20 @@ class Grid:
     """Parts of the training people."""
     kept: int
     """Settings that meet more than the first of them."""
+    rounds: int = 40
+    free_rounds: int = 200
+    """Of FedAvg."""
+    free_lengths: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 TABLES = Grid((0.2, 1.0, 4.0, 16.0), (0.3, 1.0, 3.0, 10.0, 30.0), folds=5, kept=4)
 HEADS = Grid((0.005, 0.05), (0.1, 0.2, 0.4, 0.8, 1.6, 3.2), folds=5, kept=2)
 """A public start errs little, so that its gradients are short and steps go less far."""
+WINDOWS = Grid(
+    (0.01,), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), folds=3, kept=2,
+    rounds=10, free_rounds=40, free_lengths=(30.0, 100.0, 300.0, 1000.0, 3000.0),
+)  # fmt: skip
+"""Of 80 classes: fewer rounds, folds and clip norms, so that it is affordable."""
 
 
 class Split:
@@ -135,19 +139,20 @@ class Split:
 
     def __init__(self, data: str, base: Tree, seed: int, model: str = "linear") -> None:
         self.data, self.seed, self.tree = data, seed, merged(base, {"seed": seed})
-        self.model, made = _model(model, base), self._prepared()
-        self.grid = HEADS if model == HEAD else TABLES
+        self.grid = TABLES if model != HEAD else WINDOWS if data == "plays" else HEADS
+        self.constant_input = public_features.CONSTANT[data] if model == HEAD else 1.0
+        self.model, made = _model(model, data, base), self._prepared()
         rows = [made.silos[facts.name] for _, facts in made.plan.rows]
         self.facts = tuple(replace(facts, knows_shares=True) for _, facts in made.plan.rows)
         _, person = np.unique(np.concatenate([silo.data.subjects for silo in rows]), return_inverse=True)
         self.records = Records(
-            _with_constant(np.concatenate([silo.data.inputs for silo in rows])),
+            self._with_constant(np.concatenate([silo.data.inputs for silo in rows])),
             np.concatenate([silo.data.targets for silo in rows]).astype(np.float32),
             person,
             np.repeat(np.arange(len(rows)), [len(silo.data.targets) for silo in rows]),
         )
         scored = made.scored["test"]
-        self.inputs, self.targets = _with_constant(scored.inputs), scored.targets
+        self.inputs, self.targets = self._with_constant(scored.inputs), scored.targets
         span = base["silos"].get("span") or len(rows)
         self.bounds = Bounds(len(rows), min(span, MOST[data]), MOST[data])
         self._used: dict[tuple[int, bool] | None, Records] = {}
@@ -162,8 +167,13 @@ class Split:
         own.records, own._used = self.records.take(~scored), {}
         return own
 
+    def _with_constant(self, inputs: Floats) -> Floats:
+        found = _with_constant(inputs)
+        found[:, -1] = self.constant_input
+        return found
+
     def _prepared(self) -> PreparedRun:
-        spec = RunSpec.of(merged(self.tree, _private(OURS["ours, local"], 1.0)))
+        spec = RunSpec.of(merged(self.tree, _private(OURS["ours, local"], 1.0, self.grid.rounds)))
         return prepare(spec, dataset=trust_cases.dataset(self.tree))
 
     def noise(self, name: str, epsilon: float | None) -> tuple[float, float | None]:
@@ -171,8 +181,8 @@ class Split:
         if epsilon is None:
             return 0.0, None
         if name in OURS:
-            return self._planned(json.dumps(_private(OURS[name], epsilon)))
-        return METHODS[name].noise(multiplier(epsilon, DELTA, ROUNDS), self.bounds), epsilon
+            return self._planned(json.dumps(_private(OURS[name], epsilon, self.grid.rounds)))
+        return METHODS[name].noise(multiplier(epsilon, DELTA, self.grid.rounds), self.bounds), epsilon
 
     def _planned(self, sections: str) -> tuple[float, float]:
         """The noise of the library's plan; with everybody in every step no size enters, so one seed's is all seeds'."""
@@ -195,7 +205,7 @@ class Split:
     def train(self, name: str, settings: Sequence[Setting], draws: Sequence[int]) -> Floats:
         """Parameters after all rounds [parameter, column]."""
         method = METHODS.get(name, ENDLESS)
-        records, rounds = self.used(method), ROUNDS if name in METHODS else FREE_ROUNDS
+        records, rounds = self.used(method), self.grid.rounds if name in METHODS else self.grid.free_rounds
         clips, lengths, noises = (np.array([getattr(s, k) for s in settings]) for k in ("clip", "length", "noise"))
         start = self.model.start(self.records.inputs.shape[1], self.seed)
         vectors = np.repeat(start[:, None], len(settings), axis=1)
@@ -234,7 +244,7 @@ class Split:
         return {"start": round(self.scores(self.model.start(0, self.seed)[:, None])[0], 3)}
 
 
-def _private(method: Method, epsilon: float) -> Tree:
+def _private(method: Method, epsilon: float, rounds: int) -> Tree:
     """The sections of a spec by which the library plans one of our methods."""
     own = {"subject_dp": {"pool": method.pool}, "local_group_dp": {"group_cap": method.cap}}.get(method.policy, {})
     return {
@@ -246,7 +256,7 @@ def _private(method: Method, epsilon: float) -> Tree:
             "clip_norm": 1.0,
         },
         "privacy": {"epsilon": epsilon, "delta": DELTA},
-        "rounds": {"count": ROUNDS},
+        "rounds": {"count": rounds},
         "trust": dict(method.sections),
     }
 
@@ -255,7 +265,7 @@ def choose(name: str, epsilons: Sequence[float | None], folds: Sequence[Split]) 
     """The setting of each ε with the best mean score on the folds, out of those that are best on the first."""
     grid = folds[0].grid
     private = itertools.product(grid.clips, grid.lengths)
-    pairs = list(private if epsilons[0] is not None else itertools.product((1e9,), FREE_LENGTHS))
+    pairs = list(private if epsilons[0] is not None else itertools.product((1e9,), grid.free_lengths))
     tried = [[Setting(*each, folds[0].noise(name, epsilon)[0]) for each in pairs] for epsilon in epsilons]
     first = _scores_on(name, tried, folds[0], 0)
     best = [np.argsort(-row, kind="stable")[: grid.kept] for row in first]

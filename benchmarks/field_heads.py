@@ -10,7 +10,7 @@ import numpy as np
 
 from rivals import LOCAL_RATE, Bounds, Floats, Method, Records
 
-MOST_SCORES = 5_000_000
+MOST_SCORES = 100_000
 """Scores that are computed at once, few enough for a processor's cache; columns are taken by so many."""
 
 
@@ -32,12 +32,12 @@ class Softmax:
         return self._flat(inputs, vectors).reshape(len(inputs), self.classes, -1).swapaxes(1, 2)
 
     def total(self, method: Method, records: Records, bounds: Bounds, vectors: Floats, clips: Floats) -> Floats:
-        """Some columns at once."""
-        found = [
-            self._total(method, records, bounds, vectors[:, own], clips[own])
-            for own in self._columns(len(records.targets), vectors.shape[1])
-        ]
-        return np.concatenate(found, axis=1)
+        """Some people and some columns at once; a silo is one whole."""
+        found, given = np.zeros(vectors.shape), vectors.astype(np.float32)
+        for part in (records,) if method.owner == "silo" else records.parts:
+            for own in self._columns(len(part.targets), vectors.shape[1]):
+                found[:, own] += self._total(method, part, bounds, given[:, own], clips[own])
+        return found
 
     def _columns(self, records: int, columns: int) -> Iterator[slice]:
         most = max(1, MOST_SCORES // (records * self.classes))
@@ -52,13 +52,10 @@ class Softmax:
             return self._sum(records, errors, kept)
         owners = records.owners[method.owner]
         parts = owners.spread(errors, method.pool)
-        met = owners.meet(parts)
         for _ in range(method.steps - 1):
-            moved = self._errors(outputs - np.float32(LOCAL_RATE) * met, records)
+            moved = self._errors(outputs - np.float32(LOCAL_RATE) * owners.meet(parts), records)
             parts = parts + owners.spread(moved, method.pool)
-            met = owners.meet(parts)
-        met *= parts
-        lengths = np.sqrt(np.maximum(owners.members @ self._by_column(met), np.float32(0)))
+        lengths = np.sqrt(self._by_column(owners.squares(parts)))
         kept = method.kept(lengths, method.weight(owners, bounds), clips)
         return self._sum(records, parts, kept[owners.of_record])
 

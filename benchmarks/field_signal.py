@@ -35,20 +35,21 @@ def parts(split: field.Split) -> list[float]:
 
 def show(asked: argparse.Namespace) -> None:
     """One line for each data set, as Markdown."""
-    titles = ("part of C by 1/m", "by shares", "rounded", *SHOWN)
+    titles = ("part of C by 1/m", "by shares", "rounded", *asked.methods)
     print("| | " + " | ".join(titles) + " |\n|---|" + "---:|" * len(titles))
     tables, starts = field.problems(asked.table), field.from_starts(asked)
     for data in (name for name in asked.only if name in {**tables, **starts}):
         model = "linear" if data in tables else field.HEAD
         split = field.Split(data, {**tables, **starts}[data], asked.seed, model)
         cells = [f"{each:.3f}" for each in parts(split)]
-        cells += [f"{signal(split, name, split.grid.clips[0]):.1f}" for name in SHOWN]
+        cells += [f"{signal(split, name, split.grid.clips[0]):.1f}" for name in asked.methods]
         print(f"| {data} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", nargs="+", default=list(field.SCORES), choices=list(field.SCORES))
+    parser.add_argument("--methods", nargs="+", default=list(SHOWN), choices=list(METHODS))
     parser.add_argument("--table", type=Path, default=Path("diabetes130.csv.gz"))
     parser.add_argument("--digits", type=Path, help="the folder of MNIST by writer")
     parser.add_argument("--plays", type=Path, help="the archive of plays")

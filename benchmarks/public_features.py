@@ -18,7 +18,13 @@ from wholegrain.models.backbone import read_backbone
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.spec import RunSpec
 
-STARTS = {"digits": "handwriting.safetensors", "plays": "plays.safetensors"}
+STARTS = {"digits": "handwriting.safetensors", "plays": "addresses.safetensors"}
+"""Of plays the one that is far from them: the last layer of the nearer one has little left to learn."""
+CONSTANT = {"digits": 1.0, "plays": 0.125}
+"""What the last layer's biases meet, where features have a length of about one: as much as one of 64 states of plays,
+so that biases are no steeper than weights."""
+STRIDE = 10
+"""Characters from one window of a speaker to the next."""
 
 
 def digits(*, path: str, start: str, most: int) -> Dataset:
@@ -31,14 +37,16 @@ def plays(*, path: str, start: str, most: int) -> Dataset:
     return _shown("plays", path, start, most)
 
 
-def head(start: Path) -> np.ndarray:
+def head(start: Path, constant: float) -> np.ndarray:
     """The start's last layer [feature and a constant, class]."""
     _, last = public_starts.parts(read_backbone(start))
-    return np.column_stack([last.weight.detach().numpy(), last.bias.detach().numpy()]).T
+    return np.column_stack([last.weight.detach().numpy(), last.bias.detach().numpy() / constant]).T
 
 
 def _shown(name: str, path: str, start: str, most: int) -> Dataset:
     backbone, tree = read_backbone(Path(start)), public_starts.recipe(name, Path(path), Path(start))
+    if name == "plays":
+        tree["data"]["options"]["stride"] = STRIDE
     dataset = load_dataset(RunSpec.of({"data": tree["data"]}))
     fewer = replace(dataset, data=dataset.data.take(np.flatnonzero(rank_within(dataset.data.subjects) < most)))
     tree["data"]["options"]["most"] = most  # so that the cache knows

@@ -23,6 +23,12 @@ from wholegrain.policies.policy import SHARE_STEPS
 Floats = NDArray[np.floating[Any]]
 Numbers = NDArray[np.int64]
 LOCAL_STEPS, LOCAL_RATE = 3, 0.5
+MANY = 40
+"""Records that the owner of a record has on average, from which on owners are taken one by one."""
+PART = 1_000
+"""Records of a part, about: nobody's are in two parts."""
+AT_ONCE = 1_000_000
+"""Inner products that are computed at once, few enough for memory."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,14 @@ class Records:
         """Of each record's input [record]."""
         return np.sqrt(np.einsum("ij,ij->i", self.inputs, self.inputs))
 
+    @cached_property
+    def parts(self) -> tuple["Records", ...]:
+        """All records, some people after the others: so few at once that a processor's cache holds their scores."""
+        order = np.argsort(self.person, kind="stable")
+        ends = np.cumsum(np.bincount(self.person, minlength=self.people))
+        number = (ends - 1)[self.person[order]] // PART
+        return tuple(self.take(own) for own in np.split(order, np.flatnonzero(np.diff(number)) + 1))
+
     def take(self, kept: NDArray[Any]) -> "Records":
         """Some of the records."""
         return Records(self.inputs[kept], self.targets[kept], self.person[kept], self.silo[kept])
@@ -92,7 +106,7 @@ class Owners:
     """Which share of its person's records the owner has."""
     inputs: Floats
     few: bool
-    """Whether they are few with many records each, and are taken one by one."""
+    """Whether they have many records each, and are taken one by one."""
 
     @classmethod
     def of(cls, codes: Numbers, records: Records, few: bool = False) -> "Owners":
@@ -102,13 +116,17 @@ class Owners:
         own = np.bincount(records.person, minlength=records.people)
         person, ones = records.person[first], np.ones(len(owner), np.float32)
         members = csr_matrix((ones, (owner, np.arange(len(owner)))))
+        few = few or bool((count**2).sum() > MANY * len(owner))
         return cls(members, owner, count, spans[person], count / own[person], records.inputs, few)
 
     @cached_property
     def products(self) -> csr_matrix:
         """Inner products of the inputs of one owner's records."""
         pairs = (self.members.T @ self.members).tocoo()
-        values = np.einsum("ij,ij->i", self.inputs[pairs.row], self.inputs[pairs.col])
+        values = np.empty(pairs.nnz, np.float32)
+        for first in range(0, pairs.nnz, AT_ONCE):
+            own = slice(first, first + AT_ONCE)
+            values[own] = np.einsum("ij,ij->i", self.inputs[pairs.row[own]], self.inputs[pairs.col[own]])
         return coo_matrix((values, (pairs.row, pairs.col)), pairs.shape).tocsr()
 
     def meet(self, parts: Floats) -> Floats:
@@ -116,17 +134,22 @@ class Owners:
         if not self.few:
             return self.products @ parts  # type: ignore[no-any-return]
         met = np.empty_like(parts)
-        for own in self._slices:
-            met[own] = self.inputs[own] @ (self.inputs[own].T @ parts[own])
+        for own, inputs in self._each:
+            met[own] = inputs @ (inputs.T @ parts[own])
         return met
 
+    def squares(self, parts: Floats) -> Floats:
+        """The squared length of each owner's combination of inputs [owner, column]."""
+        if not self.few:
+            return np.maximum(self.members @ (parts * self.meet(parts)), np.float32(0))
+        sums = (inputs.T @ parts[own] for own, inputs in self._each)
+        return np.stack([np.einsum("ij,ij->j", each, each) for each in sums])
+
     @cached_property
-    def _slices(self) -> list[slice]:
-        """Where each owner's records are; they stand one owner after the other."""
-        ends = np.cumsum(np.bincount(self.of_record))
-        if (np.diff(self.of_record) < 0).any():
-            raise ValueError("Few owners are for records that are in their owners' order.")
-        return [slice(end - count, end) for end, count in zip(ends.tolist(), self.count.tolist(), strict=True)]
+    def _each(self) -> list[tuple[Numbers, Floats]]:
+        """Where each owner's records are, and their inputs."""
+        places = np.split(np.argsort(self.of_record, kind="stable"), np.cumsum(self.count)[:-1])
+        return [(own, self.inputs[own]) for own in places]
 
     @cached_property
     def _parts(self) -> Floats:

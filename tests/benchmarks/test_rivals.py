@@ -11,6 +11,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import field_heads  # noqa: E402
+import rivals  # noqa: E402
 from field_models import MODELS, UNITS  # noqa: E402
 from rivals import (  # noqa: E402
     LOCAL_RATE,
@@ -171,6 +172,8 @@ def of_classes(method: Method, records: Records, start: np.ndarray) -> np.ndarra
 @pytest.mark.parametrize("name", METHODS)
 def test_last_layers_add_up_what_autograd_does(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(field_heads, "MOST_SCORES", most)
+    monkeypatch.setattr(rivals, "PART", most)
+    monkeypatch.setattr(rivals, "MANY", most)
     draws, method = np.random.default_rng(5), METHODS[name]
     records = some(3)
     records = replace(records, targets=draws.integers(0, 3, len(records.targets)).astype(np.float32))
