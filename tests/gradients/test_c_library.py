@@ -1,6 +1,9 @@
 """Where the compiled program comes from, and what is said where it cannot be had."""
 
+import contextlib
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +106,23 @@ def test_what_others_could_have_put_there_is_not_loaded(own_cache: Path, opened:
     for _ in range(2):
         with pytest.raises(SpecError, match="others than this user can write in"):
             load_library()
+
+
+@pytest.mark.parametrize(
+    ("mode", "members", "trusted"), [(0o775, [], True), (0o775, ["eve"], False), (0o1777, [], True)]
+)
+def test_a_folder_above_may_be_open_to_a_group_of_ones_own(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, mode: int, members: list[str], trusted: bool
+) -> None:
+    """A member of another group could exchange the folder while the program is compiled, and have it run."""
+    require_compiler()
+    user = pwd.getpwuid(os.getuid())
+    own_cache.parent.chmod(mode)
+    group = grp.struct_group((user.pw_name, "x", own_cache.parent.stat().st_gid, members))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: group)
+    load_library.cache_clear()
+    with contextlib.nullcontext() if trusted else pytest.raises(SpecError, match="others than this user can write in"):
+        load_library()
 
 
 def test_a_link_to_a_program_is_not_loaded(own_cache: Path, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from wholegrain.silo.training import Trainer
 MODEL = build("logistic", features=10, classes=2, seed=0).double()
 GRADIENTS = BookKeeping(MODEL, cross_entropy)
 BY_SHARE = {"name": "subject_dp", "rate": 1.0, "by_span": True, "by_share": True}
+FACTS = SiloFacts(name="north", items=400, subjects=200, knows_spans=True, knows_shares=True)
 CLINICS = clinics(patients=12, clinics=4, span=4, visits=12, seed=1)
 
 
@@ -79,6 +80,15 @@ def test_a_subject_moves_what_is_seen_by_one_clip_norm_at_most(clip_norm: float,
     assert uneven > 3  # shares differed from 1/m
     if clip_norm < 1:
         assert longest > 0.97  # rounding down costs little
+
+
+@pytest.mark.parametrize("trust", [None, SecureSum(silos=4, answers=4, colluding=0)], ids=["local", "sum"])
+def test_the_grid_is_as_fine_as_by_span(trust: SecureSum | None) -> None:
+    """Every silo rounds its sum once, whatever a subject's share is in it."""
+    row = make_row("subject_dp", PolicySettings(rate=1.0, by_span=True, by_share=True, trust=trust), FACTS)
+    assert row.by_share
+    assert row.least_norm == replace(row, by_share=False).least_norm
+    assert row.least_norm == row.clip.norm / (32 if trust is None else 4)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.lists(st.integers(0, 40), min_size=6, max_size=6))

@@ -1,5 +1,6 @@
 """Private scores of a run: paid before they are computed, side by side with training, and about other people."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,21 @@ def test_a_score_that_the_budget_cannot_pay_is_refused_before_anything_is_traine
 def test_what_cannot_be_scored_privately_is_refused(sections: dict[str, Any], why: str) -> None:
     with pytest.raises(SpecError, match=why):
         prepare(spec(**sections), dataset=DATA)
+
+
+@pytest.mark.usefixtures("coarse_prices")
+def test_where_some_items_are_scored_no_single_item_is_promised_anything() -> None:
+    """An item that leaves lets another of the same person in: an answer turns round, which is twice what is priced."""
+    item = {"policy": {"name": "local_item_dp"}, "privacy": {"unit": "item", "noise_multiplier": 3.0, "epsilon": 50.0}}
+    item["silos"] = {"items_per_subject": 60}
+    score = {"noise_multiplier": 3.0}
+    assert prepare(spec(score, **item), dataset=DATA).plan.guarantee(Unit.ITEM).standing is Standing.PROVED
+    with pytest.raises(SpecError, match="lets another in"):
+        prepare(spec(score, evaluation={"scored_items": 1}, **item), dataset=DATA)
+    whole, some = (prepare(spec(evaluation=each), dataset=DATA).plan for each in ({}, {"scored_items": 1}))
+    assert math.isfinite(whole.guarantee(Unit.ITEM).epsilon)
+    assert math.isinf(some.guarantee(Unit.ITEM).epsilon)
+    assert some.guarantee(Unit.SUBJECT) == whole.guarantee(Unit.SUBJECT)
 
 
 class Watching:

@@ -12,10 +12,12 @@ one operation, no other order, and numbers below 2⁻¹²⁶ as they are.
 
 import contextlib
 import ctypes
+import grp
 import hashlib
 import json
 import os
 import platform
+import pwd
 import shutil
 import stat
 import subprocess
@@ -98,10 +100,31 @@ def _own_folder() -> Path:
     folder = kept.resolve()
     _require_own(folder)
     for above in folder.parents:
-        status = above.stat()
-        if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        if _lets_others_write(above.stat()):
             raise PermissionError(f"others than this user can write in '{above}'")
     return folder
+
+
+def _lets_others_write(status: os.stat_result) -> bool:
+    """Whether others can exchange what lies in this folder: in one with the sticky bit, only its owner can."""
+    if status.st_uid not in (os.getuid(), 0):
+        return True
+    if status.st_mode & stat.S_ISVTX:
+        return False
+    return bool(status.st_mode & stat.S_IWOTH) or bool(status.st_mode & stat.S_IWGRP and _has_others(status.st_gid))
+
+
+def _has_others(group: int) -> bool:
+    """Whether anybody but this user and root may be in a group; not in root's, and in one that is the user's own.
+
+    Many systems give each user a group of the same name. Not every system can list whose first group another one is.
+    """
+    try:
+        user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+    except KeyError:
+        return True
+    own = group == 0 or (group == user.pw_gid and found.gr_name == user.pw_name)
+    return not own or not set(found.gr_mem) <= {user.pw_name, "root"}
 
 
 def _require_own(place: Path) -> None:
@@ -141,6 +164,8 @@ def _build(compiler: str, place: Path) -> None:
     os.close(handle)
     try:
         _compile(compiler, partial)
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())  # a file that was cut short would end every run
         tried = subprocess.run([sys.executable, "-I", "-c", TRY, partial], timeout=LIMIT, check=False)
         if tried.returncode:
             raise RuntimeError(f"what '{compiler}' made of it fails on this machine (code {tried.returncode})")

@@ -136,11 +136,11 @@ class Policy:
 
     @property
     def least_norm(self) -> float:
-        """The least that `norm_for` can be: what a grid for the sum must be fine enough for.
+        """What a grid for the sum must be fine enough for: by span, what a subject in all silos contributes in each.
 
-        Each silo rounds its sum once, so that it is the number of silos that counts, also by share.
+        Each silo rounds its sum once, so that it is the number of silos that counts, and not how small a share may be.
         """
-        return self.norm_for(MOST_SPAN if self.trust is None else self.trust.silos)
+        return replace(self, by_share=False).norm_for(MOST_SPAN if self.trust is None else self.trust.silos)
 
     def with_noise(self, multiplier: float) -> "Policy":
         """The same row with this noise multiplier."""

@@ -31,7 +31,7 @@ class ScorePlan:
 
     `sizes` are public: expected from declared sizes, or in a simulation counted. `counted` says which. The form's noise
     is what each silo adds; with `trust`, only a sum over silos is seen. `own_coins`: each silo decides by itself whom
-    it holds out.
+    it holds out. `some_items`: not all items of a person are scored, so that one that leaves lets another in.
     """
 
     form: ScoreForm
@@ -41,6 +41,7 @@ class ScorePlan:
     counted: bool = False
     trust: SecureSum | None = None
     own_coins: bool = False
+    some_items: bool = False
 
     def is_due(self, round: int, rounds: int) -> bool:
         """Whether parameters are scored after this round, the last of which has the number `rounds` − 1."""
@@ -61,11 +62,13 @@ class ScorePlan:
 
     def exposures(self, span: int) -> dict[Unit, Exposure]:
         """What one score of each silo reveals."""
-        return score_exposures(self.form, self.sizes, span, self.trust)
+        return score_exposures(self.form, self.sizes, span, self.trust, some_items=self.some_items)
 
     def add_to(self, trained: Terms, rows: Iterable[Row], span: int) -> Terms:
         """The terms of training with those of the scores beside them."""
-        return add_score_terms(trained, list(rows), self.form, span, own_coins=self.own_coins)
+        return add_score_terms(
+            trained, list(rows), self.form, span, own_coins=self.own_coins, some_items=self.some_items
+        )
 
     def with_visible_noise(self, multiplier: float) -> "ScorePlan":
         """The same with so much noise on what is seen: of a secure sum, each silo adds its part of it."""
@@ -73,27 +76,30 @@ class ScorePlan:
         return replace(self, form=self.form.model_copy(update={"noise_multiplier": own}))
 
 
-def add_score_terms(trained: Terms, rows: list[Row], form: ScoreForm, span: int, *, own_coins: bool) -> Terms:
+def add_score_terms(
+    trained: Terms, rows: list[Row], form: ScoreForm, span: int, *, own_coins: bool, some_items: bool = False
+) -> Terms:
     """Terms of training, and beside them what scores of this form reveal."""
     silos, trust = [silo.name for _, silo in rows], rows[0][0].trust
-    scores = score_exposures(form, silos, span, trust)
+    scores = score_exposures(form, silos, span, trust, some_items=some_items)
     split = tuple(split_exposures(trained, scores, rows, form, min(span, len(rows)))) if own_coins else ()
     return replace(trained, scores=scores, split=split)
 
 
 def score_exposures(
-    form: ScoreForm, silos: Iterable[str], span: int, trust: SecureSum | None = None
+    form: ScoreForm, silos: Iterable[str], span: int, trust: SecureSum | None = None, *, some_items: bool = False
 ) -> dict[Unit, Exposure]:
     """What one score of each of these silos reveals: a person pays in up to `span` of them, an item in one.
 
-    Nothing bounds what a whole silo adds to its score. By span one item can decide what its subject counts.
+    Nothing bounds what a whole silo adds to its score. By span one item can decide what its subject counts. With
+    `some_items`, an item that leaves lets another in, perhaps in another silo: that has no price.
     """
     silos, seen = tuple(silos), _seen_noise(form, trust)
     alone, nothing = events.gaussian(seen), NonPrivateDpEvent()
     together = alone if trust is None or form.by_span else events.gaussian(seen / span)
     by_unit: dict[Unit, tuple[int, DpEvent]] = {
         Unit.SUBJECT: (span if trust is None else 1, together),
-        Unit.ITEM: (1, nothing if form.by_span else alone),
+        Unit.ITEM: (1, nothing if form.by_span or some_items else alone),
         Unit.SILO: (1, nothing),
     }
     return {unit: Exposure(reach, dict.fromkeys(silos, step), step) for unit, (reach, step) in by_unit.items()}

@@ -12,7 +12,7 @@ from wholegrain.runs.setting_origins import Origin, name_unpaid
 
 WHO = {
     "subject": "any one person, with all of that person's records in every silo,",
-    "item": "any one record",
+    "item": "any one record (of text that is cut into windows, any one window)",
     "silo": "any one silo, with all its records,",
 }
 OTHERWISE = {

@@ -42,6 +42,7 @@ def plan_scores(plan: Plan, spec: RunSpec, facts: tuple[SiloFacts, ...], scored:
         counted=not all(silo.declared for silo in facts),
         trust=plan.trust,
         own_coins=scored.own_coins,
+        some_items=spec.evaluation.scored_items is not None,
     )
     if asked.noise_multiplier is not None:
         return add_scores(plan, draft.with_visible_noise(asked.noise_multiplier))
@@ -57,6 +58,11 @@ def _require_disjoint(spec: RunSpec) -> None:
         )
     if Unit(spec.privacy.unit) is Unit.SILO:
         raise SpecError("Private scores protect people and items; nothing bounds what a whole silo adds to them.")
+    if Unit(spec.privacy.unit) is Unit.ITEM and spec.evaluation.scored_items is not None:
+        raise SpecError(
+            "evaluation.scored_items scores some items of a person, so that an item that leaves lets another in, which"
+            ' has no price; leave it out, or set privacy.unit = "subject".'
+        )
 
 
 def held_share(spec: RunSpec, own_test: bool = False) -> float:

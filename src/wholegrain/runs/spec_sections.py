@@ -248,7 +248,8 @@ class EvaluationSpec(Section):
     Loss and accuracy are always told; `metrics` names others of the catalogue, or your own as `module:function`.
     `groups` scores the final model by group as well: by "silo", or by columns with categories.
     With `scored_items`, at most so many items of each subject in a part that is held out are scored, drawn by
-    coins; the others are not used at all. That saves memory where items overlap, as windows of text do.
+    coins; the others are not used at all. That saves memory where items overlap, as windows of text do. Private scores
+    then protect subjects, and no single items.
     These scores are not private. Those of `private` are: they have noise, and are paid for.
     """
 
