@@ -139,8 +139,8 @@ def _log_releases(log: Path) -> None:
     """A line for each update at the instant when training gives it, durable before anybody else gets to see it."""
     train = Trainer.train
 
-    def logged(trainer: Trainer, silo: Any, policy: Any, vector: Any, round: int, steps: int) -> Any:
-        update = train(trainer, silo, policy, vector, round, steps)
+    def logged(trainer: Trainer, silo: Any, policy: Any, vector: Any, round: int, steps: int, begun: Any = None) -> Any:
+        update = train(trainer, silo, policy, vector, round, steps, begun)
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             _write(handle, f"{round} {steps} {digest(update)} {silo.facts.name}\n".encode())
