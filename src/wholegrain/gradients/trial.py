@@ -128,6 +128,7 @@ class BackendTrial:
             try:
                 return self._digest_pass(made, torch.arange(size) % period, widths)
             finally:
+                made.attach(self._vector)  # or the one that was drawn would stay until the next one is
                 release_memory(made.workspace)
 
         with RemainderWatch(first) as functions:
