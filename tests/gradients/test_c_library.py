@@ -15,10 +15,16 @@ from wholegrain.errors import SpecError
 from wholegrain.gradients import c_library
 from wholegrain.gradients.c_library import load_library
 
+WHOLE = c_library.PROGRAM
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache for this test alone, and a program that is compiled in no time."""
     monkeypatch.setenv("WHOLEGRAIN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "small.c").write_text("int wholegrain_try(void) { return 0; }")
+    monkeypatch.setattr(c_library, "PROGRAM", tmp_path / "program")
     load_library.cache_clear()
     yield tmp_path / "cache" / "compiled"
     load_library.cache_clear()
@@ -140,6 +146,10 @@ def test_a_compiler_that_adds_flags_of_its_own_is_refused(
 ) -> None:
     require_compiler()
     load_library.cache_clear()
+    monkeypatch.setattr(c_library, "PROGRAM", WHOLE)
+    monkeypatch.setattr(c_library, "PROCESSORS", ((),))
+    # What is refused is refused before anything is optimised.
+    monkeypatch.setattr(c_library, "FLAGS", tuple("-O0" if each == "-O3" else each for each in c_library.FLAGS))
     monkeypatch.setenv("CC", write_compiler(tmp_path, f'exec {c_library._find_compiler()} "$@" {flag}'))
     with pytest.raises(SpecError, match="operations must be done as they are written"):
         load_library()
