@@ -294,7 +294,7 @@ def _require_priceable(plan: Plan, goal: Goal) -> None:
 
 def _calibrate(plan: Plan, goal: Goal) -> Plan:
     if goal.budget is None:
-        raise SpecError(f"{plan.policy} needs epsilon (and delta), or a noise_multiplier.")
+        raise SpecError(f"{plan.policy} needs epsilon (in a spec, privacy.epsilon) and delta, or a noise_multiplier.")
     releases = plan.horizon.releases()
 
     def event_of(noise: float) -> DpEvent:
