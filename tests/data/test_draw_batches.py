@@ -5,28 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from draw_cases import SAMPLINGS
 from wholegrain.data.draws import SecureDraws
 from wholegrain.data.sampling import (
     Batch,
-    FixedItems,
     PoissonItems,
-    PoissonSubjects,
     Sampling,
     Source,
     draw_batches,
 )
 from wholegrain.data.subjects import SubjectIndex
-
-SAMPLINGS = [
-    PoissonItems(0.125),
-    PoissonItems(0.001),
-    PoissonItems(1.0),
-    PoissonItems(0.5, most_per_subject=2),
-    PoissonSubjects(0.3),
-    PoissonSubjects(1.0),
-    PoissonSubjects(0.3, items=2),
-    FixedItems(10),
-]
 
 
 def index(items: int, subjects: int, in_order: bool) -> SubjectIndex:

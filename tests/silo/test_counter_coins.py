@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compilers import require_compiler
+from draw_cases import SILOS
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects, Sampling, _batch, draw_batches
 from wholegrain.data.subjects import SubjectIndex
 from wholegrain.silo.counter_coins import COINS, LEAST_RATE, CounterCoins, last_coin, toss
@@ -15,13 +16,6 @@ from wholegrain.silo.noise import SeededNoise
 require_compiler()
 
 KEY = 0xF0E1D2C3B4A59687_0123456789ABCDEF
-SILOS = {
-    "in order": np.repeat(np.arange(150), np.resize([1, 2, 4, 9], 150)),
-    "scattered": np.random.default_rng(4).integers(40, size=1000) * 1000,
-    "one item": np.array([7]),
-    "one subject": np.zeros(70, np.int64),
-    "all by themselves": np.arange(513)[::-1].copy(),
-}
 
 
 @pytest.mark.parametrize("name", SILOS)

@@ -10,7 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from compilers import require_compiler
-from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects, Sampling, draw_batches
+from draw_cases import SAMPLINGS, SILOS
+from wholegrain.data.sampling import Sampling, draw_batches
 from wholegrain.data.subjects import SubjectData, SubjectIndex
 from wholegrain.gradients import c_library
 from wholegrain.gradients.c_library import load_library
@@ -26,22 +27,8 @@ from wholegrain.silo.training import Silo, Trainer
 
 require_compiler()
 
-SAMPLINGS = [
-    PoissonItems(0.125),
-    PoissonItems(0.001),
-    PoissonItems(1.0),
-    PoissonItems(0.5, most_per_subject=2),
-    PoissonSubjects(0.3),
-    PoissonSubjects(1.0),
-    PoissonSubjects(0.3, items=2),
-    FixedItems(10),
-]
-SILOS = {
-    "in order": np.repeat(np.arange(150), np.resize([1, 2, 4, 9], 150)),
-    "scattered": np.random.default_rng(4).integers(40, size=1000) * 1000,
-    "one item": np.array([7]),
-    "one subject": np.zeros(70, np.int64),
-    "all by themselves": np.arange(513)[::-1].copy(),
+ALL_SILOS = {
+    **SILOS,
     "as many as it takes": np.repeat(np.arange(MOST // 2), 2),
     "one more": np.append(np.repeat(np.arange(MOST // 2), 2), 3),
     "nobody": np.zeros(0, np.int64),
@@ -67,9 +54,9 @@ def both() -> tuple[ChosenBatches, np.random.Generator]:
 
 @pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-@pytest.mark.parametrize("name", SILOS)
+@pytest.mark.parametrize("name", ALL_SILOS)
 def test_batches_are_those_of_numpy_alone(name: str, sampling: Sampling, count: int) -> None:
-    index = SubjectIndex.of(SILOS[name])
+    index = SubjectIndex.of(ALL_SILOS[name])
     own, numpy = both()
     for _ in range(2):
         found, wanted = draw_batches(sampling, index, own, count), draw_batches(sampling, index, numpy, count)
@@ -77,7 +64,7 @@ def test_batches_are_those_of_numpy_alone(name: str, sampling: Sampling, count: 
             assert one.items.dtype == one.groups.dtype == np.int64
             assert np.array_equal(one.items, other.items)
             assert np.array_equal(one.groups, other.groups)
-    assert own._others.generator.bit_generator.state == numpy.bit_generator.state
+    assert own.generator.bit_generator.state == numpy.bit_generator.state
 
 
 def train(policy: str) -> torch.Tensor:

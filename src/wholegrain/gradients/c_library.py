@@ -50,12 +50,10 @@ def load_library() -> ctypes.CDLL:
     """The compiled program; where it cannot be had, one sentence says why."""
     compiler = _find_compiler()
     try:
-        folder = _own_folder()
-        place = folder / f"wholegrain-{_identity(compiler)}.so"
+        place = _place_for(compiler)
         if not place.exists():
             _build(compiler, place)
-        _require_own(place)
-        return ctypes.CDLL(str(place))
+        return _load(place)
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         raise SpecError(
             f"compute.compiled = true, and the C program cannot be compiled and kept in '{cache_folder()}':"
@@ -69,14 +67,22 @@ def kept_library() -> ctypes.CDLL | None:
     if load_library.cache_info().currsize:
         return load_library()
     try:
-        kept = (cache_folder() / "compiled").is_dir()
-        place = _own_folder() / f"wholegrain-{_identity(_find_compiler())}.so" if kept else None
-        if place is None or not place.exists():
+        if not (cache_folder() / "compiled").is_dir():
             return None
-        _require_own(place)
-        return ctypes.CDLL(str(place))
+        place = _place_for(_find_compiler())
+        return _load(place) if place.exists() else None
     except (OSError, RuntimeError, SpecError, subprocess.TimeoutExpired):
         return None
+
+
+def _place_for(compiler: str) -> Path:
+    """Where what this compiler makes is kept."""
+    return _own_folder() / f"wholegrain-{_identity(compiler)}.so"
+
+
+def _load(place: Path) -> ctypes.CDLL:
+    _require_own(place)
+    return ctypes.CDLL(str(place))
 
 
 def _find_compiler() -> str:

@@ -30,26 +30,15 @@ def seeded_coins(generator: np.random.Generator) -> Source:
     return generator if find_program() is None else ChosenBatches(generator, find_program())
 
 
-class ChosenBatches:
-    """`Draws` that can make whole batches; see `data.sampling.BatchDraws`."""
+class ChosenBatches(NumpyDraws):
+    """Draws of a numpy generator that can make whole batches; see `data.sampling.BatchDraws`."""
 
     def __init__(self, generator: np.random.Generator, program: Any) -> None:
-        self._others, self._program = NumpyDraws(generator), program
+        super().__init__(generator)
+        self._program = program
         self._bits = _capsule_pointer()(generator.bit_generator.capsule, CAPSULE)
         self._binomial, self._memory = generator.binomial, np.empty(0, np.int64)
         self._place = 0
-
-    def subset(self, count: int, rate: float, *, shuffled: bool) -> Positions:
-        """As numpy draws it."""
-        return self._others.subset(count, rate, shuffled=shuffled)
-
-    def choose(self, count: int, size: int) -> Positions:
-        """As numpy draws it."""
-        return self._others.choose(count, size)
-
-    def shuffle(self, positions: Positions) -> Positions:
-        """As numpy draws it."""
-        return self._others.shuffle(positions)
 
     def draw_batch(self, index: SubjectIndex, rate: float, by_subject: bool) -> tuple[Positions, Positions] | None:
         """Items and their groups, as `data.sampling.Batch` has them, or None where that is left to numpy."""
