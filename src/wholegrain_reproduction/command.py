@@ -19,7 +19,7 @@ def reproduce(
         ),
     ] = [],  # noqa: B006 (typer reads the default and never changes it)
     scale: Annotated[
-        Scale, typer.Option(help="smoke: a minute or two; small: under 40 on two cores; full.")
+        Scale, typer.Option(help="smoke: a minute or two; small: under 40 on two cores; medium: two hours; full.")
     ] = Scale.SMALL,
     out: Annotated[Path, typer.Option(help="Folder for runs, figures and page.")] = Path("runs/reproduction"),
     processes: Annotated[

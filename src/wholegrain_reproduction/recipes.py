@@ -76,9 +76,9 @@ class TrialSettings:
 
 
 class ChangeSpec(Section):
-    """What is changed for a scale, a source of data or a variant; without one it is for all of them."""
+    """What is changed for a scale (or some), a source of data or a variant; without one it is for all of them."""
 
-    scale: Scale | None = None
+    scale: Scale | tuple[Scale, ...] = tuple(Scale)
     data: str | None = None
     vary: str | None = None
     because: str = ""
@@ -87,6 +87,11 @@ class ChangeSpec(Section):
     spec: dict[str, Any] = Field(default_factory=dict)
     learning_rate: dict[str, dict[str, float]] = Field(default_factory=dict)
     sound: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def scales(self) -> tuple[Scale, ...]:
+        """The scales that it is for."""
+        return self.scale if isinstance(self.scale, tuple) else (self.scale,)
 
 
 class VariantSpec(Section):
@@ -153,8 +158,11 @@ class Recipe:
 
     def changes_for(self, scale: Scale, data: str, variant: str = "") -> list[ChangeSpec]:
         """The changes for this scale, data and variant, in the order of the file."""
-        asked = {"scale": scale, "data": data, "vary": variant}
-        return [change for change in self.changes if all(getattr(change, key) in (None, asked[key]) for key in asked)]
+        return [
+            change
+            for change in self.changes
+            if scale in change.scales and change.data in (None, data) and change.vary in (None, variant)
+        ]
 
 
 def recipes_folder() -> Path:

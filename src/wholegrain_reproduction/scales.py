@@ -23,5 +23,7 @@ class Scale(StrEnum):
     """Everything once, in a minute or two; the figures mean nothing."""
     SMALL = "small"
     """Under 40 minutes on two cores."""
+    MEDIUM = "medium"
+    """Two hours on two cores: plays with the paper's LSTM and batches, images as at the scale `small`."""
     FULL = "full"
     """The paper's rounds, batches and models."""

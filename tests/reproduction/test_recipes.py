@@ -104,7 +104,7 @@ def test_a_path_reaches_the_source(tmp_path: Path) -> None:
 
 
 def test_what_is_not_as_in_the_paper_is_said() -> None:
-    for recipe, scale in itertools.product(("femnist", "shakespeare"), (Scale.SMALL, Scale.SMOKE)):
+    for recipe, scale in itertools.product(("femnist", "shakespeare"), (Scale.SMALL, Scale.MEDIUM, Scale.SMOKE)):
         for data in TEXT if recipe == "shakespeare" else IMAGES:
             assert any(change.because for change in load_recipe(recipe).changes_for(scale, data))
     assert load_recipe("femnist").changes_for(Scale.FULL, "femnist") == []
