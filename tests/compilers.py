@@ -4,6 +4,18 @@ import pytest
 
 from wholegrain.errors import SpecError
 from wholegrain.gradients.c_library import load_library
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
+
+CLIPS = [
+    Clip(ClipPer.ITEM, Pool.SUM, 0.3),
+    Clip(ClipPer.ITEM, Pool.MEAN, 0.3),
+    Clip(ClipPer.SUBJECT, Pool.MEAN, 0.3),
+    Clip(ClipPer.SUBJECT, Pool.SUM, 0.3),
+    Clip(ClipPer.BATCH, Pool.MEAN, 0.3),
+    Clip(ClipPer.NONE, Pool.SUM, 0.3),
+]
+"""Every way to clip that a program in C knows; the first four are by item or by subject."""
+each_clip = pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: f"{clip.per}-{clip.pool}")
 
 
 def require_compiler() -> None:

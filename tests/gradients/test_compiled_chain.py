@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, multi_margin_loss
 
-from compilers import require_compiler
+from compilers import CLIPS, each_clip, require_compiler
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.gradients import c_library, reference
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
@@ -25,15 +25,6 @@ from wholegrain.gradients.unit_passes import clipped_sums
 
 require_compiler()
 
-CLIPS = [
-    Clip(ClipPer.ITEM, Pool.SUM, 0.3),
-    Clip(ClipPer.ITEM, Pool.MEAN, 0.3),
-    Clip(ClipPer.SUBJECT, Pool.MEAN, 0.3),
-    Clip(ClipPer.SUBJECT, Pool.SUM, 0.3),
-    Clip(ClipPer.BATCH, Pool.MEAN, 0.3),
-    Clip(ClipPer.NONE, Pool.SUM, 0.3),
-]
-each_clip = pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: f"{clip.per}-{clip.pool}")
 LAYOUTS = {
     "logistic": ([7, 2], nn.Tanh),
     "one feature, one output": ([1, 1], nn.Tanh),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, multi_margin_loss
 
-from compilers import require_compiler
+from compilers import CLIPS, each_clip, require_compiler
 from wholegrain.errors import ModelError
 from wholegrain.gradients import reference
 from wholegrain.gradients.clipping import Clip, ClipPer, Pool
@@ -22,15 +22,6 @@ from wholegrain.models.text import causal_transformer
 require_compiler()
 
 WORDS, CLASSES, LENGTH = 11, 5, 7
-CLIPS = [
-    Clip(ClipPer.ITEM, Pool.SUM, 0.3),
-    Clip(ClipPer.ITEM, Pool.MEAN, 0.3),
-    Clip(ClipPer.SUBJECT, Pool.MEAN, 0.3),
-    Clip(ClipPer.SUBJECT, Pool.SUM, 0.3),
-    Clip(ClipPer.BATCH, Pool.MEAN, 0.3),
-    Clip(ClipPer.NONE, Pool.SUM, 0.3),
-]
-each_clip = pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: f"{clip.per}-{clip.pool}")
 by_unit = pytest.mark.parametrize("clip", CLIPS[:4], ids=lambda clip: f"{clip.per}-{clip.pool}")
 
 

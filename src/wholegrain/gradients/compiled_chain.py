@@ -6,7 +6,6 @@ computed by itself in arithmetic that is defined to the last bit, so that nothin
 """
 
 import ctypes
-import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -18,15 +17,13 @@ from wholegrain.errors import ModelError
 from wholegrain.gradients.backends import Slots
 from wholegrain.gradients.c_library import load_library
 from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
+from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.gradients.compiled_batch import DONE, LOSSES, BatchPlaces, give_batch, place_of, require_agreement
+from wholegrain.gradients.compiled_sum import CompiledSum, clip_facts
 from wholegrain.gradients.dense_chain import Dense, find_layers
 from wholegrain.gradients.layers.activations import InPlace, Relu, Sigmoid, Tanh
 from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.rounding import all_finite
 from wholegrain.gradients.trial_items import TRIAL, make_items
 from wholegrain.gradients.workspace import Workspace
 
@@ -48,18 +45,11 @@ class ChainFacts(ctypes.Structure):
     )
 
 
-class CompiledChain:
-    """`ClippedSum` for one chain of linear layers and its loss.
-
-    Guarantee: removing the items of one subject moves the sum by at most what the clip allows, times 1 + SLACK, for all
-    finite parameters, inputs and targets. What is computed of a unit is a function of its own items and of the
-    parameters, to the last bit. Its length is off by γ_d of double precision, for d parameters; a sum of n units by
-    n·2⁻³⁹ C + n²·2⁻⁶⁸ C at most, with and without the subject.
-    """
+class CompiledChain(CompiledSum):
+    """The sum of one chain of linear layers and its loss."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        self.model, self._loss = model, loss
-        self._layout = Layout.of(model)
+        super().__init__(model, loss)
         self._layers = _require_layers(model, loss, self._layout)
         self._flattens = _begins_flat(model)
         library = load_library()
@@ -74,32 +64,14 @@ class CompiledChain:
         """Whether the program is for this model and this loss."""
         return loss in LOSSES and _find_layers(model, Layout.of(model)) is not None
 
-    @in_plain_arithmetic
-    def __call__(
-        self,
-        vector: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        groups: Tensor,
-        clip: Clip,
-        buckets: Buckets | None = None,
-    ) -> ClippedTotal:
-        """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
-
-        The total is in double precision; no group of it has to be kept apart.
-        """
-        vector = vector.detach().contiguous()
-        total = torch.zeros(self._layout.size, dtype=torch.float64)
-        if not inputs.shape[0]:
-            return ClippedTotal(total, 0)
-        if not all_finite(vector):  # a public fact, and the same answer whoever is in the batch
-            return ClippedTotal(total, clip.count(groups))
+    def _add_to(
+        self, total: Tensor, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip
+    ) -> int:
         inputs, targets = self._require_form(vector, inputs, targets)
-        add_up = partial(self._add_up, vector, clip, total)
-        done, zeroed = give_batch(add_up, inputs, targets, groups, clip)
+        done, zeroed = give_batch(partial(self._add_up, vector, clip, total), inputs, targets, groups, clip)
         if done != DONE:
             raise ModelError(f"A target is no class from 0 to {self._layout.shapes[-1][0] - 1}.")
-        return ClippedTotal(total, zeroed)
+        return zeroed
 
     def _add_up(self, vector: Tensor, clip: Clip, total: Tensor, batch: BatchPlaces) -> tuple[int, int]:
         """What the program says, and how many units it left out; the sum is in `total`."""
@@ -120,8 +92,7 @@ class CompiledChain:
                 LOSSES[self._loss],
                 (ctypes.c_int64 * (MOST_LAYERS + 1))(*widths),
                 (ctypes.c_int64 * MOST_LAYERS)(*functions),
-                math.inf if clip.per is ClipPer.NONE else clip.norm,
-                clip.pool is Pool.MEAN or clip.per is ClipPer.BATCH,
+                *clip_facts(clip),
             )
         return self._facts[clip]
 

@@ -16,15 +16,13 @@ from torch.nn.functional import cross_entropy
 
 from wholegrain.errors import ModelError
 from wholegrain.gradients.c_library import load_library
-from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
+from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.compiled_batch import DONE, LOSSES, BatchPlaces, give_batch, place_of, require_agreement
+from wholegrain.gradients.compiled_sum import CompiledSum, clip_facts
 from wholegrain.gradients.encoder_stages import WrongLengthError, add_model
 from wholegrain.gradients.layers.base import RuleError
 from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.plain_arithmetic import in_plain_arithmetic
 from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.rounding import all_finite
 from wholegrain.gradients.stage_list import PackedFloats, Stage, StageList, whole_lines
 from wholegrain.gradients.trial_items import TRIAL, make_items
 
@@ -57,19 +55,13 @@ class Program:
     scratch: Tensor
 
 
-class CompiledEncoder:
-    """`ClippedSum` for one encoder and its loss.
-
-    Guarantee: removing the items of one subject moves the sum by at most what the clip allows, times 1 + SLACK, for all
-    finite parameters, inputs and targets. What is computed of a unit is a function of its own items and of the
-    parameters, to the last bit. Its length is off by γ_d of double precision, for d parameters; a sum of n units by
-    n·2⁻³⁹ C + n²·2⁻⁶⁸ C at most, with and without the subject.
-    """
+class CompiledEncoder(CompiledSum):
+    """The sum of one encoder and its loss."""
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         """Raises ModelError where there is no program for the model."""
         length = _find_length(model, loss)
-        self.model, self._loss, self._layout = model, loss, Layout.of(model)
+        super().__init__(model, loss)
         self._library = load_library()
         for function in ("wholegrain_encoder_scratch", "wholegrain_packed_floats"):
             getattr(self._library, function).restype = ctypes.c_int64
@@ -85,43 +77,24 @@ class CompiledEncoder:
             return False
         return True
 
-    @in_plain_arithmetic
-    def __call__(
-        self,
-        vector: Tensor,
-        inputs: Tensor,
-        targets: Tensor,
-        groups: Tensor,
-        clip: Clip,
-        buckets: Buckets | None = None,
-    ) -> ClippedTotal:
-        """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`.
-
-        The total is in double precision; no group of it has to be kept apart.
-        """
-        vector = vector.detach().contiguous()
-        total = torch.zeros(self._layout.size, dtype=torch.float64)
-        if not inputs.shape[0]:
-            return ClippedTotal(total, 0)
-        if not all_finite(vector):  # a public fact, and the same answer whoever is in the batch
-            return ClippedTotal(total, clip.count(groups))
+    def _add_to(
+        self, total: Tensor, vector: Tensor, inputs: Tensor, targets: Tensor, groups: Tensor, clip: Clip
+    ) -> int:
         program = self._program_for(inputs)
         inputs, targets = self._require_form(program, vector, inputs, targets)
-        add_up = partial(self._add_up, program, vector, clip, total)
-        done, zeroed = give_batch(add_up, inputs, targets, groups, clip)
+        done, zeroed = give_batch(partial(self._add_up, program, vector, clip, total), inputs, targets, groups, clip)
         if done != DONE:
             known = program.facts.outputs if done == BAD_TARGET else program.facts.vocabulary
             kind = "target is no class" if done == BAD_TARGET else "token is none"
             raise ModelError(f"A {kind} from 0 to {known - 1}.")
-        return ClippedTotal(total, zeroed)
+        return zeroed
 
     def _add_up(
         self, program: Program, vector: Tensor, clip: Clip, total: Tensor, batch: BatchPlaces
     ) -> tuple[int, int]:
         """What the program says, and how many units it left out; the sum is in `total`."""
         zeroed, facts = ctypes.c_int64(), program.facts
-        facts.norm = math.inf if clip.per is ClipPer.NONE else clip.norm
-        facts.averages = clip.pool is Pool.MEAN or clip.per is ClipPer.BATCH
+        facts.norm, facts.averages = clip_facts(clip)
         places = (ctypes.c_void_p(place_of(values)) for values in (program.scratch, total))
         parameters = ctypes.c_void_p(place_of(vector)), ctypes.c_int64(vector.numel())
         done: int = self._library.wholegrain_encoder_sum(
