@@ -118,9 +118,10 @@ static void pack_left(int64_t m, int64_t k, Matrix a, float *to) {
         rows = height(m, tile);
         for (int64_t p = 0; p < k; p++, to += rows) {
             const float *from = a.values + i + p * a.column;
-#pragma GCC unroll 16
-            for (int r = 0; r < ROWS; r++)
-                if (r < rows) to[r] = from[r];
+            if (rows == ROWS) memcpy(to, from, ROWS * sizeof(float)); /* a size that is known is a few vectors */
+            else if (rows == ROWS - 1) memcpy(to, from, (ROWS - 1) * sizeof(float));
+            else
+                for (int64_t r = 0; r < rows; r++) to[r] = from[r];
         }
     }
 }
