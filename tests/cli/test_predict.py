@@ -65,8 +65,13 @@ def test_a_number_is_predicted_within_its_bounds(wholegrain: Command, tmp_path: 
     (tmp_path / "old.csv").write_bytes("age\tsex\tOrt\n30,0\tf\tKöln\n30,5\tm\tUlm\n".encode("latin-1"))
     told = ("predict", tmp_path / "run", tmp_path / "old.csv", "--out", tmp_path / "old.parquet")
     assert "--encoding" in wholegrain(*told).err
-    assert wholegrain(*told, "--encoding", "latin-1", "--decimal", ",").code == 0
     assert wholegrain(*told, "--encoding", "latin-1", "--decimal", "x").code == 2
+    assert wholegrain(*told, "--encoding", "latin-1", "--decimal", ",").code == 0
+    before = (tmp_path / "old.parquet").read_bytes()
+    again = wholegrain(*told, "--encoding", "latin-1", "--decimal", ",")
+    assert again.code == 2
+    assert "already exists; remove it, or name another file with --out" in again.err.replace("\n", " ")
+    assert (tmp_path / "old.parquet").read_bytes() == before
 
 
 def test_mistakes_get_one_sentence(wholegrain: Command, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ def predict(
 ) -> None:
     """Predict the rows of a table with a trained model."""
     _check.one_of("table format", out.suffix.lower(), [".csv", ".parquet"])
+    if out.exists():
+        raise RunError(f"'{out}' already exists; remove it, or name another file with --out.")
     predictor = Predictor.open(model, own)
     found = predictor.predict(table, TextFormat(encoding, decimal), keep or ())
     _write(found, out)
