@@ -107,17 +107,19 @@ def _claim_drop(recipe: str, lower: str, upper: str, printed: float, place: str 
             f"{percent(high.accuracy)} → {percent(low.accuracy)}: {-100 * points:+.1f} points, {-100 * share:+.1f} %"
         )
         holds = min(abs(points - printed), abs(share - printed)) <= TOLERANCE
-        return Finding(_verdict(holds), measured, "" if holds else _why_not(points, printed, low, high))
+        return Finding(_verdict(holds), measured, "" if holds else _why_not(points, share, printed, low, high))
 
     says = f"{ALGORITHM_NAMES[lower]} is {100 * printed:.0f} % below {ALGORITHM_NAMES[upper]} on {PAPER[recipe]}"
     return Claim(place, says, recipe, judge)
 
 
-def _why_not(points: float, printed: float, low: Result, high: Result) -> str:
+def _why_not(points: float, share: float, printed: float, low: Result, high: Result) -> str:
     direction = "the order holds, the size does not" if points > 0 else "not even the order holds"
     noise = f"σ = {low.noise:.3g}" + (f" against {high.noise:.3g}" if high.noise else "")
-    more = "more" if points > printed else "less"
-    return f"{direction}: {more} is lost than printed; {noise}{_after_as_many_rounds(low, high)}"
+    lost = "more is lost than printed" if points > printed else "less is lost than printed"
+    if points < printed < share:  # a share is at least as large as its points
+        lost += " in points, and more as a share"
+    return f"{direction}: {lost}; {noise}{_after_as_many_rounds(low, high)}"
 
 
 def _after_as_many_rounds(low: Result, high: Result) -> str:

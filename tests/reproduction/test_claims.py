@@ -124,6 +124,17 @@ def test_why_tells_an_order_that_is_kept_from_one_that_is_not() -> None:
     assert "not even the order" in claim.judge(make_results(images=IMAGES | {"local_group_dp": 0.9})).why
 
 
+def test_a_loss_is_called_smaller_in_points_and_larger_as_a_share_where_it_is_both() -> None:
+    claim = next(claim for claim in all_claims() if claim.says.startswith("LocalItemDP is 22 %"))
+    found = {
+        item: claim.judge(make_results(text=TEXT | {"fedavg": 0.35, "local_item_dp": item})).why
+        for item in (0.25, 0.3, 0.05)
+    }
+    assert "less is lost than printed in points, and more as a share" in found[0.25]
+    assert "less is lost than printed;" in found[0.3]
+    assert "more is lost than printed;" in found[0.05]
+
+
 def test_what_is_proved_is_not_confused_with_what_is_granted() -> None:
     claim = next(claim for claim in all_claims() if "keep to a subject-level" in claim.says)
     finding = claim.judge(make_results(subject=math.inf))
