@@ -50,3 +50,9 @@ def test_losses_that_floating_point_cannot_resolve_end_the_search() -> None:
     loss = MixtureLoss(1.0, [0.0, 1.0], [0.5, 0.5])
     with pytest.raises(OverflowError):
         loss._inverse_privacy_losses_with_range(np.array([0.1]), (1e300, 1.1e300))
+
+
+def test_a_grid_that_is_a_whole_number_ends_with_the_same_price() -> None:
+    moves, chances = [0.0, 1.0, 2.0], [0.5, 0.25, 0.25]
+    whole, same = (mixture_distribution(moves, chances, grid) for grid in (1, 1.0))
+    assert whole.get_epsilon_for_delta(1e-5) == same.get_epsilon_for_delta(1e-5)

@@ -21,7 +21,7 @@ def mixture_distribution(
     removed, added = (
         pld._create_pld_pmf_from_monotone_privacy_loss(
             MixtureLoss(1.0, sensitivities, probabilities, adjacency_type=adjacency),
-            value_discretization_interval=grid,
+            value_discretization_interval=float(grid),  # whole numbers would make whole points
             use_connect_dots=True,
         )
         for adjacency in (AdjacencyType.REMOVE, AdjacencyType.ADD)
@@ -39,7 +39,9 @@ class MixtureLoss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]
 
         Guarantee: the library's own x, bit for bit, so that ε stays the upper bound that the library shows.
         """
-        low, high = (np.full_like(privacy_losses, bound) for bound in bounds)
+        if not np.isfinite(bounds).all():
+            raise OverflowError("Losses are so large that floating point has no bound for their points.")
+        low, high = (np.full(len(privacy_losses), bound, np.float64) for bound in bounds)
         while (wide := high - low > precision).any():
             middle = (low[wide] + high[wide]) / 2
             if ((middle == low[wide]) | (middle == high[wide]) | ~np.isfinite(middle)).any():
