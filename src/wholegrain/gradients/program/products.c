@@ -15,8 +15,10 @@
 #define WIDTH LANES
 #if REGISTERS == 32
 #define ROWS 14
+#define PARTS 7 /* of k, in each of which some of the rows that will be stored are asked for: memory takes few at a time */
 #else
 #define ROWS 6
+#define PARTS 1
 #endif
 #define PANEL (2 * WIDTH)
 #define DEPTH 256 /* of k at a time: so much of a panel stays in the nearest cache */
@@ -48,21 +50,21 @@ INLINE void compute_tile(Tile t, Matrix a, Panel b, int64_t k, const int rows) {
         sum[i][0] = t.from ? load(t.from + i * t.from_step) : spread(0.0f);
         sum[i][1] = t.from ? load(t.from + i * t.from_step + WIDTH) : spread(0.0f);
     }
-    /* What is stored at the end is asked for now: else every tile waits for memory. */
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-        __builtin_prefetch(t.c + i * t.step, 1);
-        __builtin_prefetch(t.c + i * t.step + WIDTH, 1);
-    }
-    for (int64_t p = 0; p < k; p++) {
-        floats left = load(b.values), right = load(b.values + WIDTH);
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            floats x = spread(a.values[i * a.row]);
-            sum[i][0] = multiply_add(x, left, sum[i][0]);
-            sum[i][1] = multiply_add(x, right, sum[i][1]);
+    for (int64_t part = 0, p = 0; part < PARTS; part++) {
+        for (int64_t i = part * rows / PARTS; i < (part + 1) * rows / PARTS; i++) {
+            __builtin_prefetch(t.c + i * t.step, 1);
+            __builtin_prefetch(t.c + i * t.step + WIDTH, 1);
         }
-        a.values += a.column, b.values += b.step;
+        for (int64_t end = k * (part + 1) / PARTS; p < end; p++) {
+            floats left = load(b.values), right = load(b.values + WIDTH);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++) {
+                floats x = spread(a.values[i * a.row]);
+                sum[i][0] = multiply_add(x, left, sum[i][0]);
+                sum[i][1] = multiply_add(x, right, sum[i][1]);
+            }
+            a.values += a.column, b.values += b.step;
+        }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
