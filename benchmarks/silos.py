@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
+from settings import CLIP_NORM, LEARNING_RATE
 from wholegrain._random import Purpose, generator
 from wholegrain.data.sampling import Batch, Source
 from wholegrain.data.subjects import SubjectData
@@ -29,7 +29,7 @@ from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.training import Silo, Trainer
 from workloads import GROUP_SIZES, SEED
 
-DELTA = 1e-5
+EPSILON, DELTA = 8.0, 1e-5
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def federate(
     # What a subject adds to a batch is 4 items on average: the same expected items under every policy.
     expected = setting.batch // 4 if policy == "subject_dp" else setting.batch
     settings = PolicySettings(batch_size=expected, clip_norm=CLIP_NORM)
-    goal = Goal(epsilon=None, delta=DELTA, noise_multiplier=NOISE_MULTIPLIER)
+    goal = Goal(epsilon=EPSILON, delta=DELTA)
     return Federated(setting, members, make_plan(policy, settings, federation, horizon, goal))
 
 

@@ -125,6 +125,22 @@ def test_bits_depend_on_nothing_but_an_element_s_own_row_and_column(k: int, turn
             assert found.tobytes() == np.ascontiguousarray(whole[i:, j : j + n]).tobytes()
 
 
+@pytest.mark.parametrize("k", [48, 49, 256, 257, 513])
+@pytest.mark.parametrize("start", [FROM_ZERO, FROM_BIAS, FROM_ITSELF])
+@pytest.mark.parametrize("turned", WAYS)
+def test_rows_beyond_those_that_are_moved_at_a_time_are_what_they_are_by_themselves(
+    k: int, start: int, turned: str
+) -> None:
+    """With the widest vectors these are 224: then all of k comes again, from what the product begins with."""
+    m, n, few = 450, 67, 5
+    a, b, bias, before = draw(m, k), draw(k, n), draw(n), draw(m, n)
+    found = multiply(a, b, start, bias if start == FROM_BIAS else before, turned, step=3)
+    for i in (0, 95, 96, 191, 222, 224, 287, m - few):
+        added = bias if start == FROM_BIAS else before[i : i + few]
+        alone = multiply(a[i : i + few], b, start, added)
+        assert alone.tobytes() == found[i : i + few].tobytes()
+
+
 @pytest.mark.parametrize("turned", WAYS)
 def test_what_is_not_finite_stays_in_its_row(turned: str) -> None:
     a, b = draw(20, 40), draw(40, 35)

@@ -12,6 +12,7 @@ from wholegrain.gradients.parameter_sums import ParameterSums, align
 from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.products import CompiledProducts, current
 from wholegrain.gradients.rounding import LEAST, MOST, raised_product, raised_squares, rounding_bound, squared_norms
+from wholegrain.gradients.workspace import fresh
 
 ALL = slice(None)
 # Values up to which each item's gradient is simply formed, where they are pooled by subject.
@@ -190,7 +191,7 @@ class Outer:
         """The same in C; squared norms are added to `squares` while a gradient is in the cache."""
         outward, sizes = self._laid_out(self.outward), [(run.size, run.items) for run in units.runs]
         for slot, rows in self.factors:
-            formed = rows.new_empty(units.count, outward.shape[2], rows.shape[-1])
+            formed = fresh((units.count, outward.shape[2], rows.shape[-1]), rows)
             products.form_units(sizes, outward, self._laid_out(rows), formed, squares)
             yield slot, formed
         if self.biases:

@@ -6,7 +6,7 @@ items there are rules for the operation: sums, products, matrix products, look-u
 operation is not covered, and the module whose parameter it is computes its own gradients by vmap.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -25,6 +25,9 @@ from wholegrain.gradients.layers.linear import LinearLayer
 from wholegrain.gradients.parameters import Slot
 from wholegrain.gradients.shape_probe import ShapeRecord
 from wholegrain.gradients.vmap_gradients import silence_vmap
+
+PLAIN = (int, float, str, type(None), torch.dtype, torch.device)
+"""Arguments in which there is no tensor."""
 
 
 class UncoveredUseError(RuleError):
@@ -79,6 +82,17 @@ class Expression:
         return (slot, True) if turned else None
 
 
+def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """Of arguments or a result. Torch's own flattening takes longer than many an operation, so few values need it."""
+    found: list[Tensor] = []
+    for each in values:
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif not isinstance(each, PLAIN):
+            found.extend(leaf for leaf in tree_leaves(each) if isinstance(leaf, Tensor))
+    return found
+
+
 class Host(Protocol):
     """What watching needs of the program around it."""
 
@@ -110,7 +124,7 @@ class ParameterWatch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        flat = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        flat = _tensors_in((*args, *kwargs.values()))
         known = [self._known[id(each)] for each in flat if id(each) in self._known]
         return self._use(func, args, kwargs, flat, known) if known else func(*args, **kwargs)
 
@@ -132,7 +146,7 @@ class ParameterWatch(TorchFunctionMode):
 
     def _express(self, func: Any, args: Any, kwargs: Any, known: list[Expression]) -> Any:
         made = func(*args, **kwargs)
-        tensors = [each for each in tree_leaves(made) if isinstance(each, Tensor) and each.requires_grad]
+        tensors = [each for each in _tensors_in((made,)) if each.requires_grad]
         axes = self._shapes.axes(tensors)
         if all(axis is None for axis in axes):
             for each in tensors:

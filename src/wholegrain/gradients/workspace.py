@@ -67,7 +67,8 @@ class Workspace:
         """
         size = prod(shape)
         wanted = size * like.dtype.itemsize
-        near = [each for each in self._leases if wanted <= 2 * each.bytes <= 4 * wanted and each.is_free]
+        near = [each for each in self._leases if wanted <= 2 * each.bytes <= 4 * wanted]
+        near = [each for each in near if each.is_free]
         lease = min((each for each in near if each.bytes >= wanted), key=lambda each: each.bytes, default=None)
         if lease is None:
             if near:
@@ -78,16 +79,18 @@ class Workspace:
         return whole[:size].view(shape)
 
 
+def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A contiguous tensor of the host that is used once. Numpy asks the system for huge pages, and torch does not."""
+    return Lease().take(prod(shape), like.dtype).view(shape)
+
+
 class Lease:
     """A vector that is handed to a caller, and used again once nothing refers to its memory any more."""
 
     def __init__(self, wanted: int = 0) -> None:
         self._bytes = _aligned_bytes(wanted)
-
-    @property
-    def bytes(self) -> int:
+        self.bytes = wanted
         """How much memory it has."""
-        return int(self._bytes.shape[0])
 
     @property
     def is_free(self) -> bool:
@@ -103,7 +106,7 @@ class Lease:
         """
         wanted = size * kind.itemsize
         if self.bytes != wanted or not self.is_free:
-            self._bytes = _aligned_bytes(wanted)
+            self._bytes, self.bytes = _aligned_bytes(wanted), wanted
         return torch.from_numpy(self._bytes).view(kind)
 
 

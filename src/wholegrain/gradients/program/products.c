@@ -15,12 +15,15 @@
 #define WIDTH LANES
 #if REGISTERS == 32
 #define ROWS 14
+#define PARTS 7 /* of k, in each of which some of the rows that will be stored are asked for: memory takes few at a time */
 #else
 #define ROWS 6
+#define PARTS 1
 #endif
 #define PANEL (2 * WIDTH)
 #define DEPTH 256 /* of k at a time: so much of a panel stays in the nearest cache */
-#define PACKED_DEPTH 48 /* of k, from which on a left factor that lies as columns is laid out anew */
+#define MOVED_DEPTH 48 /* of k, from which on a left factor is laid out anew */
+#define APART (DEPTH + LANES) /* floats from one copied row to the next */
 #define BLOCK (16 * ROWS) /* rows at a time, which stay in the next one */
 
 INLINE floats load(const float *at) { return *(const loose_floats *)at; }
@@ -47,15 +50,21 @@ INLINE void compute_tile(Tile t, Matrix a, Panel b, int64_t k, const int rows) {
         sum[i][0] = t.from ? load(t.from + i * t.from_step) : spread(0.0f);
         sum[i][1] = t.from ? load(t.from + i * t.from_step + WIDTH) : spread(0.0f);
     }
-    for (int64_t p = 0; p < k; p++) {
-        floats left = load(b.values), right = load(b.values + WIDTH);
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            floats x = spread(a.values[i * a.row]);
-            sum[i][0] = multiply_add(x, left, sum[i][0]);
-            sum[i][1] = multiply_add(x, right, sum[i][1]);
+    for (int64_t part = 0, p = 0; part < PARTS; part++) {
+        for (int64_t i = part * rows / PARTS; i < (part + 1) * rows / PARTS; i++) {
+            __builtin_prefetch(t.c + i * t.step, 1);
+            __builtin_prefetch(t.c + i * t.step + WIDTH, 1);
         }
-        a.values += a.column, b.values += b.step;
+        for (int64_t end = k * (part + 1) / PARTS; p < end; p++) {
+            floats left = load(b.values), right = load(b.values + WIDTH);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++) {
+                floats x = spread(a.values[i * a.row]);
+                sum[i][0] = multiply_add(x, left, sum[i][0]);
+                sum[i][1] = multiply_add(x, right, sum[i][1]);
+            }
+            a.values += a.column, b.values += b.step;
+        }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
@@ -124,6 +133,11 @@ static void pack_left(int64_t m, int64_t k, Matrix a, float *to) {
                 for (int64_t r = 0; r < rows; r++) to[r] = from[r];
         }
     }
+}
+
+/* Rows, copied so that they are not a power of two apart: a cache holds few numbers that are. */
+static void copy_rows(int64_t m, int64_t k, Matrix a, float *to) {
+    for (int64_t i = 0; i < m; i++) memcpy(to + i * APART, a.values + i * a.row, (size_t)k * sizeof(float));
 }
 
 /* Up to BLOCK rows and one panel. `packed` is whether the left factor lies as `pack_left` lays it out. */
@@ -226,23 +240,23 @@ INLINE Tile find_start(Start start, const float *bias, float *c, int64_t step, i
 
 static void multiply_panels(Sizes s, Matrix a, const Panels *b, Start start, const float *bias, float *c,
                             int64_t step) {
-    float room[BLOCK * DEPTH] __attribute__((aligned(64)));
-    int64_t p = 0;
-    do {
-        int64_t depth = least(s.k - p, DEPTH);
-        int packs = a.column != 1 && depth > PACKED_DEPTH && s.n > 2 * PANEL;
-        for (int64_t i = 0; i < s.m; i += BLOCK) {
-            int64_t rows = least(s.m - i, BLOCK);
+    float room[BLOCK * APART] __attribute__((aligned(64)));
+    for (int64_t i = 0; i < s.m; i += BLOCK) {
+        int64_t rows = least(s.m - i, BLOCK), p = 0;
+        do {
+            int64_t depth = least(s.k - p, DEPTH);
+            int moves = depth > MOVED_DEPTH && s.n > 2 * PANEL, packs = moves && a.column != 1;
             Matrix left = {a.values + i * a.row + p * a.column, a.row, a.column};
             if (packs) pack_left(rows, depth, left, room), left.values = room;
+            else if (moves) copy_rows(rows, depth, left, room), left = rows_of(room, APART);
             for (int64_t j = 0; j < s.n; j += PANEL) {
                 Panel panel = find_panel(b, s, p, depth, j);
                 Tile tile = find_start(p ? FROM_ITSELF : start, bias, c, step, i, j);
                 compute_rows(tile, left, packs, panel, rows, depth, least(s.n - j, PANEL));
             }
-        }
-        p += depth;
-    } while (p < s.k);
+            p += depth;
+        } while (p < s.k);
+    }
 }
 
 void wholegrain_multiply_packed(Sizes sizes, Matrix a, const float *packed, Start start, const float *bias, float *c,
