@@ -32,7 +32,7 @@ from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import DataSpec
 from wholegrain_reproduction.subject_epsilon import TrueEpsilon, price_printed_run
-from wholegrain_reproduction.trials import PAPER_KINDS, PaperTrial
+from wholegrain_reproduction.trials import JUDGED_KINDS, PAPER_KINDS, PaperTrial
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ OnOutcome = Callable[[Outcome], None]
 
 
 def run_all(trials: Sequence[PaperTrial], out: Path, processes: int, tell: OnOutcome) -> list[Outcome]:
-    """Run all trials; those that take their ε from a printed run come after it."""
+    """Run all trials: first those from which claims are judged, last those that take their ε from a printed run."""
     first = [trial for trial in trials if trial.counterpart is None]
+    first.sort(key=lambda trial: trial.kind not in JUDGED_KINDS)  # a call that is stopped early has judged the most
     then = [trial for trial in trials if trial.counterpart is not None]
     return [outcome for part in (first, then) for outcome in _run_part(part, out, processes, tell)]
 

@@ -32,6 +32,8 @@ REPEAT_SEEDS = (1, 2)
 """Seeds, besides the recipe's own, of runs whose verdict may depend on the seed."""
 
 PAPER_KINDS = (Kind.PRINTED, Kind.EXACT, Kind.MORE_LOTS)
+JUDGED_KINDS = (Kind.PRINTED, Kind.MORE_LOTS)
+"""The kinds of runs from which claims are judged."""
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,14 @@ def test_one_that_fails_does_not_lose_the_others(tmp_path: Path) -> None:
     assert told == outcomes
 
 
+def test_runs_that_claims_are_judged_from_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_trials, "_run", lambda *_: "done")
+    kinds = [Kind.TRUE, Kind.CLAIMED, Kind.PRINTED, Kind.EXACT, Kind.MORE_LOTS]
+    outcomes = run_all([trial(kind=kind) for kind in kinds], tmp_path, 1, ignore)
+    done = [outcome.trial.kind for outcome in outcomes]
+    assert done == [Kind.PRINTED, Kind.MORE_LOTS, Kind.CLAIMED, Kind.EXACT, Kind.TRUE]
+
+
 @pytest.mark.slow
 def test_several_processes_give_the_same(tmp_path: Path) -> None:
     trials = [trial("fedavg"), trial("fedavg", variant="other", rounds={"learning_rate": 0.5})]
