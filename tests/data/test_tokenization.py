@@ -121,7 +121,7 @@ ILL, NEXT = Target("ill", [0, 1]), Target("note", next_token=True)
 @pytest.mark.parametrize(
     ("target", "features", "why"),
     [
-        (ILL, {"note": Text(8)}, "1 missing values .*missing = true"),
+        (ILL, {"note": Text(8)}, "1 missing value .*missing = true"),
         (ILL, {"note": Text(8, missing=True), "age": Number(0, 1)}, "the only one then"),
         (ILL, {"note": Text(8, "absent.json", public="nothing", missing=True)}, "There is no tokenizer 'absent.json'"),
         (ILL, {"note": Text(8, "byts", public="nothing", missing=True)}, "did you mean 'bytes'"),

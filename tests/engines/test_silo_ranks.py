@@ -392,7 +392,7 @@ def test_processes_that_have_nothing_to_do_are_told_of_and_end_with_the_run(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--ranks-per-silo", 0), "In the spec, compute.ranks_per_silo: Input should be greater than or equal to 1"),
+        (("--ranks-per-silo", 0), "In the spec, compute.ranks_per_silo: it should be greater than or equal to 1"),
         (("--ranks-per-silo", 2, "--set", "policy.name=user_ldp"), "A policy that clips the mean of a whole batch"),
     ],
 )

@@ -105,12 +105,10 @@ def refuse_rounded(column: pl.Series) -> None:
 
 def refuse_missing(column: pl.Series, remedy: str) -> None:
     """Refuse a column that has missing values, and say what to do about them."""
-    if column.null_count():
+    if missing := column.null_count():
         row = int(column.is_null().arg_max() or 0)
-        raise RowError(
-            f"Column '{column.name}' has {column.null_count()} missing values (the first in row {{row}}); {remedy}.",
-            row,
-        )
+        values = "1 missing value (in" if missing == 1 else f"{missing} missing values (the first in"
+        raise RowError(f"Column '{column.name}' has {values} row {{row}}); {remedy}.", row)
 
 
 def as_codes(column: pl.Series, categories: Sequence[str]) -> NDArray[np.int64]:
