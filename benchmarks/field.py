@@ -312,9 +312,13 @@ def run(asked: argparse.Namespace) -> None:
             test = Split(data, bases[data], seed, asked.model)
             folds = [test.fold(number) for number in range(test.grid.folds)]
         command = f"python benchmarks/field.py --model {asked.model} --only {data} --seeds {seed}"
+        played: dict[tuple[object, ...], list[Tree]] = {}
         for name, epsilons in missing.items():
             row = {"model": asked.model, "data": data, "method": name, "seed": seed}
-            for found in play(name, epsilons, folds, test):
+            same = (METHODS.get(name, ENDLESS).sums, *(test.noise(name, epsilon) for epsilon in epsilons))
+            if same not in played:
+                played[same] = play(name, epsilons, folds, test)
+            for found in played[same]:
                 trust_cases.keep(asked.out, {**row, **found, "commit": commit, "command": command})
 
 
