@@ -10,7 +10,8 @@ mean score on the folds, each left out of training in its turn. All settings mee
 there the others. Nobody pays for that choice. Scores are of test people, means over three draws of noise with which no
 setting was chosen. Runs are emulated (rivals.py, field_models.py); our noise is that of the library's
 plan. Results are kept line by line in benchmarks/field.jsonl: what is there is not run again.
-All ε of a method are run at once; `seconds` is each one's part of the processor time.
+All ε of a method are run at once; `seconds` is each one's part of the processor time. Two methods with the same sum and
+the same noise are one run, whose seconds stand in both rows.
 """
 
 import argparse

@@ -155,10 +155,11 @@ class Owners:
         return np.stack([added(each, each).sum(0) for each in sums])
 
     @cached_property
-    def _each(self) -> list[tuple[Numbers, Floats]]:
-        """Where each owner's records are, and their inputs."""
+    def _each(self) -> list[tuple[Numbers | slice, Floats]]:
+        """Where each owner's records are, and their inputs; what lies side by side need not be copied."""
         places = np.split(np.argsort(self.of_record, kind="stable"), np.cumsum(self.count)[:-1])
-        return [(own, self.inputs[own]) for own in places]
+        found = [slice(own[0], own[-1] + 1) if own[-1] - own[0] < len(own) else own for own in places]
+        return [(own, self.inputs[own]) for own in found]
 
     @cached_property
     def _parts(self) -> Floats:
