@@ -10,7 +10,8 @@ mean score on the folds, each left out of training in its turn. All settings mee
 there the others. Nobody pays for that choice. Scores are of test people, means over three draws of noise with which no
 setting was chosen. Runs are emulated (rivals.py, field_models.py); our noise is that of the library's
 plan. Results are kept line by line in benchmarks/field.jsonl: what is there is not run again.
-All ε of a method are run at once; `seconds` is each one's part of the processor time.
+All ε of a method are run at once; `seconds` is each one's part of the processor time. Two methods with the same sum and
+the same noise are one run, whose seconds stand in both rows.
 """
 
 import argparse
@@ -312,9 +313,13 @@ def run(asked: argparse.Namespace) -> None:
             test = Split(data, bases[data], seed, asked.model)
             folds = [test.fold(number) for number in range(test.grid.folds)]
         command = f"python benchmarks/field.py --model {asked.model} --only {data} --seeds {seed}"
+        played: dict[tuple[object, ...], list[Tree]] = {}
         for name, epsilons in missing.items():
             row = {"model": asked.model, "data": data, "method": name, "seed": seed}
-            for found in play(name, epsilons, folds, test):
+            same = (METHODS.get(name, ENDLESS).sums, *(test.noise(name, epsilon) for epsilon in epsilons))
+            if same not in played:
+                played[same] = play(name, epsilons, folds, test)
+            for found in played[same]:
                 trust_cases.keep(asked.out, {**row, **found, "commit": commit, "command": command})
 
 

@@ -7,11 +7,15 @@ length follows from the inner products of these: no owner's gradient is formed.
 from collections.abc import Iterator
 
 import numpy as np
+import torch
+from torch.nn.functional import pad
 
 from rivals import LOCAL_RATE, Bounds, Floats, Method, Records
 
-MOST_SCORES = 100_000
-"""Scores that are computed at once, few enough for a processor's cache; columns are taken by so many."""
+MOST_SCORES = 200_000
+"""Scores that are computed at once, few enough for a processor's cache."""
+REGISTER = 16
+"""Numbers that a processor takes at once: so many columns are computed together where scores are few, else one."""
 
 
 class Softmax:
@@ -32,30 +36,29 @@ class Softmax:
         return self._flat(inputs, vectors).reshape(len(inputs), self.classes, -1).swapaxes(1, 2)
 
     def total(self, method: Method, records: Records, bounds: Bounds, vectors: Floats, clips: Floats) -> Floats:
-        """Some people and some columns at once; a silo is one whole."""
+        """Some people, or one silo, and some columns at once."""
         found, given = np.zeros(vectors.shape), vectors.astype(np.float32)
-        for part in (records,) if method.owner == "silo" else records.parts:
+        for part in records.divided(method.owner):
             for own in self._columns(len(part.targets), vectors.shape[1]):
                 found[:, own] += self._total(method, part, bounds, given[:, own], clips[own])
         return found
 
     def _columns(self, records: int, columns: int) -> Iterator[slice]:
-        most = max(1, MOST_SCORES // (records * self.classes))
+        most = REGISTER if records * self.classes * REGISTER <= MOST_SCORES else 1
         return (slice(first, first + most) for first in range(0, columns, most))
 
     def _total(self, method: Method, records: Records, bounds: Bounds, vectors: Floats, clips: Floats) -> Floats:
         outputs = self._flat(records.inputs, vectors)
-        errors = self._errors(outputs.copy(), records)
+        errors = self._errors(outputs, records)
         if method.owner == "record":
-            lengths = np.sqrt(self._by_column(errors**2)) * records.lengths[:, None]
-            kept = method.kept_records(lengths, records, bounds, clips)
-            return self._sum(records, errors, kept)
+            lengths = np.sqrt(self._by_column(errors, errors)) * records.lengths[:, None]
+            return self._sum(records, errors, method.kept_records(lengths, records, bounds, clips))
         owners = records.owners[method.owner]
         parts = owners.spread(errors, method.pool)
         for _ in range(method.steps - 1):
             moved = self._errors(outputs - np.float32(LOCAL_RATE) * owners.meet(parts), records)
             parts = parts + owners.spread(moved, method.pool)
-        lengths = np.sqrt(self._by_column(owners.squares(parts)))
+        lengths = np.sqrt(owners.squares(parts, self._by_column))
         kept = method.kept(lengths, method.weight(owners, bounds), clips)
         return self._sum(records, parts, kept[owners.of_record])
 
@@ -64,19 +67,22 @@ class Softmax:
         return inputs @ vectors.reshape(inputs.shape[1], -1).astype(np.float32)
 
     def _errors(self, outputs: Floats, records: Records) -> Floats:
-        """Shares of classes less the true class [record, class and column]; what is given is overwritten."""
-        scores = outputs.reshape(len(outputs), self.classes, -1)
-        scores -= scores.max(1, keepdims=True)
-        np.exp(scores, out=scores)
-        scores /= scores.sum(1, keepdims=True)
-        scores[np.arange(len(scores)), records.targets.astype(np.int64)] -= 1
-        return scores.reshape(len(outputs), -1)
+        """Shares of classes less the true class [record, class and column]."""
+        scores = torch.from_numpy(outputs.reshape(len(outputs), self.classes, -1))
+        columns = scores.shape[2]
+        # Of one column or of whole registers torch is several times as fast as numpy, of others slower.
+        padded = scores[..., 0] if columns == 1 else pad(scores, (0, -columns % REGISTER))
+        shares = torch.softmax(padded, 1).view(len(outputs), self.classes, -1)[..., :columns].contiguous().numpy()
+        shares[np.arange(len(shares)), records.targets.astype(np.int64)] -= 1
+        return shares.reshape(len(outputs), -1)
 
-    def _by_column(self, values: Floats) -> Floats:
-        """Added up over classes [record, column]."""
-        return values.reshape(len(values), self.classes, -1).sum(1)
+    def _by_column(self, one: Floats, other: Floats) -> Floats:
+        """Products, added up over classes [record, column]."""
+        both = (each.reshape(len(each), self.classes, -1) for each in (one, other))
+        return np.einsum("ijk,ijk->ik", *both)
 
     def _sum(self, records: Records, parts: Floats, kept: Floats) -> Floats:
-        """The sum of what is kept of each record's gradient [parameter, column]."""
-        shares = parts.reshape(len(parts), self.classes, -1) * kept[:, None].astype(np.float32)
-        return (records.inputs.T @ shares.reshape(len(parts), -1)).reshape(-1, kept.shape[1])
+        """The sum of what is kept of each record's gradient [parameter, column]; the parts are overwritten."""
+        shares = parts.reshape(len(parts), self.classes, -1)
+        shares *= kept[:, None]
+        return (records.inputs.T @ parts).reshape(-1, kept.shape[1])

@@ -7,6 +7,7 @@ for each of two classes; their difference is what is trained here: its gradient 
 length is √2 times as much, and so is its noise.
 """
 
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy as np
 from rivals import LOCAL_RATE, Bounds, Floats, Method, Owners, Records
 
 UNITS = 16
+ALL_UNITS = UNITS + 1
+MOST_UNITS = 70_000
+"""Units of the MLP that are computed at once, few enough for a processor's cache."""
 AT_ONCE = 32
 """Columns of the linear model that are computed at once, few enough for a processor's cache."""
 
@@ -73,7 +77,11 @@ class Linear:
 
 
 class Hidden:
-    """One layer of tanh units before the output. Parameters: their weights, unit by unit, and those of the output."""
+    """One layer of tanh units before the output. Parameters: their weights, unit by unit, and those of the output.
+
+    Some columns are computed at once, side by side [record, column and unit]. Each has one unit more, which is always
+    one and hears no error: its weight in the output is the constant.
+    """
 
     noise = 1.0
 
@@ -86,61 +94,96 @@ class Hidden:
         """One column after the other."""
         found = []
         for vector in vectors.T.astype(np.float32):
-            first, last = _divide(vector)
-            found.append(_with_one(np.tanh(inputs @ first.T)) @ last)
+            first, last = _divide(vector[:, None])
+            found.append(_units(inputs @ first) @ last)
         return np.stack(found, axis=1)
 
     def total(self, method: Method, records: Records, bounds: Bounds, vectors: Floats, clips: Floats) -> Floats:
-        """One column after the other."""
-        pairs = zip(vectors.T.astype(np.float32), clips, strict=True)
-        return np.stack([self._column(method, records, bounds, *each) for each in pairs], axis=1)
+        """Some people, or one silo, and some columns at once."""
+        found, given = np.zeros(vectors.shape), vectors.astype(np.float32)
+        for part in records.divided(method.owner):
+            most = max(1, MOST_UNITS // (len(part.targets) * ALL_UNITS))
+            for own in (slice(first, first + most) for first in range(0, len(clips), most)):
+                found[:, own] += self._total(method, part, bounds, given[:, own], clips[own])
+        return found
 
-    def _column(self, method: Method, records: Records, bounds: Bounds, vector: Floats, clip: float) -> Floats:
-        first, last = _divide(vector)
-        before = records.inputs @ first.T
+    def _total(self, method: Method, records: Records, bounds: Bounds, vectors: Floats, clips: Floats) -> Floats:
+        first, last = _divide(vectors)
+        before = records.inputs @ first
         if method.owner == "record":
-            hidden, errors, back = _pass(before, last[None], records.targets)
-            squares = records.lengths**2 * (back**2).sum(1) + errors**2 * (hidden**2).sum(1)
-            kept = method.kept_records(np.sqrt(squares)[:, None], records, bounds, np.array([clip]))
-            return _joined((back * kept).T @ records.inputs, (errors[:, None] * kept * hidden).sum(0))
+            hidden, errors, back = _pass(before, last, records.targets)
+            squares = records.lengths[:, None] ** 2 * _by_column(back**2) + errors**2 * _by_column(hidden**2)
+            kept = method.kept_records(np.sqrt(squares), records, bounds, clips)
+            back *= _by_unit(kept)
+            return _joined(records.inputs.T @ back, np.einsum("ij,ij->j", hidden, _by_unit(errors * kept)))
         owners = records.owners[method.owner]
         parts, heads = self._updates(method, owners, records, before, last)
-        squares = (owners.members @ (parts * owners.meet(parts))).sum(1) + (heads**2).sum(1)
-        kept = method.kept(np.sqrt(np.maximum(squares, 0))[:, None], method.weight(owners, bounds), np.array([clip]))
-        return _joined((parts * kept[owners.of_record]).T @ records.inputs, (heads * kept).sum(0))
+        squares = owners.members @ _by_column(parts * owners.meet(parts)) + _by_column(heads**2)
+        kept = method.kept(np.sqrt(np.maximum(squares, 0)), method.weight(owners, bounds), clips)
+        parts *= _by_unit(kept)[owners.of_record]
+        return _joined(records.inputs.T @ parts, np.einsum("ij,ij->j", heads, _by_unit(kept)))
 
     def _updates(
         self, method: Method, owners: Owners, records: Records, before: Floats, last: Floats
     ) -> tuple[Floats, Floats]:
         """How far each owner comes: factors of its inputs [record, unit], and its output's weights [owner, unit]."""
-        parts, heads = np.zeros_like(before), np.zeros((len(owners.count), len(last)), np.float32)
+        parts = heads = np.zeros(1, np.float32)
         for step in range(method.steps):
-            moved = before - LOCAL_RATE * owners.meet(parts) if step else before
-            own = (last - LOCAL_RATE * heads)[owners.of_record] if step else last[None]
+            moved = before - LOCAL_RATE * owners.meet(parts) if step else before.copy()
+            own = (last - LOCAL_RATE * heads)[owners.of_record] if step else last
             hidden, errors, back = _pass(moved, own, records.targets)
+            hidden *= _by_unit(errors)
             parts = parts + owners.spread(back, method.pool)
-            heads = heads + owners.members @ owners.spread(errors[:, None] * hidden, method.pool)
+            heads = heads + owners.members @ owners.spread(hidden, method.pool)
         return parts, heads
 
 
 def _pass(before: Floats, last: Floats, targets: Floats) -> tuple[Floats, Floats, Floats]:
-    """Units with a constant, errors, and what each unit hears of its error, from what the units were given."""
-    hidden = np.tanh(before)
-    ones = _with_one(hidden)
-    errors = _sigmoid((ones * last).sum(1)) - targets
-    return ones, errors, errors[:, None] * last[:, :-1] * (1 - hidden**2)
+    """Units, errors, and what each unit hears of its error, from what the units were given, which is overwritten."""
+    hidden = _units(before)
+    errors = _sigmoid(_by_column(hidden * last)) - targets[:, None]
+    back = hidden * hidden
+    np.subtract(1, back, out=back)
+    back *= last
+    back *= _by_unit(errors)
+    return hidden, errors, back
 
 
-def _divide(vector: Floats) -> tuple[Floats, Floats]:
-    return vector[: -UNITS - 1].reshape(UNITS, -1), vector[-UNITS - 1 :]
+def _units(before: Floats) -> Floats:
+    """What units say, from what they are given, which is overwritten."""
+    np.tanh(before, out=before)
+    before[:, UNITS::ALL_UNITS] = 1
+    return before
+
+
+def _divide(vectors: Floats) -> tuple[Floats, Floats]:
+    """Weights of units [feature, column and unit] and of outputs [column and unit]."""
+    columns = vectors.shape[1]
+    first = np.zeros((len(vectors) // UNITS - 1, columns, ALL_UNITS), np.float32)
+    first[..., :UNITS] = vectors[:-ALL_UNITS].reshape(UNITS, -1, columns).transpose(1, 2, 0)
+    return first.reshape(len(first), -1), vectors[-ALL_UNITS:].T.ravel()
 
 
 def _joined(first: Floats, last: Floats) -> Floats:
-    return np.concatenate([first.ravel(), last])
+    """What _divide divides."""
+    parts = first.reshape(len(first), -1, ALL_UNITS)[..., :UNITS].transpose(2, 0, 1)
+    return np.concatenate([parts.reshape(-1, parts.shape[2]), last.reshape(-1, ALL_UNITS).T])
 
 
-def _with_one(hidden: Floats) -> Floats:
-    return np.column_stack([hidden, np.ones(len(hidden), np.float32)])
+def _by_column(values: Floats) -> Floats:
+    """Added up over units [record, column]."""
+    return values @ _of_columns(values.shape[1] // ALL_UNITS)
+
+
+def _by_unit(values: Floats) -> Floats:
+    """The same for each of a column's units [record, column and unit]."""
+    return values @ _of_columns(values.shape[1]).T
+
+
+@cache
+def _of_columns(columns: int) -> Floats:
+    """Which units are a column's [column and unit, column]; products with it are faster than sums and repeats."""
+    return np.repeat(np.eye(columns, dtype=np.float32), ALL_UNITS, axis=0)
 
 
 def _sigmoid(outputs: Floats) -> Floats:

@@ -43,7 +43,9 @@ DRAWN = ("linear", HEAD)
 SHOWN = (1.0, 4.0)
 DEFAULTS = ("ours, local, pooled", "ours, sum, pooled", "ours, full sum, pooled")
 """Ours as the library pools by default, by trust: what the summary shows, whatever another row of ours has reached."""
-RIVALS = [name for name, method in METHODS.items() if name not in OURS and method.trust != ONE_PLACE]
+SPREAD = [name for name, method in METHODS.items() if method.trust != ONE_PLACE]
+RIVALS = [name for name in SPREAD if name not in OURS]
+TRUSTED = [name for name in METHODS if name not in SPREAD]
 CLOSE = 0.04
 LIKE = ("ours, full sum, pooled", "ULDP-AVG-w")
 NEAR = 3.0
@@ -74,12 +76,12 @@ def table(rows: list[Tree], data: str) -> str:
     epsilons = _epsilons(rows, data)
     head = f"| {data}, {_name(data)} in % | " + " | ".join(f"ε = {e:g}" for e in epsilons) + " |"
     lines = [head, "|---|" + "---:|" * len(epsilons)]
-    spread = [name for name, method in METHODS.items() if method.trust != ONE_PLACE]
-    best = [max(_mean(rows, data, name, epsilon) for name in spread) for epsilon in epsilons]
+    best = [max(_mean(rows, data, name, epsilon) for name in SPREAD) for epsilon in epsilons]
     for name in NAMES:
         found = [scores(rows, data, name, e) for e in epsilons]
         if any(found):
-            cells = [_cell(each, top) for each, top in zip(found, best, strict=True)]
+            tops = best if name in SPREAD else [None] * len(best)
+            cells = [_cell(each, top) for each, top in zip(found, tops, strict=True)]
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
     constant = statistics.mean(r["constant"] for r in rows if r["data"] == data)
     lines.append("| constant answer | " + " | ".join([f"{constant:.1f}"] * len(epsilons)) + " |")
@@ -92,7 +94,7 @@ def _mean(rows: list[Tree], data: str, method: str, epsilon: float) -> float:
     return statistics.mean(found) if len(found) == len({r["seed"] for r in rows if r["data"] == data}) else 0.0
 
 
-def _cell(found: list[float], best: float) -> str:
+def _cell(found: list[float], best: float | None) -> str:
     if not found:
         return "–"
     spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
@@ -104,16 +106,21 @@ def _cell(found: list[float], best: float) -> str:
 def behind(rows: list[Tree], data: str, epsilons: Sequence[float] | None = None) -> list[str]:
     """Where a rival's mean is above the best of ours, by how much, seed by seed; one trusted place is not counted."""
     lines = []
-    for epsilon in _epsilons(rows, data) if epsilons is None else epsilons:
-        means = {n: mean for n in METHODS if (mean := _mean(rows, data, n, epsilon))}
-        name, ours = max(((n, means[n]) for n in OURS if n in means), key=lambda pair: pair[1])
-        for rival in (n for n in means if n not in OURS and METHODS[n].trust != ONE_PLACE and means[n] > ours):
+    for epsilon in judged(rows, data) if epsilons is None else epsilons:
+        means = {n: _mean(rows, data, n, epsilon) for n in SPREAD}
+        name = best_of_ours(rows, data, epsilon)
+        for rival in (n for n in RIVALS if means[n] > means[name]):
             one, other = (by_seed(rows, data, each, epsilon) for each in (rival, name))
             gaps = ", ".join(f"{one[seed] - other[seed]:+.2f}" for seed in sorted(one.keys() & other.keys()))
-            lines.append(
-                f"{data}, ε = {epsilon:g}: {rival} {means[rival] - ours:+.2f} beside '{name}' (by seed {gaps})"
-            )
+            gap = means[rival] - means[name]
+            lines.append(f"{data}, ε = {epsilon:g}: {rival} {gap:+.2f} beside '{name}' (by seed {gaps})")
     return lines
+
+
+def judged(rows: list[Tree], data: str) -> list[float]:
+    """Where both ours and a rival have a row with all seeds."""
+    both = (best_rival, best_of_ours)
+    return [e for e in _epsilons(rows, data) if all(_mean(rows, data, best(rows, data, e), e) for best in both)]
 
 
 def best_rival(rows: list[Tree], data: str, epsilon: float) -> str:
@@ -154,26 +161,23 @@ def _shown(rows: list[Tree]) -> list[tuple[str, str]]:
 def summary(rows: list[Tree]) -> str:
     """Means of ours at each trust beside the best rival, whose name is told, as Markdown."""
     titles = ["FedAvg", "ours: nobody trusted", "ours: sum", "ours: full sum"]
-    titles += ["ours: best", "best rival", "its name", "one trusted place"]
+    titles += ["ours: best", "best rival", "its name", "best of one trusted place"]
     lines = ["| | ε | " + " | ".join(titles) + " |", "|---|---:|---:|---:|---:|---:|---:|---:|---|---:|"]
     for model, data in _shown(rows):
         own = [r for r in rows if r["model"] == model]
         for epsilon in (e for e in SHOWN if e in _epsilons(own, data)):
             rival, compared = best_rival(own, data, epsilon), (*DEFAULTS, best_of_ours(own, data, epsilon))
-            free, *ours, other, central = (
-                _mean(own, data, name, epsilon) for name in ("fedavg", *compared, rival, "central")
-            )
-            top = f"{max(*ours, other):.1f}"
-            cells = [f"{free:.1f}", *(_plain_cell(mean, top) for mean in (*ours, other)), rival]
-            cells.append(f"{central:.1f}" if central else "–")
+            free, *means = (_mean(own, data, name, epsilon) for name in ("fedavg", *compared, rival))
+            place = max(_mean(own, data, name, epsilon) for name in TRUSTED)
+            cells = [_plain_cell(free), *(_plain_cell(mean, max(means)) for mean in means), rival, _plain_cell(place)]
             lines.append(f"| {data} | {epsilon:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _plain_cell(mean: float, top: str) -> str:
+def _plain_cell(mean: float, top: float | None = None) -> str:
     """What is as good as the best, as far as one digit tells, is bold."""
-    shown = f"{mean:.1f}"
-    return f"**{shown}**" if shown == top else shown
+    shown = f"{mean:.1f}" if mean else "–"
+    return f"**{shown}**" if top and shown == f"{top:.1f}" else shown
 
 
 def ahead(rows: list[Tree]) -> str:
@@ -181,7 +185,7 @@ def ahead(rows: list[Tree]) -> str:
     lines = []
     for model, data in _shown(rows):
         own = [r for r in rows if r["model"] == model]
-        for epsilon in (e for e in _epsilons(own, data) if lead(own, data, e) >= CLOSE):
+        for epsilon in (e for e in judged(own, data) if lead(own, data, e) >= CLOSE):
             best = best_rival(own, data, epsilon)
             lines += [f"- {line}" for line in behind(own, data, [epsilon]) if f": {best} +" in line]
     return "\n".join(lines) or "In no cell."
@@ -195,7 +199,7 @@ def picture(rows: list[Tree], data: str, path: Path) -> None:
     drawn = [{**r, "method": n} for n in LINES for r in own if r["method"] == n]
     starts = [r["start"] for r in own if "start" in r]
     lowest = {"public start": statistics.mean(starts)} if starts else {"constant answer": constant}
-    worst = min(_mean(own, data, r["method"], r["epsilon"]) for r in drawn)
+    worst = min([statistics.mean(scores(own, data, r["method"], r["epsilon"])) for r in drawn] or [free])
     levels = {"FedAvg, last layer" if starts else "FedAvg, no privacy": free, **yardsticks(data)}
     highest = max(levels.values())
     whole = _panel(drawn, data, [min(*lowest.values(), worst) - 1, highest + 2], 210, {**levels, **lowest})
@@ -275,7 +279,7 @@ def show(asked: argparse.Namespace) -> None:
             if model in DRAWN:
                 picture(own, data, IMAGES / f"benchmark_{data}.svg")
     drawn = [([r for r in rows if r["model"] == model], data) for model, data in _shown(rows)]
-    leads = [lead(own, data, e) for own, data in drawn for e in _epsilons(own, data)]
+    leads = [lead(own, data, e) for own, data in drawn for e in judged(own, data)]
     ours, close = sum(each <= 0 for each in leads), sum(0 < each < CLOSE for each in leads)
     print(f"no rival is ahead in {ours} of {len(leads)} columns, and by less than {CLOSE} in {close} more")
     for claimed in EPSILONS:

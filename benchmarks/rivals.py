@@ -76,6 +76,15 @@ class Records:
         number = (ends - 1)[self.person[order]] // PART
         return tuple(self.take(own) for own in np.split(order, np.flatnonzero(np.diff(number)) + 1))
 
+    @cached_property
+    def silos(self) -> tuple["Records", ...]:
+        """Silo by silo; in how many others a person is, they do not tell."""
+        return tuple(self.take(self.silo == each) for each in np.unique(self.silo))
+
+    def divided(self, owner: str) -> tuple["Records", ...]:
+        """All records, so that nobody who is clipped as one is in two parts."""
+        return self.silos if owner == "silo" else self.parts
+
     def take(self, kept: NDArray[Any]) -> "Records":
         """Some of the records."""
         return Records(self.inputs[kept], self.targets[kept], self.person[kept], self.silo[kept])
@@ -138,18 +147,19 @@ class Owners:
             met[own] = inputs @ (inputs.T @ parts[own])
         return met
 
-    def squares(self, parts: Floats) -> Floats:
-        """The squared length of each owner's combination of inputs [owner, column]."""
+    def squares(self, parts: Floats, added: Callable[[Floats, Floats], Floats]) -> Floats:
+        """The squared length of each owner's combination of inputs; products are added up by column [owner, column]."""
         if not self.few:
-            return np.maximum(self.members @ (parts * self.meet(parts)), np.float32(0))
+            return np.maximum(self.members @ added(parts, self.meet(parts)), np.float32(0))
         sums = (inputs.T @ parts[own] for own, inputs in self._each)
-        return np.stack([np.einsum("ij,ij->j", each, each) for each in sums])
+        return np.stack([added(each, each).sum(0) for each in sums])
 
     @cached_property
-    def _each(self) -> list[tuple[Numbers, Floats]]:
-        """Where each owner's records are, and their inputs."""
+    def _each(self) -> list[tuple[Numbers | slice, Floats]]:
+        """Where each owner's records are, and their inputs; what lies side by side need not be copied."""
         places = np.split(np.argsort(self.of_record, kind="stable"), np.cumsum(self.count)[:-1])
-        return [(own, self.inputs[own]) for own in places]
+        found = [slice(own[0], own[-1] + 1) if own[-1] - own[0] < len(own) else own for own in places]
+        return [(own, self.inputs[own]) for own in found]
 
     @cached_property
     def _parts(self) -> Floats:
@@ -204,6 +214,11 @@ class Method:
     """Whether silos must know spans, of our methods, and shares."""
     inside: bool = False
     """Whether an owner is clipped to its weight times C, as by the library; else what is clipped to C is weighted."""
+
+    @property
+    def sums(self) -> tuple[object, ...]:
+        """What its sum depends on: two methods that agree in it and have the same noise are one."""
+        return self.owner, self.weight, self.steps, self.cap, self.pool, self.averaged, self.inside
 
     def noise(self, multiplier: float, bounds: Bounds) -> float:
         """The standard deviation of all noise together, as a multiple of C."""

@@ -53,6 +53,14 @@ def test_a_rival_that_is_ahead_is_named() -> None:
     assert field_page.behind(rows + lucky, "star") == [line]  # one seed of three says little
 
 
+def test_a_table_without_a_row_of_ours_is_shown_and_nobody_is_judged_ahead() -> None:
+    rows = [{**row(name, 1.0, 0, 70.0), "model": "linear"} for name in ("ULDP-AVG", "DP-SGD, group")]
+    assert field_page.behind(rows, "star") == field_page.judged(rows, "star") == []
+    assert field_page.ahead(rows) == "In no cell."
+    assert "| star | 1 | – | – | – | – | – | **70.0** | ULDP-AVG | 70.0 |" in field_page.summary(rows)
+    assert "| DP-SGD, group | 70.0 (1) |" in field_page.table(rows, "star")
+
+
 def test_a_plan_for_all_silos_has_the_noise_of_the_rivals_and_the_default_has_more() -> None:
     split = field.Split("males", field.problems(Path("nowhere"))["males"], 0)
     rival, _ = split.noise("ULDP-AVG-w", 1.0)
