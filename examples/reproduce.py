@@ -47,5 +47,5 @@ page = next(folder.glob("*/reproduction.md")).read_text(encoding="utf-8")
 print(page[page.index("- In the place") : page.index("What is not as")])
 
 # %% [markdown]
-# For figures that mean something take `--scale small` (about half an hour on two cores), or `full`, and LEAF's own data
-# with `--data femnist=DIR --data shakespeare=DIR`.
+# For figures that mean something take `--scale small` (about half an hour on two cores), `medium` (two hours, with more
+# of the paper's model for plays) or `full`, and LEAF's own data with `--data femnist=DIR --data shakespeare=DIR`.

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PlainValidator, ValidationError
 
 from wholegrain import _check
 from wholegrain.errors import SpecError
@@ -75,10 +75,20 @@ class TrialSettings:
     """Which of them are repeated with other seeds."""
 
 
+def _read_scales(given: object) -> tuple[Scale, ...]:
+    """A scale or a list of them; the error says which word is none."""
+    names = given if isinstance(given, list | tuple) else [given]
+    for name in names:
+        if name not in list(Scale):
+            near = _check.suggestion(str(name), Scale)
+            raise SpecError(f"unknown scale '{name}'{near}; known: {', '.join(Scale)}.")
+    return tuple(Scale(str(name)) for name in names)
+
+
 class ChangeSpec(Section):
     """What is changed for a scale (or some), a source of data or a variant; without one it is for all of them."""
 
-    scale: Scale | tuple[Scale, ...] = tuple(Scale)
+    scale: Annotated[tuple[Scale, ...], PlainValidator(_read_scales)] = tuple(Scale)
     data: str | None = None
     vary: str | None = None
     because: str = ""
@@ -87,11 +97,6 @@ class ChangeSpec(Section):
     spec: dict[str, Any] = Field(default_factory=dict)
     learning_rate: dict[str, dict[str, float]] = Field(default_factory=dict)
     sound: dict[str, float] = Field(default_factory=dict)
-
-    @property
-    def scales(self) -> tuple[Scale, ...]:
-        """The scales that it is for."""
-        return self.scale if isinstance(self.scale, tuple) else (self.scale,)
 
 
 class VariantSpec(Section):
@@ -161,7 +166,7 @@ class Recipe:
         return [
             change
             for change in self.changes
-            if scale in change.scales and change.data in (None, data) and change.vary in (None, variant)
+            if scale in change.scale and change.data in (None, data) and change.vary in (None, variant)
         ]
 
 
@@ -223,3 +228,5 @@ def _read(name: str, where: Path, kind: type[SpecType]) -> SpecType:
         return kind.model_validate(tree)
     except ValidationError as error:
         raise SpecError(explain_fault(error, kind, f"the recipe '{path}'")) from error
+    except SpecError as error:
+        raise SpecError(f"In the recipe '{path}', {error}") from error

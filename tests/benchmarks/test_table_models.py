@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from compilers import require_compiler
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 pytest.importorskip("altair", reason="benchmarks draw with altair")
@@ -17,6 +19,7 @@ import trust_cases  # noqa: E402
 @pytest.mark.parametrize("model", table_models.MODELS)
 @pytest.mark.parametrize("epsilon", [None, 4.0])
 def test_a_model_is_trained_and_scored(model: str, epsilon: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_compiler()
     monkeypatch.setattr(table_models, "ROUNDS", 1)
     base = field.problems(Path("nowhere"))["males"]
     found = table_models.play(table_models.settings(base, model, epsilon, 0.5, 0), "validation")

@@ -11,6 +11,7 @@ from wholegrain_reproduction.recipes import Kind, load_group_sizes, load_recipe
 from wholegrain_reproduction.scales import Scale
 from wholegrain_reproduction.trials import PAPER_ALGORITHMS, SUBJECT_ALGORITHMS, PaperTrial, make_trials, trial_key
 
+CHANGED = 'title = "a"\nplace = "b"\nruns = {{}}\n[[change]]\nscale = {}\n'
 RECIPES = ("femnist", "shakespeare", "distribution", "composition")
 
 
@@ -117,6 +118,13 @@ def test_what_is_not_as_in_the_paper_is_said() -> None:
         ("title = ", "cannot be read"),
         ('title = "a"\nplace = "b"\nruns = {}\nspeck = {}', "unknown key 'speck'.*did you mean 'spec'"),
         ('title = "a"\nplace = "b"\nruns = { printed = ["fedavg"] }', "lacks learning_rate or sound"),
+        (
+            CHANGED.format('"smal"'),
+            r"own.toml', unknown scale 'smal' \(did you mean 'small'\?\); known: smoke, small, ",
+        ),
+        (CHANGED.format('["small", "larg"]'), r"unknown scale 'larg'.*known: smoke, small, medium, full\.$"),
+        (CHANGED.format("3"), "unknown scale '3'; known"),
+        (CHANGED.format("{}"), "unknown scale '{}'; known"),
     ],
 )
 def test_a_recipe_that_cannot_be_used_is_refused(tmp_path: Path, text: str | None, message: str) -> None:

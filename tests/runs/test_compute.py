@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,20 @@ def test_what_has_a_program_runs_in_c_and_the_rest_in_torch(noise: str, net: tor
     assert isinstance(prepared.clipped_sum, CompiledChain if said.endswith(", compiled") else BookKeeping)
     assert str(prepared.compute) == said
     assert prepared.noise == SeededNoise(prepared.spec.seed, in_c=True) or not prepared.noise.repeats
+
+
+@pytest.mark.usefixtures("coarse_prices")
+@pytest.mark.parametrize(
+    ("change", "said"), [("precision=bfloat16", "cpu, bfloat16"), ("compiled=true", "cpu, float32, compiled")]
+)
+def test_a_plan_says_where_a_run_would_compute(change: str, said: str, wholegrain: Command, tmp_path: Path) -> None:
+    require_compiler()
+    priced = ("--set", "privacy.noise_multiplier=null", "--set", "privacy.epsilon=4")
+    for way in ((), ("--optimise",)):
+        plan = partial(wholegrain, "plan", write_spec(tmp_path), *way, *priced)
+        assert f"Computes on {said}." in plan("--set", f"compute.{change}").out
+        assert json.loads(plan("--set", f"compute.{change}", "--json").out)["compute"] == said
+        assert "Computes on" not in plan().out
 
 
 def test_removing_a_patient_from_a_compiled_run_moves_its_sums_by_the_clip_norm_at_most() -> None:

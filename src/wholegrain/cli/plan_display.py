@@ -2,6 +2,7 @@
 
 from wholegrain.cli import display
 from wholegrain.data.sampling import FixedItems, PoissonItems
+from wholegrain.gradients.devices import USUAL, Compute
 from wholegrain.models.backbone import PublicStart
 from wholegrain.models.train_choice import describe
 from wholegrain.policies.plan import Plan, rounds_allowed
@@ -39,10 +40,10 @@ def start(public: PublicStart | None) -> None:
         display.out.print(f"and trains {share} ({describe(public.train)}).")
 
 
-def place(computed: str | None) -> None:
+def place(compute: Compute) -> None:
     """Where a run would compute, and in which precision, where that is not usual."""
-    if computed is not None:
-        display.out.print(f"Computes on {computed}.", soft_wrap=True)
+    if compute != USUAL:
+        display.out.print(f"Computes on {compute}.", soft_wrap=True)
 
 
 def sampling(policy: Policy) -> str:

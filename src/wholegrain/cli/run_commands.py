@@ -13,7 +13,7 @@ from wholegrain.cli.progress import show_rounds
 from wholegrain.errors import SpecError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
-from wholegrain.gradients.devices import USUAL
+from wholegrain.gradients.devices import USUAL, Compute
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
 from wholegrain.report.model_card import CARD, write_card
@@ -117,18 +117,17 @@ def plan(
         raise SpecError(f"--{'write' if write else 'picture'} keeps what --optimise finds; add it.")
     if asked.federation:
         found = plan_federation(asked, asked.federation, accountant(asked.privacy.accountant))
-        public, computed = federation_model(asked, asked.federation).public, None
+        public, compute = federation_model(asked, asked.federation).public, USUAL
     else:
         prepared = prepare(asked)
-        found, public = prepared.plan, prepared.public
-        computed = None if prepared.compute == USUAL else str(prepared.compute)
+        found, public, compute = prepared.plan, prepared.public, prepared.compute
     if json:
         facts = PlanRecord.of(found).facts() | ({"public": public.facts()} if public else {})
-        display.as_json(facts | ({"compute": computed} if computed else {}))
+        display.as_json(facts | _unusual(compute))
     else:
         plan_display.plan(found)
         plan_display.start(public)
-        plan_display.place(computed)
+        plan_display.place(compute)
 
 
 def _optimise(spec: RunSpec, write: Path | None, picture: Path | None, json: bool) -> None:
@@ -142,7 +141,8 @@ def _optimise(spec: RunSpec, write: Path | None, picture: Path | None, json: boo
         draw_tradeoff(choice.weighed, picture)
     if json:
         plan = PlanRecord.of(choice.plan).facts()
-        display.as_json({"changes": choice.changes, "signal_to_noise": choice.chosen.ratio, **plan})
+        found = {"changes": choice.changes, "signal_to_noise": choice.chosen.ratio, **plan}
+        display.as_json(found | _unusual(choice.compute))
         return
     rows = [
         (each.policy, f"{each.settings.rate:g}", each.steps, f"{each.noise_multiplier:.4g}", f"{each.ratio:.3g}")
@@ -151,6 +151,7 @@ def _optimise(spec: RunSpec, write: Path | None, picture: Path | None, json: boo
     title = f"Predicted from public facts, for {choice.parameters:,} parameters"
     display.out.print(display.table(title, ("policy", "rate", "steps", "noise multiplier", "signal to noise"), rows))
     plan_display.plan(choice.plan)
+    plan_display.place(choice.compute)
     for place, why in choice.reasons.items():
         section, name = place.split(".")
         value = getattr(getattr(choice.spec, section), name)
@@ -160,6 +161,10 @@ def _optimise(spec: RunSpec, write: Path | None, picture: Path | None, json: boo
     else:
         display.out.print("To have it: --write better.toml, or", end=" ")
         display.out.print(" ".join(f"--set {change}" for change in choice.changes), markup=False, soft_wrap=True)
+
+
+def _unusual(compute: Compute) -> dict[str, str]:
+    return {} if compute == USUAL else {"compute": str(compute)}
 
 
 def _prepare(path: Path, changes: list[str]) -> PreparedRun:

@@ -7,15 +7,15 @@ it on public data. Then how fast noise lets a run go, and for how many steps, is
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-from torch import nn
 
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.feature_scale import scale_of_numbers, scale_of_table
 from wholegrain.errors import SpecError, WholegrainError
 from wholegrain.federation.server_optimiser import SCHEDULES, Server
+from wholegrain.gradients.devices import USUAL, Compute
+from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
@@ -23,6 +23,7 @@ from wholegrain.policies.policy_catalog import find
 from wholegrain.policies.search import POLICIES, CandidatePlan, SearchQuery, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget
+from wholegrain.runs.computing import asked_compute, gradient_engine, told_compute
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.declared_sizes import declared_sizes
 from wholegrain.runs.default_settings import (
@@ -37,7 +38,7 @@ from wholegrain.runs.default_settings import (
 )
 from wholegrain.runs.planning import check_early, plan_for, policy_settings
 from wholegrain.runs.spec import RunSpec
-from wholegrain.runs.trained_model import build_trained_model, federation_model
+from wholegrain.runs.trained_model import TrainedModel, build_trained_model, federation_model
 
 BIAS = 2.0
 """How much better a policy has to be that leaves out or averages a subject's records: it learns other shares than those
@@ -57,6 +58,8 @@ class Choice:
     """Why a setting was chosen, by its place in the spec."""
     counted: bool = False
     """Whether sizes were counted in the data, because the spec declares none."""
+    compute: Compute = USUAL
+    """Where the run's gradients would be computed, and in which precision."""
 
     @property
     def head(self) -> str:
@@ -112,11 +115,14 @@ def optimise(
     known = public_facts(spec, dataset)
     if spec.policy.by_span and not all(silo.knows_spans for silo in known.silos):
         raise SpecError("policy.by_span needs silos that know spans; say knows_spans = true of each in [federation].")
-    parameters = Layout.of(_model(spec, known)).size
+    learner = _learner(spec, known)
+    parameters, compute = Layout.of(learner.model).size, _compute(spec, learner, known)
     pricing = pricing or accountant(spec.privacy.accountant)
     if "learning_rate" in spec.rounds.model_fields_set:
-        return _search(spec, known.silos, parameters, policies, pricing)
-    return _forecast(spec, known, parameters, policies, pricing)
+        choice = _search(spec, known.silos, parameters, policies, pricing)
+    else:
+        choice = _forecast(spec, known, parameters, policies, pricing)
+    return replace(choice, compute=compute)
 
 
 def public_facts(spec: RunSpec, dataset: Dataset | None = None) -> PublicFacts:
@@ -144,10 +150,17 @@ def public_facts(spec: RunSpec, dataset: Dataset | None = None) -> PublicFacts:
     return facts_of(dataset, tuple(silo.facts for silo in split_dataset(dataset, spec).silos.values()))
 
 
-def _model(spec: RunSpec, known: PublicFacts) -> nn.Module:
+def _learner(spec: RunSpec, known: PublicFacts) -> TrainedModel:
     if spec.federation is not None:
-        return federation_model(spec, spec.federation).model
-    return build_trained_model(spec.model, len(known.scale.squares), known.task, spec.seed).model
+        return federation_model(spec, spec.federation)
+    return build_trained_model(spec.model, len(known.scale.squares), known.task, spec.seed)
+
+
+def _compute(spec: RunSpec, learner: TrainedModel, known: PublicFacts) -> Compute:
+    """Where a run would compute; silos of a federation say it themselves."""
+    if spec.federation is not None or asked_compute(spec) == USUAL:
+        return USUAL
+    return told_compute(spec, gradient_engine(spec, learner.trained, find_loss(spec.model.loss, known.task)))
 
 
 def _forecast(

@@ -11,7 +11,6 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from wholegrain import _check
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
@@ -26,13 +25,10 @@ from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import Aggregation, Payer, RoundResult, State, rounds
 from wholegrain.federation.scoring import ScorePayer, score_round
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.devices import Compute
-from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.losses import find_loss, require_mean
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.parted_sum import sum_in_parts
-from wholegrain.gradients.reference import ClippedSum, Loss
-from wholegrain.gradients.unit_passes import clipped_sums
+from wholegrain.gradients.reference import Loss
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard
@@ -43,6 +39,7 @@ from wholegrain.runs.accounts import (
     release_ledger,
     require_known,
 )
+from wholegrain.runs.computing import asked_compute, gradient_engine, told_compute
 from wholegrain.runs.datasets import DataParts, load_dataset, split_dataset
 from wholegrain.runs.declared_sizes import require_declared
 from wholegrain.runs.default_settings import facts_of, fill_rate, fill_settings
@@ -63,8 +60,6 @@ from wholegrain.silo.score_release import HeldOut, ScoreMaker
 from wholegrain.silo.training import Trainer
 
 log = logging.getLogger("wholegrain.runs")
-
-MOST_GIB = 2.0**30  # as good as no limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +88,7 @@ def prepare(
 ) -> PreparedRun:
     """Load, split, check and price; every refusal comes from here. Data, a model or a loss may be given as values."""
     check_early(fill_rate(spec))
-    compute = Compute.of(spec.compute.device, spec.compute.precision, spec.compute.compiled)
+    asked_compute(spec)  # which refuses what this machine has not, before data is read
     if spec.privacy.noise == "secure":  # whoever holds data declares its sizes, whatever else the spec describes
         require_declared(spec)
     dataset = dataset or load_dataset(spec)
@@ -111,7 +106,7 @@ def prepare(
     else:
         learner = own_model(model, spec.model, spec.seed)
     loss = _require_loss(loss, spec, dataset.task)
-    gradients = clipped_sums(learner.trained, loss, compute, _memory(spec))
+    gradients = gradient_engine(spec, learner.trained, loss)
     require_fit(learner.model, gradients, plan.rows[0][0].clip, dataset, learner.frozen)
     require_tokens(learner.model, dataset)
     scored, groups = _scored_parts(spec, parts)
@@ -132,18 +127,10 @@ def prepare(
         origins=origins,
         loss=loss,
         clipped_sum=sum_in_parts(gradients, spec.compute.ranks_per_silo, plan.rows[0][0].clip),
-        compute=_told(compute, gradients, spec.privacy.noise),
+        compute=told_compute(spec, gradients),
         noise=noise_source(spec.privacy.noise, spec.seed, spec.compute.compiled),
         server=Server.of(spec.server),
     )
-
-
-def _told(compute: Compute, gradients: ClippedSum, noise: str) -> Compute:
-    """What of a compiled run is in C: the sums of some models, the products of others, and seeded noise."""
-    if not compute.compiled:
-        return compute
-    sums = not isinstance(gradients, BookKeeping) or gradients.in_c
-    return replace(compute, compiled=sums or noise == "seeded", sums_in_c=sums)
 
 
 def _require_loss(given: Loss | None, spec: RunSpec, task: Task) -> Loss:
@@ -307,7 +294,3 @@ def _noise(prepared: PreparedRun, averaged: Aggregation, played: RoundRecord, si
         return None
     learning_rate = prepared.spec.rounds.learning_rate * share
     return noise_distance(prepared.plan, played.cohort, averaged.weights, learning_rate, size)
-
-
-def _memory(spec: RunSpec) -> int:
-    return int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)

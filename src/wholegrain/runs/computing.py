@@ -1,0 +1,34 @@
+"""What computes a run's clipped sums, and how it is told: the same before a run as in its record."""
+
+from dataclasses import replace
+
+from torch import nn
+
+from wholegrain import _check
+from wholegrain.gradients.devices import Compute
+from wholegrain.gradients.engine import BookKeeping
+from wholegrain.gradients.reference import ClippedSum, Loss
+from wholegrain.gradients.unit_passes import clipped_sums
+from wholegrain.runs.spec import RunSpec
+
+MOST_GIB = 2.0**30  # as good as no limit
+
+
+def asked_compute(spec: RunSpec) -> Compute:
+    """The device and precision of the spec, if this machine has them."""
+    return Compute.of(spec.compute.device, spec.compute.precision, spec.compute.compiled)
+
+
+def gradient_engine(spec: RunSpec, model: nn.Module, loss: Loss) -> ClippedSum:
+    """What computes the clipped sums of this model."""
+    memory = int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
+    return clipped_sums(model, loss, asked_compute(spec), memory)
+
+
+def told_compute(spec: RunSpec, gradients: ClippedSum) -> Compute:
+    """What of a compiled run is in C: the sums of some models, the products of others, and seeded noise."""
+    compute = asked_compute(spec)
+    if not compute.compiled:
+        return compute
+    sums = not isinstance(gradients, BookKeeping) or gradients.in_c
+    return replace(compute, compiled=sums or spec.privacy.noise == "seeded", sums_in_c=sums)
