@@ -67,8 +67,7 @@ class Workspace:
         """
         size = prod(shape)
         wanted = size * like.dtype.itemsize
-        near = [each for each in self._leases if wanted <= 2 * each.bytes <= 4 * wanted]
-        near = [each for each in near if each.is_free]
+        near = [each for each in self._leases if wanted <= 2 * each.bytes <= 4 * wanted and each.is_free]
         lease = min((each for each in near if each.bytes >= wanted), key=lambda each: each.bytes, default=None)
         if lease is None:
             if near:
