@@ -1,4 +1,4 @@
-"""Test scores of given clip norms and steps, for methods of the benchmark of the field: what a choice of settings hides.
+"""Test scores of given clip norms and steps in the benchmark of the field: what a choice of settings hides.
 
     python benchmarks/field_settings.py --model mlp --data rwm5yr --epsilon 4 --clips 1 4 16 20 --lengths 3 10
 
@@ -35,7 +35,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     asked = parser.parse_args()
     pairs = list(itertools.product(asked.clips, asked.lengths))
-    tests = [field.Split(asked.data, field.problems(asked.table)[asked.data], seed, asked.model) for seed in asked.seeds]
+    tests = [
+        field.Split(asked.data, field.problems(asked.table)[asked.data], seed, asked.model) for seed in asked.seeds
+    ]
     print("| method | clip norm | length | " + " | ".join(f"seed {seed}" for seed in asked.seeds) + " | mean |")
     print("|---|---:|---:|" + "---:|" * (len(asked.seeds) + 1))
     for name in asked.methods:
