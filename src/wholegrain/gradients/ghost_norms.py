@@ -190,15 +190,14 @@ class Outer:
     ) -> Iterator[tuple[Slot, Tensor]]:
         """The same in C; squared norms are added to `squares` while a gradient is in the cache."""
         outward, sizes = self._laid_out(self.outward), [(run.size, run.items) for run in units.runs]
-        for slot, rows in self.factors:
+        bias = outward.new_empty(units.count, outward.shape[2]) if self.biases else None
+        for place, (slot, rows) in enumerate(self.factors):
             formed = fresh((units.count, outward.shape[2], rows.shape[-1]), rows)
-            products.form_units(sizes, outward, self._laid_out(rows), formed, squares)
+            sums = None if place else bias
+            products.form_units(sizes, outward, self._laid_out(rows), formed, squares, sums, len(self.biases))
             yield slot, formed
-        if self.biases:
-            bias = self.outward.new_empty(units.count, outward.shape[2])
-            products.sum_units(sizes, outward, bias, len(self.biases), squares)
-            for slot in self.biases:
-                yield slot, bias
+        if bias is not None:
+            yield from ((slot, bias) for slot in self.biases)
 
     def _pool_items(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
         if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
@@ -326,11 +325,11 @@ class Outer:
         outward = self._laid_out(self.outward)
         runs, squares = [(run.size, run.items)], torch.zeros(run.count, dtype=torch.float64)
         kept = [outward.new_empty(run.count, size) for size in self._sizes()]
-        for out, (_, rows) in zip(kept, self.factors, strict=True):
-            products.form_units(runs, outward, self._laid_out(rows), out, squares)
-        bias = outward.new_empty(run.count, outward.shape[2])
-        products.sum_units(runs, outward, bias, len(self.biases), squares)
-        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
+        bias = outward.new_empty(run.count, outward.shape[2]) if self.biases else None
+        for place, (out, (_, rows)) in enumerate(zip(kept, self.factors, strict=True)):
+            sums = None if place else bias
+            products.form_units(runs, outward, self._laid_out(rows), out, squares, sums, len(self.biases))
+        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases if bias is not None)]
         return Lengths(squares.to(outward.dtype).add_(LEAST * self.width))
 
     def _parts(self) -> Tensor:
