@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#define ROOM (1 << 17) /* floats of a right factor that are laid out at a time: half a megabyte */
-#define DEEP 512       /* of k at a time */
+#define ROOM (1 << 18) /* floats of a right factor that are laid out at a time: a megabyte */
+#define DEEP 1024      /* of k at a time */
 #define FEW 16         /* rows for which a right factor is not laid out first */
 #define TALL 96        /* rows of a gradient that are made, and squared while they are in the cache */
 #define SQUARES 8192   /* squares that are added up in single precision */

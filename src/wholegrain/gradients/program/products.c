@@ -150,18 +150,22 @@ INLINE int64_t height(int64_t m, int64_t tile) {
     return m / tiles + (tile < m % tiles);
 }
 
-/* The rows of a left factor that lie as columns, tile after tile: [tile][k][rows]. */
+/* So many numbers; to copy a number of them that is known takes a few vectors. */
+INLINE void copy_few(const float *from, float *to, int64_t count) {
+    if (count == ROWS) memcpy(to, from, ROWS * sizeof(float));
+    else if (count == ROWS - 1) memcpy(to, from, (ROWS - 1) * sizeof(float));
+    else
+        for (int64_t r = 0; r < count; r++) to[r] = from[r];
+}
+
+/* The rows of a left factor that lie as columns, tile after tile: [tile][k][rows]. They are read as they lie in memory,
+ * which then comes ahead by itself. */
 static void pack_left(int64_t m, int64_t k, Matrix a, float *to) {
-    for (int64_t tile = 0, i = 0, rows; i < m; tile++, i += rows) {
-        rows = height(m, tile);
-        for (int64_t p = 0; p < k; p++, to += rows) {
-            const float *from = a.values + i + p * a.column;
-            if (rows == ROWS) memcpy(to, from, ROWS * sizeof(float)); /* a size that is known is a few vectors */
-            else if (rows == ROWS - 1) memcpy(to, from, (ROWS - 1) * sizeof(float));
-            else
-                for (int64_t r = 0; r < rows; r++) to[r] = from[r];
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t tile = 0, i = 0, rows; i < m; tile++, i += rows) {
+            rows = height(m, tile);
+            copy_few(a.values + i + p * a.column, to + i * k + p * rows, rows);
         }
-    }
 }
 
 /* Rows, copied so that they are not a power of two apart: a cache holds few numbers that are. */
@@ -235,9 +239,23 @@ static void pack_panel(int64_t k, int64_t columns, Matrix b, float *to) {
 
 int64_t wholegrain_packed_floats(int64_t k, int64_t n) { return (n + PANEL - 1) / PANEL * PANEL * k; }
 
+/* Whole panels of rows, read as they lie in memory. */
+static void pack_rows(int64_t k, int64_t panels, Matrix b, float *packed) {
+    for (int64_t p = 0; p < k; p++) {
+        const float *from = b.values + p * b.row;
+        float *to = packed + p * PANEL;
+        for (int64_t j = 0; j < panels; j++, from += PANEL, to += k * PANEL) {
+            store(to, load(from));
+            store(to + WIDTH, load(from + WIDTH));
+        }
+    }
+}
+
 void wholegrain_pack(int64_t k, int64_t n, Matrix b, float *packed) {
-    for (int64_t j = 0; j < n; j += PANEL, packed += k * PANEL)
-        pack_panel(k, least(n - j, PANEL), (Matrix){b.values + j * b.column, b.row, b.column}, packed);
+    int64_t whole = b.column == 1 ? n / PANEL : 0;
+    pack_rows(k, whole, b, packed);
+    for (int64_t j = whole * PANEL; j < n; j += PANEL)
+        pack_panel(k, least(n - j, PANEL), (Matrix){b.values + j * b.column, b.row, b.column}, packed + j * k);
 }
 
 /* ---- products ---- */
