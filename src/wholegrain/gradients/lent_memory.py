@@ -9,6 +9,8 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
+from wholegrain.gradients.heap import LARGE, trim_heap
+
 VECTOR_BYTES = 64
 """Where the widest vectors begin in memory."""
 
@@ -66,7 +68,9 @@ class LentMemory:
 
     def _grow(self) -> None:
         size = len(self._stretch) + self._most_beyond
-        self._stretch = aligned_bytes(0)  # the one is gone before the other comes
+        self._stretch = aligned_bytes(0)  # the old one is gone before the new one comes, and so is what did not fit
+        if self._most_beyond > LARGE:
+            trim_heap()
         self._stretch, self._free, self._most_beyond = aligned_bytes(size), [(0, size)], 0
 
     def _cut(self, size: int) -> Place | None:
