@@ -80,6 +80,7 @@ def federation(model: str, rounds: int, clock: Clock, flower: bool, compiled: bo
 def overheads(parts: list[Parts]) -> dict[str, Any]:
     """Shares of the time of the steps within these very rounds, by what takes it."""
     return {
+        "of_round": spread([1 - p.steps / p.round for p in parts]),
         "all": spread([p.round / p.steps - 1 for p in parts]),
         "training": spread([p.training / p.steps - 1 for p in parts]),
         "pricing": spread([p.pricing / p.steps for p in parts]),
@@ -210,7 +211,9 @@ def overhead_table(found: dict[str, Any], markdown: bool) -> str:
         [title, f"{100 * shares[name]['median']:.1f} %", _percents(shares[name]), duration(each[name]["median"])]
         for name, title in titles.items()
     ]
-    return table(["beyond the steps", "share", "quartiles", "for each step"], rows, markdown)
+    of_round = shares["of_round"]
+    rows.append(["everything but the steps ÷ the round", f"{100 * of_round['median']:.1f} %", _percents(of_round), ""])
+    return table(["beyond the steps", "÷ the steps", "quartiles", "for each step"], rows, markdown)
 
 
 def _percents(found: dict[str, float]) -> str:

@@ -92,8 +92,8 @@ def test_those_who_answered_are_told_in_the_order_of_arrival() -> None:
 
 
 UNUSABLE = {
-    "not a number": (torch.full((SIZE,), math.nan), "not all finite"),
-    "one value infinite": (torch.tensor([0.0] * (SIZE - 1) + [-math.inf]), "not all finite"),
+    "not a number": (torch.full((SIZE,), math.nan, dtype=torch.float64), "not all finite"),
+    "one value infinite": (torch.tensor([0.0] * (SIZE - 1) + [-math.inf], dtype=torch.float64), "not all finite"),
     "too short": (torch.zeros(SIZE - 1), r"shape \[6\], not \[7\]"),
     "too long": (torch.zeros(SIZE + 1), r"shape \[8\], not \[7\]"),
     "one more axis": (torch.zeros(1, SIZE), r"shape \[1, 7\], not \[7\]"),

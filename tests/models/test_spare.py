@@ -124,7 +124,7 @@ def test_a_start_of_text_needs_no_option_to_learn_from_every_position() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "task", "match"),
     [
-        ("whitened_lstm", {}, TASK, "whitened_lstm with model.options.every_position = true"),
+        ("whitened_lstm", {}, TASK, "whitened_lstm or causal_transformer with model.options.every_position = true"),
         ("stacked_lstm", {}, TASK, "the model 'stacked_lstm' scores one position"),
         ("whitened_lstm", {"every_position": True}, NextToken(TASK.classes), "set data.options.every_position = true"),
     ],

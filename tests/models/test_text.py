@@ -5,9 +5,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
+from wholegrain.data.every_token import EveryToken
 from wholegrain.errors import SpecError
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.graph_backend import Graph
+from wholegrain.gradients.losses import find_loss
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
@@ -65,6 +67,39 @@ def test_an_lstm_scores_every_position_as_it_scores_the_last_of_a_window(options
     assert every is not None
     for position in range(7):
         torch.testing.assert_close(every[:, position], model(tokens[:, : position + 1]))
+
+
+def test_a_transformer_scores_every_position_as_it_scores_the_last_of_a_window() -> None:
+    model, whole = (
+        build("causal_transformer", 7, classes, 0, {**OPTIONS, **every}).double()
+        for classes, every in ((11, {}), (77, {"every_position": True}))
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(2))
+    whole.load_state_dict(model.state_dict())
+    tokens = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(1))
+    every = score_positions(model, tokens)
+    assert every is not None
+    torch.testing.assert_close(whole(tokens), every.flatten(1))
+    for position in range(7):
+        torch.testing.assert_close(every[:, position], model(tokens[:, : position + 1]))
+
+
+def test_a_transformer_of_every_position_is_on_the_fast_way() -> None:
+    model = build("causal_transformer", 7, 77, 0, {**OPTIONS, "every_position": True})
+    tokens = torch.randint(11, (9, 7), generator=torch.Generator().manual_seed(1))
+    loss = find_loss(None, EveryToken(tuple("abcdefghijk"), 7))
+    engine = BookKeeping(model, loss)
+    batch = Batch(tokens, tokens.roll(-1, 1), torch.arange(9) // 3)
+    vector = flatten(model) + torch.randn(flatten(model).shape, generator=torch.Generator().manual_seed(2)) * 0.1
+    assert slow(lambda: assert_agrees(engine, model, loss, vector, batch)) == []
+    assert isinstance(program_of(engine), Graph)
+
+
+def test_every_position_needs_windows_of_one_length() -> None:
+    with pytest.raises(SpecError, match="windows of one length"):
+        build("causal_transformer", 7, 77, 0, {**OPTIONS, "every_position": True, "padding": 0})
 
 
 def test_a_code_makes_the_last_layer_of_an_lstm_smaller() -> None:

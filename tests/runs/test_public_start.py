@@ -333,6 +333,28 @@ def test_text_is_learnt_from_every_position_and_starts_a_private_run(tmp_path: P
     assert trained(spec(tmp_path))
 
 
+@pytest.mark.parametrize("part", ["head", "biases", "low_rank", "all"])
+def test_a_transformer_starts_from_text_and_learns_from_every_position(tmp_path: Path, part: str) -> None:
+    made = '"causal_transformer"', "{ width = 16, heads = 2, layers = 1"
+    (tmp_path / "public.txt").write_text("\f".join("abcd" * count for count in range(8, 14)))
+    start = TEXT_START.replace("window = 11, stride = 11", "window = 12, stride = 11")
+    start = start.replace('"whitened_lstm"', made[0]).replace("{ hidden = 16, embedding = 8", made[1])
+    (tmp_path / "text.toml").write_text(start)
+    backbone = pretrain(load_pretraining(tmp_path / "text.toml", ("training.learning_rate=0.02", "training.passes=200")))
+    assert backbone.facts["accuracy"] == 1.0
+    backbone.write(tmp_path / "text.safetensors")
+    (tmp_path / "private.txt").write_text("\f".join("abdc" * count for count in range(8, 20)))
+    changed = (
+        TEXT_RUN.replace('"babble"', '"documents"')
+        .replace("{ speakers = 12, characters = 40, window = 12, stride = 6 }", OF_DOCUMENTS)
+        .replace('"whitened_lstm"', made[0])
+        .replace("{ hidden = 16, embedding = 8", f"{made[1]}, every_position = true")
+        .replace('train = "head"', f'train = "{part}"')
+    )
+    (tmp_path / "spec.toml").write_text(changed)
+    assert 0 <= trained(spec(tmp_path))["scores"]["test"].metrics["accuracy"] <= 1
+
+
 def test_spare_numbers_and_every_position_in_a_private_run(tmp_path: Path) -> None:
     """The start computes what it would without spare numbers; a run moves these and the last layer alone."""
     (tmp_path / "public.txt").write_text("\f".join("abcd" * count for count in range(8, 14)))

@@ -29,7 +29,7 @@ class BatchDraws(Draws, Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: one is made for each step, and freezing triples its cost
 class Batch:
     """Positions of the drawn items, and for each the number of its subject within the batch, from 0.
 

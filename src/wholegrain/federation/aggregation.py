@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from wholegrain.federation.messages import Answer, SiloFault, SiloUpdate, SumUpdate
+from wholegrain.gradients.rounding import all_finite
 from wholegrain.policies.policy import SiloFacts
 
 
@@ -75,7 +76,7 @@ def average(
         used += silos
         total = answer.vector * weight if total is None else total.add_(answer.vector, alpha=weight)
     mean = None if total is None else total.div_(mass)
-    if mean is not None and not bool(torch.isfinite(mean).all()):
+    if mean is not None and not all_finite(mean):
         mean = None
     return Mean(mean, tuple(answered), tuple(used), tuple(faults))
 
@@ -83,8 +84,8 @@ def average(
 def _fault(update: SiloUpdate | SumUpdate, size: int, dtype: torch.dtype) -> str | None:
     if tuple(update.vector.shape) != (size,):
         return f"its parameters have the shape {list(update.vector.shape)}, not [{size}]"
-    if not bool(torch.isfinite(update.vector).all()):
-        return "its parameters are not all finite"
     if update.vector.dtype is not dtype:
         return f"its parameters are {update.vector.dtype}, not {dtype}"
+    if not all_finite(update.vector):
+        return "its parameters are not all finite"
     return None

@@ -14,6 +14,7 @@ from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import Answer, Engine, RoundTask, SiloFault, SumUpdate
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.server_optimiser import PLAIN, Memory, Server
+from wholegrain.gradients.rounding import all_finite
 from wholegrain.policies.horizon import Horizon
 from wholegrain.privacy.guard import Reservation
 
@@ -101,7 +102,7 @@ def _apply_server_step(
 ) -> tuple[Tensor, Memory] | None:
     """What the server makes of the mean; None where that overflows, as a mean that does is none."""
     vector, memory = server.move(state.vector, mean, state.memory, round, rounds)
-    return (vector, memory) if all(bool(torch.isfinite(each).all()) for each in (vector, *memory.values())) else None
+    return (vector, memory) if all(map(all_finite, (vector, *memory.values()))) else None
 
 
 def _first_answers(answers: Iterator[Answer], cohort: tuple[str, ...]) -> Iterator[Answer]:

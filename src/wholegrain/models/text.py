@@ -112,11 +112,9 @@ def whitened_lstm(
     A public start with `spare` numbers for each token lets a private run train these (`0.spare.weight`), which reach
     the gates of the LSTM in the directions that matter.
     """
-    if every_position and (padding is not None or classes % features):
-        raise ModelError("every_position is for windows of one length, of data with every_position = true")
+    tokens = _scored_tokens(features, classes, padding, every_position)
     if spare and layers > 1:
         raise ModelError("spare numbers are for an LSTM of one layer")
-    tokens = classes // features if every_position else classes
     states = LastState(vocabulary or tokens, embedding, hidden, layers, padding, every_position, spare)
     coded = [nn.Linear(hidden, code), Whiten(code)] if code is not None else [Whiten(hidden)]
     together = [nn.Flatten(1)] if every_position else []
@@ -170,7 +168,7 @@ def _causal_mask(length: int, keys: int, present: Tensor | None, device: torch.d
 
 
 class CausalTransformer(nn.Module):
-    """Tables of tokens and places, causal blocks, and scores of what follows the last token."""
+    """Tables of tokens and places, causal blocks, and scores of what follows the last token, or each."""
 
     def __init__(
         self,
@@ -182,9 +180,10 @@ class CausalTransformer(nn.Module):
         layers: int,
         dropout: float,
         padding: int | None,
+        every: bool = False,
     ) -> None:
         super().__init__()
-        self.padding = padding
+        self.padding, self.every = padding, every
         self.tokens = nn.Embedding(vocabulary, width)
         self.places = nn.Parameter(torch.randn(length, width) * 0.02)
         self.blocks = nn.ModuleList(CausalBlock(width, heads, dropout) for _ in range(layers))
@@ -194,13 +193,24 @@ class CausalTransformer(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores [item, class] of windows of tokens [item, position]."""
-        x = self.tokens(tokens) + self.places[: tokens.shape[1]]
+        """Scores [item, class] of windows of tokens [item, position]; of `every`, [item, position · class]."""
+        if self.every:
+            return self.score_all(tokens).flatten(1)
+        scores: Tensor = self.head(self.norm(_last(self.every_state(tokens), tokens, self.padding)))
+        return scores
+
+    def score_all(self, tokens: Tensor) -> Tensor:
+        """Scores of what follows each token [item, position, class]."""
+        scores: Tensor = self.head(self.norm(self.every_state(tokens)))
+        return scores
+
+    def every_state(self, tokens: Tensor) -> Tensor:
+        """What the blocks make of each token and those before it [item, position, width]."""
+        x: Tensor = self.tokens(tokens) + self.places[: tokens.shape[1]]
         present = None if self.padding is None else tokens != self.padding
         for block in self.blocks:
             x = block(x, present)
-        scores: Tensor = self.head(self.norm(_last(x, tokens, self.padding)))
-        return scores
+        return x
 
 
 def causal_transformer(
@@ -212,11 +222,27 @@ def causal_transformer(
     layers: int = 2,
     dropout: float = 0.0,
     padding: int | None = None,
+    every_position: bool = False,
 ) -> nn.Module:
-    """A small transformer of the present kind: norms first, learned places, causal attention."""
+    """A small transformer of the present kind: norms first, learned places, causal attention.
+
+    With `every_position` it scores what follows each token of a window, [item, position · class], with the same
+    parameters.
+    """
     if width % heads:
         raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
-    return CausalTransformer(features, classes, vocabulary or classes, width, heads, layers, dropout, padding)
+    tokens = _scored_tokens(features, classes, padding, every_position)
+    known = vocabulary or tokens
+    return CausalTransformer(features, tokens, known, width, heads, layers, dropout, padding, every_position)
+
+
+def _scored_tokens(features: int, classes: int, padding: int | None, every_position: bool) -> int:
+    """How many tokens a position can be followed by: with every position, all of them have as many classes together."""
+    if not every_position:
+        return classes
+    if padding is not None or classes % features:
+        raise ModelError("every_position is for windows of one length, of data with every_position = true")
+    return classes // features
 
 
 def _last(outputs: Tensor, tokens: Tensor, padding: int | None) -> Tensor:
@@ -229,6 +255,8 @@ def score_positions(model: nn.Module, tokens: Tensor) -> Tensor | None:
 
     None of a model that only reads whole windows, of texts of different lengths, and of one that scores them anyway.
     """
+    if isinstance(model, CausalTransformer) and model.padding is None and not model.every:
+        return model.score_all(tokens)
     first = model[0] if type(model) is nn.Sequential else None
     if not isinstance(first, LastState) or first.padding is not None or first.every:
         return None

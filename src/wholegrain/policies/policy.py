@@ -9,6 +9,7 @@ batch; what that costs is for `guarantees` to say, never for the step.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from wholegrain import _check
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
@@ -134,7 +135,7 @@ class Policy:
             return self.clip.norm / math.sqrt(min(span, MOST_SPAN))
         return self.clip.norm / min(span, self.trust.silos)
 
-    @property
+    @cached_property
     def least_norm(self) -> float:
         """What a grid for the sum must be fine enough for: by span, what a subject in all silos contributes in each.
 

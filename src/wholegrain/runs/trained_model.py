@@ -113,7 +113,7 @@ def _require_positions(spec: ModelSpec, task: Task) -> None:
     if wanted:
         raise SpecError(
             f"The data has every_position = true, and the model '{spec.name}' scores one position: take whitened_lstm"
-            " with model.options.every_position = true, or leave it out of data.options."
+            " or causal_transformer with model.options.every_position = true, or leave it out of data.options."
         )
     raise SpecError(
         "model.options.every_position = true needs data with every position: set data.options.every_position = true."

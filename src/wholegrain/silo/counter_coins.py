@@ -100,12 +100,14 @@ _PLACES: WeakKeyDictionary[SubjectIndex, IndexPlaces] = WeakKeyDictionary()
 
 def places_of(index: SubjectIndex) -> IndexPlaces:
     """Where this index lies, found once."""
-    if index not in _PLACES:
+    found = _PLACES.get(index)
+    if found is None:
         arrays = (index.order, index.subjects[index.order], index.starts, index.counts)
         kept = tuple(np.ascontiguousarray(each, np.int64) for each in arrays)
-        _PLACES[index] = IndexPlaces(*(each.ctypes.data for each in kept), index.items, len(index.counts))
-        _PLACES[index].kept = kept
-    return _PLACES[index]
+        found = IndexPlaces(*(each.ctypes.data for each in kept), index.items, len(index.counts))
+        found.kept = kept
+        _PLACES[index] = found
+    return found
 
 
 @cache

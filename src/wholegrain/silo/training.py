@@ -2,10 +2,10 @@
 
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,8 +18,10 @@ from wholegrain.errors import SpecError
 from wholegrain.gradients import devices
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
 from wholegrain.gradients.reference import ClippedSum, HasItemCoins
+from wholegrain.gradients.workspace import VECTOR_BYTES
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
+from wholegrain.silo.batch_memory import BatchMemory
 from wholegrain.silo.noise import NoiseSource
 from wholegrain.silo.private_step import release, release_to_sum
 from wholegrain.silo.views import View, apply_view
@@ -28,6 +30,8 @@ AHEAD = 1 << 22
 """Bytes of the batches of a silo that are drawn ahead of their steps."""
 ITEM = 32
 """Bytes that an item takes beside its inputs: position, subject and target."""
+ANYBODY = np.zeros(VECTOR_BYTES, np.int64)
+"""Items that stand between two batches, and are in neither."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,12 @@ class Silo:
         """Targets as a tensor that shares the array's memory."""
         return torch.from_numpy(self.data.targets)
 
+    @cached_property
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Inputs and targets as batches are copied from: numpy, which has no bfloat16, copies rows fastest."""
+        inputs = self.inputs.view(torch.int16) if self.inputs.dtype is torch.bfloat16 else self.inputs
+        return np.ascontiguousarray(inputs.numpy()), np.ascontiguousarray(self.data.targets)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trainer:
@@ -67,13 +77,14 @@ class Trainer:
     clipped_sum: ClippedSum
     noise: NoiseSource
     learning_rate: float
+    memory: BatchMemory = field(default_factory=BatchMemory, repr=False)
 
     def begin(self, silo: Silo, policy: Policy, round: int, steps: int) -> "LocalSteps":
         """The steps of a silo in a round, the first batches drawn: for whoever begins several silos at a time.
 
         One after the other, they find code and tables in the cache, which the steps of a silo drive out of it.
         """
-        local = LocalSteps(self.clipped_sum, self.noise, silo, policy, round, steps)
+        local = self._local_steps(silo, policy, round, steps)
         local.draw_ahead()
         return local
 
@@ -85,7 +96,7 @@ class Trainer:
         Guarantee: what the result reveals of the silo's data is exactly `steps` releases of the policy's step.
         """
         vector = vector.to(devices.place_of(self.clipped_sum), copy=True)
-        local = begun or LocalSteps(self.clipped_sum, self.noise, silo, policy, round, steps)
+        local = begun or self._local_steps(silo, policy, round, steps)
         for _ in range(steps):
             vector.sub_(local.gradient(vector), alpha=self.learning_rate)
         return devices.to_host(vector)
@@ -96,7 +107,10 @@ class Trainer:
         Private: the result; masked, it may leave the silo.
         """
         vector = vector.to(devices.place_of(self.clipped_sum))
-        return devices.to_host(LocalSteps(self.clipped_sum, self.noise, silo, policy, round).part_of_sum(vector))
+        return devices.to_host(self._local_steps(silo, policy, round, 1).part_of_sum(vector))
+
+    def _local_steps(self, silo: Silo, policy: Policy, round: int, steps: int) -> "LocalSteps":
+        return LocalSteps(self.clipped_sum, self.noise, silo, policy, round, steps, self.memory)
 
 
 class Drawn(NamedTuple):
@@ -109,21 +123,43 @@ class Drawn(NamedTuple):
     buckets: Buckets
 
 
-def _gather(silo: Silo, batch: Batch, public: tuple[float, float, int]) -> Drawn:
-    """The items of a batch, in memory of their own.
+def _gather(
+    silo: Silo, batches: Sequence[Batch], public: tuple[float, float, int], memory: BatchMemory
+) -> Iterator[Drawn]:
+    """The items of some batches, copied together: in small silos the calls would take longer than the copies.
 
-    Within an array of several batches, where one began would depend on who is in those before it, and kernels may add
-    up in another order at another alignment (docs/arithmetic.md).
+    Every batch begins where a vector of the processor does, whoever is in those before it: kernels may add up in
+    another order at another alignment (docs/arithmetic.md).
     """
-    items, groups = torch.from_numpy(batch.items), torch.from_numpy(batch.groups)
-    inputs, targets = silo.inputs.index_select(0, items), silo.targets.index_select(0, items)
-    return Drawn(batch, inputs, targets, groups, Buckets(silo.numbers, batch.items, *public))
+    rows = max(map(_rows_to_align, silo.arrays))
+    sizes = [len(batch.items) for batch in batches]
+    gaps = [*(-size % rows for size in sizes[:-1]), 0]
+    parts = [part for batch, gap in zip(batches, gaps, strict=True) for part in (batch.items, ANYBODY[:gap])]
+    places = np.concatenate(parts)
+    inputs, targets = (memory.copy_rows(array, places) for array in silo.arrays)
+    begin = 0
+    for batch, size, gap in zip(batches, sizes, gaps, strict=True):
+        own, end = slice(begin, begin + size), begin + size + gap
+        shown, wanted = torch.from_numpy(inputs[own]), torch.from_numpy(targets[own])
+        if shown.dtype is not silo.inputs.dtype:
+            shown = shown.view(silo.inputs.dtype)
+        buckets = Buckets(silo.numbers, batch.items, *public)
+        yield Drawn(batch, shown, wanted, torch.from_numpy(batch.groups), buckets)
+        begin = end
+
+
+def _rows_to_align(array: NDArray[Any]) -> int:
+    """After how many rows a vector of the processor begins again: a power of two."""
+    return VECTOR_BYTES // math.gcd(VECTOR_BYTES, _row_bytes(array))
+
+
+def _row_bytes(array: NDArray[Any]) -> int:
+    return array.itemsize * math.prod(array.shape[1:])
 
 
 def _bytes_of_step(silo: Silo, expected_items: float) -> float:
     """What a batch is expected to take, by what is public."""
-    row = silo.inputs.element_size() * math.prod(silo.inputs.shape[1:])
-    return max(1.0, expected_items) * (row + ITEM)
+    return max(1.0, expected_items) * (_row_bytes(silo.arrays[0]) + ITEM)
 
 
 def _steps_ahead(silo: Silo, expected_items: float) -> int:
@@ -148,6 +184,7 @@ class LocalSteps:
         policy: Policy,
         round: int,
         steps: int = 1,
+        memory: BatchMemory | None = None,
     ) -> None:
         """Coins and noise are those of the silo in this round, of which so many steps are to come."""
         self._sum, self._repeats = policy.clipped_sum(clipped_sum), noise.repeats
@@ -162,6 +199,7 @@ class LocalSteps:
         self._ahead = _steps_ahead(silo, self._public[1])
         self.expected_bytes = min(steps, max(1, self._ahead)) * _bytes_of_step(silo, self._public[1])
         self._left, self._drawn = steps, deque[Drawn]()
+        self._memory = memory or BatchMemory()
 
     def gradient(self, vector: Tensor) -> Tensor:
         """The noisy mean gradient of the next step, at these parameters."""
@@ -170,7 +208,8 @@ class LocalSteps:
         if not self._repeats:
             # One format, whichever way the sum came about: what is rounded later must not tell which it was.
             total = total.double()
-        return release(total, drawn.batch, self._policy, self._noise).to(vector.dtype)
+        released = release(total, drawn.batch, self._policy, self._noise)
+        return released if released.dtype is vector.dtype else released.to(vector.dtype)
 
     def part_of_sum(self, vector: Tensor) -> Tensor:
         """The silo's part of a secure sum of the next step, in whole steps of the public grid.
@@ -186,7 +225,7 @@ class LocalSteps:
         self._left -= count
         silo, public = self._silo, self._public
         batches = draw_batches(self._policy.sampling, silo.data.index, self._draws, count)
-        self._drawn.extend([_gather(silo, batch, public) for batch in batches])
+        self._drawn.extend(_gather(silo, batches, public, self._memory))
 
     def _draw(self) -> Drawn:
         """The next batch."""
