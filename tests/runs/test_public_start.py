@@ -340,7 +340,8 @@ def test_a_transformer_starts_from_text_and_learns_from_every_position(tmp_path:
     start = TEXT_START.replace("window = 11, stride = 11", "window = 12, stride = 11")
     start = start.replace('"whitened_lstm"', made[0]).replace("{ hidden = 16, embedding = 8", made[1])
     (tmp_path / "text.toml").write_text(start)
-    backbone = pretrain(load_pretraining(tmp_path / "text.toml", ("training.learning_rate=0.02", "training.passes=200")))
+    more = ("training.learning_rate=0.02", "training.passes=200")
+    backbone = pretrain(load_pretraining(tmp_path / "text.toml", more))
     assert backbone.facts["accuracy"] == 1.0
     backbone.write(tmp_path / "text.safetensors")
     (tmp_path / "private.txt").write_text("\f".join("abdc" * count for count in range(8, 20)))
