@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from wholegrain.gradients.lent_memory import VECTOR_BYTES as VECTOR_BYTES
 from wholegrain.gradients.lent_memory import LentMemory, aligned_bytes
 
 
