@@ -87,8 +87,7 @@ def units_of(
     units, runs = outward.shape[0] // size, [(size, slice(0, outward.shape[0]))]
     formed, bias = torch.empty(units, outward.shape[2], inward.shape[2]), torch.empty(units, outward.shape[2])
     squares = torch.zeros(units, dtype=torch.float64)
-    in_c.form_units(runs, outward, inward, formed, squares)
-    in_c.sum_units(runs, outward, bias, 1, squares)
+    in_c.form_units(runs, outward, inward, formed, squares, bias)
     paired, _, _ = in_c.pair_units(size, outward, [inward], 1)
     return formed, bias, squares, paired
 

@@ -1,6 +1,6 @@
 """Ghost norms of matrix products [Goodfellow 2015; Li et al. 2022]: what most parameters of most models are used in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +19,8 @@ ALL = slice(None)
 SMALL = 1 << 12
 # Gradients of units are formed up to so many times as large as the factors: one product then serves norm and sum.
 FORMED = 2
+Make = Callable[[tuple[int, ...], Tensor], Tensor]
+"""Makes a contiguous tensor of this shape, with the kind of numbers of another."""
 # Values that a product of two positions adds up at once: fewer roundings in a row than with all of them.
 WIDTH = 128
 
@@ -75,14 +77,17 @@ class Outer:
         """Whether the gradient of every unit is formed by one product: where an item's is, also those of more items."""
         return not self._pools(units) and self._forms(self._positions)
 
-    def form(self, units: Units) -> Rows:
-        """Every unit's gradient, by a product for each size of units; all are squared and summed at once."""
+    def form(self, units: Units, make: Make = fresh) -> Rows:
+        """Every unit's gradient, by a product for each size of units; all are squared and summed at once.
+
+        `make` gives the memory for them.
+        """
         products = current()
         if isinstance(products, CompiledProducts) and self._suits(products):
             squares = torch.zeros(units.count, dtype=torch.float64)
-            held = list(self._form_compiled(products, units, squares))
+            held = list(self._form_compiled(products, units, squares, make))
             return Rows(held, squares=squares.to(self.outward.dtype).add_(LEAST * self.width), in_c=True)
-        return Rows(list(self._form_units(units)))
+        return Rows(list(self._form_units(units, make)))
 
     def apart(self, units: Units) -> Tensor:
         """A part for each position."""
@@ -166,10 +171,10 @@ class Outer:
         for slot in self.biases:
             sums.add_rows(slot, outward, per_row)
 
-    def _form_units(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
+    def _form_units(self, units: Units, make: Make) -> Iterator[tuple[Slot, Tensor]]:
         outward = [self._of(self.outward, run) for run in units.runs]
         for slot, rows in self.factors:
-            formed = rows.new_empty(units.count, outward[0].shape[2], rows.shape[-1])
+            formed = make((units.count, outward[0].shape[2], rows.shape[-1]), rows)
             for run, g in zip(units.runs, outward, strict=True):
                 torch.bmm(g.transpose(1, 2), self._of(rows, run), out=formed[run.units])
             yield slot, formed
@@ -186,19 +191,18 @@ class Outer:
         return bool(self.factors) and all(products.forms(out, x.shape[-1], kind) for _, x in self.factors)
 
     def _form_compiled(
-        self, products: CompiledProducts, units: Units, squares: Tensor
+        self, products: CompiledProducts, units: Units, squares: Tensor, make: Make
     ) -> Iterator[tuple[Slot, Tensor]]:
         """The same in C; squared norms are added to `squares` while a gradient is in the cache."""
         outward, sizes = self._laid_out(self.outward), [(run.size, run.items) for run in units.runs]
-        for slot, rows in self.factors:
-            formed = fresh((units.count, outward.shape[2], rows.shape[-1]), rows)
-            products.form_units(sizes, outward, self._laid_out(rows), formed, squares)
+        bias = outward.new_empty(units.count, outward.shape[2]) if self.biases else None
+        for place, (slot, rows) in enumerate(self.factors):
+            formed = make((units.count, outward.shape[2], rows.shape[-1]), rows)
+            sums = None if place else bias
+            products.form_units(sizes, outward, self._laid_out(rows), formed, squares, sums, len(self.biases))
             yield slot, formed
-        if self.biases:
-            bias = self.outward.new_empty(units.count, outward.shape[2])
-            products.sum_units(sizes, outward, bias, len(self.biases), squares)
-            for slot in self.biases:
-                yield slot, bias
+        if bias is not None:
+            yield from ((slot, bias) for slot in self.biases)
 
     def _pool_items(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
         if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
@@ -326,11 +330,11 @@ class Outer:
         outward = self._laid_out(self.outward)
         runs, squares = [(run.size, run.items)], torch.zeros(run.count, dtype=torch.float64)
         kept = [outward.new_empty(run.count, size) for size in self._sizes()]
-        for out, (_, rows) in zip(kept, self.factors, strict=True):
-            products.form_units(runs, outward, self._laid_out(rows), out, squares)
-        bias = outward.new_empty(run.count, outward.shape[2])
-        products.sum_units(runs, outward, bias, len(self.biases), squares)
-        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
+        bias = outward.new_empty(run.count, outward.shape[2]) if self.biases else None
+        for place, (out, (_, rows)) in enumerate(zip(kept, self.factors, strict=True)):
+            sums = None if place else bias
+            products.form_units(runs, outward, self._laid_out(rows), out, squares, sums, len(self.biases))
+        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases if bias is not None)]
         return Lengths(squares.to(outward.dtype).add_(LEAST * self.width))
 
     def _parts(self) -> Tensor:

@@ -117,33 +117,30 @@ class CompiledProducts(Products):
         """Whether units' gradients of a weight [out, in] are formed and measured in C."""
         return kind is torch.float32 and out * inner >= WORTH
 
-    def form_units(self, runs: Sequence[Run], outward: Tensor, inward: Tensor, formed: Tensor, squares: Tensor) -> None:
+    def form_units(
+        self,
+        runs: Sequence[Run],
+        outward: Tensor,
+        inward: Tensor,
+        formed: Tensor,
+        squares: Tensor,
+        bias: Tensor | None = None,
+        times: int = 1,
+    ) -> None:
         """Each unit's gradient of a weight [unit, out, in]; squared norms are added to `squares`, in double precision.
 
-        Factors are [item, position, value].
+        Factors are [item, position, value]. Where there is a `bias`, also its gradient [unit, out], of which so many
+        times the squared norm is added.
         """
         assert outward.shape[:2] == inward.shape[:2]
         first = 0
         for size, items in runs:
             g, a, count = outward[items], inward[items], (items.stop - items.start) // size
+            sums = None if bias is None else bias[first:].data_ptr()
             self._library.wholegrain_form_units(
-                count,
-                size,
-                g.shape[1],
-                Factor.of(g),
-                Factor.of(a),
-                formed[first:].data_ptr(),
+                count, size, g.shape[1], Factor.of(g), Factor.of(a), formed[first:].data_ptr(), sums, float(times),
                 squares[first:].data_ptr(),
-            )
-            first += count
-
-    def sum_units(self, runs: Sequence[Run], outward: Tensor, formed: Tensor, times: int, squares: Tensor) -> None:
-        """Each unit's gradient of a bias [unit, out]; so many times its squared norm is added to `squares`."""
-        first = 0
-        for size, items in runs:
-            g, count = outward[items], (items.stop - items.start) // size
-            places = formed[first:].data_ptr(), float(times), squares[first:].data_ptr()
-            self._library.wholegrain_sum_units(count, size, g.shape[1], Factor.of(g), *places)
+            )  # fmt: skip
             first += count
 
     def pair_units(
@@ -206,8 +203,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     number, place, factor = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(Factor)
     taken = {
         "layer_product": (*[number] * 3, place, number, number, place, number, number, number, place, place, number),
-        "form_units": (number, number, number, factor, factor, place, place),
-        "sum_units": (number, number, number, factor, place, ctypes.c_double, place),
+        "form_units": (number, number, number, factor, factor, place, place, ctypes.c_double, place),
         "lstm_forward": (*[number] * 3, *[place] * 6),
         "lstm_backward": (*[number] * 3, *[place] * 5, number, number, *[place] * 4),
         "pair_units": (number, number, number, factor, factor, number, ctypes.c_float, place, place, place, place),

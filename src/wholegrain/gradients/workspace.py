@@ -4,13 +4,11 @@ import sys
 from collections.abc import Callable, Hashable
 from math import prod
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-VECTOR_BYTES = 64
-"""Where the widest vectors begin in memory."""
+from wholegrain.gradients.lent_memory import VECTOR_BYTES as VECTOR_BYTES
+from wholegrain.gradients.lent_memory import LentMemory, aligned_bytes
 
 
 class Workspace:
@@ -24,7 +22,7 @@ class Workspace:
         """Whether rows that are multiplied begin at full vectors: see layers.base.matrix_product."""
         self.watcher: Callable[[Tensor], None] | None = None
         """Is shown what every layer makes in a pass, while somebody watches: see gradients.trial."""
-        self._leases: list[Lease] = []
+        self._lent = LentMemory()
         self._buffers: dict[Hashable, Tensor] = {}
         self._views: dict[Hashable, Tensor] = {}
 
@@ -53,33 +51,21 @@ class Workspace:
 
     def clear(self) -> int:
         """Forget all memory, and tell how many bytes that was; what is still referred to stays until it is not."""
-        held = sum(each.nbytes for each in self._buffers.values()) + sum(each.bytes for each in self._leases)
-        self._leases.clear()
+        held = sum(each.nbytes for each in self._buffers.values()) + self._lent.bytes
+        self._lent.forget()
         self._buffers.clear()
         self._views.clear()
         return held
 
+    @torch.inference_mode(False)
     def lend(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A contiguous tensor whose memory is lent again once nothing refers to it: for what may be done with early.
-
-        Passes differ in size. So memory up to twice as large as asked for will do, and what has become too small is
-        given up for what takes its place.
-        """
-        size = prod(shape)
-        wanted = size * like.dtype.itemsize
-        near = [each for each in self._leases if wanted <= 2 * each.bytes <= 4 * wanted and each.is_free]
-        lease = min((each for each in near if each.bytes >= wanted), key=lambda each: each.bytes, default=None)
-        if lease is None:
-            if near:
-                self._leases.remove(near[0])
-            lease = Lease(wanted)
-            self._leases.append(lease)
-        whole = lease.take(lease.bytes // like.dtype.itemsize, like.dtype)
-        return whole[:size].view(shape)
+        """A contiguous tensor whose memory is lent again once nothing refers to it: for what may be done with early."""
+        block = self._lent.lend(prod(shape) * like.dtype.itemsize)
+        return torch.from_numpy(block).view(like.dtype).view(shape)
 
 
 def fresh(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """A contiguous tensor of the host that is used once. Numpy asks the system for huge pages, and torch does not."""
+    """A contiguous tensor of the host that is used once."""
     return Lease().take(prod(shape), like.dtype).view(shape)
 
 
@@ -87,7 +73,7 @@ class Lease:
     """A vector that is handed to a caller, and used again once nothing refers to its memory any more."""
 
     def __init__(self, wanted: int = 0) -> None:
-        self._bytes = _aligned_bytes(wanted)
+        self._bytes = aligned_bytes(wanted)
         self.bytes = wanted
         """How much memory it has."""
 
@@ -105,11 +91,5 @@ class Lease:
         """
         wanted = size * kind.itemsize
         if self.bytes != wanted or not self.is_free:
-            self._bytes, self.bytes = _aligned_bytes(wanted), wanted
+            self._bytes, self.bytes = aligned_bytes(wanted), wanted
         return torch.from_numpy(self._bytes).view(kind)
-
-
-def _aligned_bytes(wanted: int) -> NDArray[np.uint8]:
-    made = np.empty(wanted + VECTOR_BYTES, np.uint8)
-    start = -made.ctypes.data % VECTOR_BYTES
-    return made[start : start + wanted]

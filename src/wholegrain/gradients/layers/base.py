@@ -115,8 +115,8 @@ def form_early(share: Share, space: Space) -> Share:
     if not isinstance(share, Outer) or not share.forms_units(space.units):
         return share
     space.workspace.watch(*share.rows())
-    # In fresh memory, which is that of activations that the way back is done with: no buffers are held beside them.
-    return share.form(space.units)
+    # In memory of activations that the way back is done with: no buffers are held beside them.
+    return share.form(space.units, space.lend)
 
 
 def align_rows(space: Space, rows: Tensor) -> Tensor:

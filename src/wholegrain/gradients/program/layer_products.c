@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#define ROOM (1 << 17) /* floats of a right factor that are laid out at a time: half a megabyte */
-#define DEEP 512       /* of k at a time */
+#define ROOM (1 << 18) /* floats of a right factor that are laid out at a time: a megabyte */
+#define DEEP 1024      /* of k at a time */
 #define FEW 16         /* rows for which a right factor is not laid out first */
 #define TALL 96        /* rows of a gradient that are made, and squared while they are in the cache */
 #define SQUARES 8192   /* squares that are added up in single precision */
@@ -82,48 +82,71 @@ typedef struct {
     int64_t item, position, width;
 } Factor;
 
-/* One item's gradient of a weight, added to what its unit has. Of the last item, the sum of squares of the result. */
-static double add_item(int64_t positions, Factor g, Factor a, float *formed, int first, int last) {
-    Sizes whole = {g.width, a.width, positions};
+/* Of the next item's factors, what is asked for with rows `i` and on of this one's gradient: the right factor with the
+ * first rows, and the left one, in as many parts, with the others. */
+static Soon find_soon(int64_t positions, Factor g, Factor a, int64_t i) {
+    if (!a.values) return (Soon){NULL, 0, 0, 0};
+    if (!i) return (Soon){a.values, positions, a.width, a.position};
+    int64_t parts = (g.width - 1) / TALL, part = i / TALL - 1, from = positions * part / parts;
+    return (Soon){g.values + from * g.position, positions * (part + 1) / parts - from, g.width, g.position};
+}
+
+/* One item's gradient of a weight, added to what its unit has; g and a are its factors, and the next item's. Of the last item, the sum of squares of the result. */
+static double add_item(int64_t positions, const Factor g[2], const Factor a[2], float *formed, int64_t first,
+                       int64_t last) {
+    Sizes whole = {g->width, a->width, positions};
     Start start = first ? FROM_ZERO : FROM_ITSELF;
-    Matrix left = {g.values, 1, g.position}, right = {a.values, a.position, 1};
-    if (!last || positions > DEEP || a.width > columns_at_once(positions)) {
-        multiply(whole, left, right, start, NULL, formed, a.width);
-        return last ? squares_of(formed, g.width * a.width) : 0.0;
+    Matrix left = {g->values, 1, g->position}, right = {a->values, a->position, 1};
+    if (positions > DEEP || a->width > columns_at_once(positions)) {
+        multiply(whole, left, right, start, NULL, formed, a->width);
+        return last ? squares_of(formed, g->width * a->width) : 0.0;
     }
     double total = 0.0;
-    wholegrain_pack(positions, a.width, right, room);
-    for (int64_t i = 0; i < g.width; i += TALL) {
-        Sizes own = {least(g.width - i, TALL), a.width, positions};
-        float *rows = formed + i * a.width;
-        wholegrain_multiply_packed(own, (Matrix){g.values + i, 1, g.position}, room, start, NULL, rows, a.width);
-        total += squares_of(rows, own.m * a.width);
+    wholegrain_pack(positions, a->width, right, room);
+    for (int64_t i = 0; i < g->width; i += TALL) {
+        Sizes own = {least(g->width - i, TALL), a->width, positions};
+        float *rows = formed + i * a->width;
+        Matrix columns = {g->values + i, 1, g->position};
+        Soon soon = find_soon(positions, g[1], a[1], i);
+        wholegrain_multiply_before(own, columns, room, start, NULL, rows, a->width, soon);
+        if (last) total += squares_of(rows, own.m * a->width);
     }
     return total;
 }
 
-/* Σ over a unit's items and positions of g ⊗ a: formed [unit, g.width, a.width]; adds the squared norms to `squares`. */
-void wholegrain_form_units(int64_t units, int64_t size, int64_t positions, const Factor *g, const Factor *a,
-                           float *formed, double *squares) {
-    for (int64_t u = 0; u < units; u++, formed += g->width * a->width)
-        for (int64_t k = 0; k < size; k++) {
-            Factor own = *g, other = *a;
-            own.values += (u * size + k) * g->item, other.values += (u * size + k) * a->item;
-            squares[u] += add_item(positions, own, other, formed, k == 0, k == size - 1);
-        }
+/* Σ over positions of g, added to what a unit has; four rows at a time, one after the other. */
+static void add_rows(int64_t positions, Factor g, float *sum, int first) {
+    if (first) memset(sum, 0, (size_t)g.width * sizeof(float));
+    int64_t p = 0;
+    for (; p + 4 <= positions; p += 4) {
+        const float *a = g.values + p * g.position, *b = a + g.position, *c = b + g.position, *d = c + g.position;
+        for (int64_t j = 0; j < g.width; j++) sum[j] = (((sum[j] + a[j]) + b[j]) + c[j]) + d[j];
+    }
+    for (; p < positions; p++)
+        for (int64_t j = 0; j < g.width; j++) sum[j] += g.values[p * g.position + j];
 }
 
-/* Σ over a unit's items and positions of g: formed [unit, g.width]; adds `times` the squared norms to `squares`. */
-void wholegrain_sum_units(int64_t units, int64_t size, int64_t positions, const Factor *g, float *formed,
-                          double times, double *squares) {
-    for (int64_t u = 0; u < units; u++, formed += g->width) {
-        memset(formed, 0, (size_t)g->width * sizeof(float));
-        for (int64_t k = 0; k < size; k++)
-            for (int64_t p = 0; p < positions; p++) {
-                const float *row = g->values + (u * size + k) * g->item + p * g->position;
-                for (int64_t j = 0; j < g->width; j++) formed[j] += row[j];
-            }
-        squares[u] += times * squares_of(formed, g->width);
+/* Rows of item number `item`, of so many; of none beyond them. */
+INLINE Factor of_item(const Factor *rows, int64_t item, int64_t items) {
+    Factor own = *rows;
+    own.values = item < items ? own.values + item * own.item : NULL;
+    return own;
+}
+
+/* Σ over a unit's items and positions of g ⊗ a: formed [unit, g.width, a.width]; adds the squared norms to `squares`.
+ * Where there is a `bias` [unit, g.width], also the sums of g, and `times` their squared norms: each item's while its rows
+ * are in the cache. */
+void wholegrain_form_units(int64_t units, int64_t size, int64_t positions, const Factor *g, const Factor *a,
+                           float *formed, float *bias, double times, double *squares) {
+    for (int64_t i = 0, items = units * size; i < items; i++) {
+        int64_t unit = i / size, first = i % size == 0, last = i % size == size - 1;
+        Factor own[] = {of_item(g, i, items), of_item(g, i + 1, items)};
+        Factor other[] = {of_item(a, i, items), of_item(a, i + 1, items)};
+        squares[unit] += add_item(positions, own, other, formed + unit * g->width * a->width, first, last);
+        if (!bias) continue;
+        float *sum = bias + unit * g->width;
+        add_rows(positions, *own, sum, first);
+        if (last) squares[unit] += times * squares_of(sum, g->width);
     }
 }
 

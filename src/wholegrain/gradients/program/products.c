@@ -30,11 +30,39 @@ INLINE floats load(const float *at) { return *(const loose_floats *)at; }
 
 INLINE void store(float *at, floats x) { *(loose_floats *)at = x; }
 
+/* ---- memory that is asked for early ---- */
+
+#define LINE 64 /* bytes that arrive together */
+
+/* On the way through rows that are read soon: `each` lines at a time. */
+typedef struct {
+    uintptr_t at, gap;
+    int64_t lines, left, rows, each;
+} Walk;
+
+/* All of it in so many times. */
+static Walk begin_walk(Soon soon, int64_t times) {
+    int64_t lines = (soon.width * (int64_t)sizeof(float) + LINE - 1) / LINE, all = lines * soon.rows;
+    uintptr_t gap = (uintptr_t)(soon.step * (int64_t)sizeof(float) - lines * LINE);
+    return (Walk){(uintptr_t)soon.values, gap, lines, lines, soon.width ? soon.rows : 0, (all + times - 1) / times};
+}
+
+INLINE void walk_on(Walk *walk) {
+    for (int64_t l = 0; l < walk->each && walk->rows; l++) {
+        __builtin_prefetch((const void *)walk->at, 0, 2);
+        walk->at += LINE;
+        if (!--walk->left) walk->at += walk->gap, walk->left = walk->lines, walk->rows--;
+    }
+}
+
+/* ---- tiles ---- */
+
 /* A tile [rows, PANEL] of c; `from` is what it begins with (NULL: zeros), in rows `from_step` apart. */
 typedef struct {
     float *c;
     const float *from;
     int64_t step, from_step;
+    Walk *walk;
 } Tile;
 
 /* A panel's rows, `step` apart. */
@@ -55,6 +83,7 @@ INLINE void compute_tile(Tile t, Matrix a, Panel b, int64_t k, const int rows) {
             __builtin_prefetch(t.c + i * t.step, 1);
             __builtin_prefetch(t.c + i * t.step + WIDTH, 1);
         }
+        walk_on(t.walk);
         for (int64_t end = k * (part + 1) / PARTS; p < end; p++) {
             floats left = load(b.values), right = load(b.values + WIDTH);
 #pragma GCC unroll 16
@@ -111,7 +140,7 @@ static void compute_edge(TileProgram program, Tile t, Matrix a, Panel b, int64_t
     memset(copy, 0, sizeof copy);
     for (int64_t i = 0; t.from && i < rows; i++)
         memcpy(copy + i * PANEL, t.from + i * t.from_step, (size_t)columns * sizeof(float));
-    program((Tile){copy, copy, PANEL, PANEL}, a, b, k);
+    program((Tile){copy, copy, PANEL, PANEL, t.walk}, a, b, k);
     for (int64_t i = 0; i < rows; i++) memcpy(t.c + i * t.step, copy + i * PANEL, (size_t)columns * sizeof(float));
 }
 
@@ -121,18 +150,22 @@ INLINE int64_t height(int64_t m, int64_t tile) {
     return m / tiles + (tile < m % tiles);
 }
 
-/* The rows of a left factor that lie as columns, tile after tile: [tile][k][rows]. */
+/* So many numbers; to copy a number of them that is known takes a few vectors. */
+INLINE void copy_few(const float *from, float *to, int64_t count) {
+    if (count == ROWS) memcpy(to, from, ROWS * sizeof(float));
+    else if (count == ROWS - 1) memcpy(to, from, (ROWS - 1) * sizeof(float));
+    else
+        for (int64_t r = 0; r < count; r++) to[r] = from[r];
+}
+
+/* The rows of a left factor that lie as columns, tile after tile: [tile][k][rows]. They are read as they lie in memory,
+ * which then comes ahead by itself. */
 static void pack_left(int64_t m, int64_t k, Matrix a, float *to) {
-    for (int64_t tile = 0, i = 0, rows; i < m; tile++, i += rows) {
-        rows = height(m, tile);
-        for (int64_t p = 0; p < k; p++, to += rows) {
-            const float *from = a.values + i + p * a.column;
-            if (rows == ROWS) memcpy(to, from, ROWS * sizeof(float)); /* a size that is known is a few vectors */
-            else if (rows == ROWS - 1) memcpy(to, from, (ROWS - 1) * sizeof(float));
-            else
-                for (int64_t r = 0; r < rows; r++) to[r] = from[r];
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t tile = 0, i = 0, rows; i < m; tile++, i += rows) {
+            rows = height(m, tile);
+            copy_few(a.values + i + p * a.column, to + i * k + p * rows, rows);
         }
-    }
 }
 
 /* Rows, copied so that they are not a power of two apart: a cache holds few numbers that are. */
@@ -145,7 +178,7 @@ static void compute_rows(Tile t, Matrix a, int packed, Panel b, int64_t m, int64
     for (int64_t tile = 0, i = 0, rows; i < m; tile++, i += rows) {
         rows = height(m, tile);
         TileProgram program = a.column == 1 ? ALONG[rows - 1] : ACROSS[rows - 1];
-        Tile own = {t.c + i * t.step, t.from ? t.from + i * t.from_step : NULL, t.step, t.from_step};
+        Tile own = {t.c + i * t.step, t.from ? t.from + i * t.from_step : NULL, t.step, t.from_step, t.walk};
         Matrix left = packed ? (Matrix){a.values + i * k, 1, rows} : (Matrix){a.values + i * a.row, a.row, a.column};
         if (columns == PANEL) program(own, left, b, k);
         else compute_edge(program, own, left, b, k, rows, columns);
@@ -206,9 +239,23 @@ static void pack_panel(int64_t k, int64_t columns, Matrix b, float *to) {
 
 int64_t wholegrain_packed_floats(int64_t k, int64_t n) { return (n + PANEL - 1) / PANEL * PANEL * k; }
 
+/* Whole panels of rows, read as they lie in memory. */
+static void pack_rows(int64_t k, int64_t panels, Matrix b, float *packed) {
+    for (int64_t p = 0; p < k; p++) {
+        const float *from = b.values + p * b.row;
+        float *to = packed + p * PANEL;
+        for (int64_t j = 0; j < panels; j++, from += PANEL, to += k * PANEL) {
+            store(to, load(from));
+            store(to + WIDTH, load(from + WIDTH));
+        }
+    }
+}
+
 void wholegrain_pack(int64_t k, int64_t n, Matrix b, float *packed) {
-    for (int64_t j = 0; j < n; j += PANEL, packed += k * PANEL)
-        pack_panel(k, least(n - j, PANEL), (Matrix){b.values + j * b.column, b.row, b.column}, packed);
+    int64_t whole = b.column == 1 ? n / PANEL : 0;
+    pack_rows(k, whole, b, packed);
+    for (int64_t j = whole * PANEL; j < n; j += PANEL)
+        pack_panel(k, least(n - j, PANEL), (Matrix){b.values + j * b.column, b.row, b.column}, packed + j * k);
 }
 
 /* ---- products ---- */
@@ -231,15 +278,25 @@ INLINE Panel find_panel(const Panels *from, Sizes whole, int64_t p, int64_t dept
 }
 
 /* What column j of row i begins with at the first part of k. */
-INLINE Tile find_start(Start start, const float *bias, float *c, int64_t step, int64_t i, int64_t j) {
+INLINE Tile find_start(Start start, const float *bias, float *c, int64_t step, int64_t i, int64_t j, Walk *walk) {
     float *own = c + i * step + j;
-    if (start == FROM_ZERO) return (Tile){own, NULL, step, 0};
-    if (start == FROM_BIAS) return (Tile){own, bias + j, step, 0};
-    return (Tile){own, own, step, step};
+    if (start == FROM_ZERO) return (Tile){own, NULL, step, 0, walk};
+    if (start == FROM_BIAS) return (Tile){own, bias + j, step, 0, walk};
+    return (Tile){own, own, step, step, walk};
+}
+
+/* What is read after a block of `rows` rows from row i, and `depth` of k from p: of this product, or after it. */
+static Soon find_soon(Sizes s, Matrix a, int64_t i, int64_t rows, int64_t p, int64_t depth, Soon after) {
+    int64_t k = p + depth;
+    if (k == s.k) i += rows, rows = least(s.m - i, BLOCK), k = 0;
+    if (!rows) return after;
+    int64_t deep = least(s.k - k, DEPTH);
+    const float *values = a.values + i * a.row + k * a.column;
+    return a.column == 1 ? (Soon){values, rows, deep, a.row} : (Soon){values, deep, rows, a.column};
 }
 
 static void multiply_panels(Sizes s, Matrix a, const Panels *b, Start start, const float *bias, float *c,
-                            int64_t step) {
+                            int64_t step, Soon after) {
     float room[BLOCK * APART] __attribute__((aligned(64)));
     for (int64_t i = 0; i < s.m; i += BLOCK) {
         int64_t rows = least(s.m - i, BLOCK), p = 0;
@@ -249,9 +306,11 @@ static void multiply_panels(Sizes s, Matrix a, const Panels *b, Start start, con
             Matrix left = {a.values + i * a.row + p * a.column, a.row, a.column};
             if (packs) pack_left(rows, depth, left, room), left.values = room;
             else if (moves) copy_rows(rows, depth, left, room), left = rows_of(room, APART);
+            int64_t tiles = (rows + ROWS - 1) / ROWS * ((s.n + PANEL - 1) / PANEL);
+            Walk walk = begin_walk(find_soon(s, a, i, rows, p, depth, after), tiles * PARTS);
             for (int64_t j = 0; j < s.n; j += PANEL) {
                 Panel panel = find_panel(b, s, p, depth, j);
-                Tile tile = find_start(p ? FROM_ITSELF : start, bias, c, step, i, j);
+                Tile tile = find_start(p ? FROM_ITSELF : start, bias, c, step, i, j, &walk);
                 compute_rows(tile, left, packs, panel, rows, depth, least(s.n - j, PANEL));
             }
             p += depth;
@@ -259,16 +318,21 @@ static void multiply_panels(Sizes s, Matrix a, const Panels *b, Start start, con
     }
 }
 
+void wholegrain_multiply_before(Sizes sizes, Matrix a, const float *packed, Start start, const float *bias, float *c,
+                     int64_t step, Soon soon) {
+    Panels panels = {packed, {NULL, 0, 0}, 0, NULL};
+    multiply_panels(sizes, a, &panels, start, bias, c, step, soon);
+}
+
 void wholegrain_multiply_packed(Sizes sizes, Matrix a, const float *packed, Start start, const float *bias, float *c,
                      int64_t step) {
-    Panels panels = {packed, {NULL, 0, 0}, 0, NULL};
-    multiply_panels(sizes, a, &panels, start, bias, c, step);
+    wholegrain_multiply_before(sizes, a, packed, start, bias, c, step, (Soon){NULL, 0, 0, 0});
 }
 
 void wholegrain_multiply(Sizes sizes, Matrix a, Matrix b, Start start, const float *bias, float *c, int64_t step) {
     float room[DEPTH * PANEL] __attribute__((aligned(64)));
     Panels panels = {NULL, b, b.column == 1 && sizes.m <= 2 * ROWS, room};
-    multiply_panels(sizes, a, &panels, start, bias, c, step);
+    multiply_panels(sizes, a, &panels, start, bias, c, step, (Soon){NULL, 0, 0, 0});
 }
 
 int wholegrain_try_products(void) {

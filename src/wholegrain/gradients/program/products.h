@@ -26,6 +26,13 @@ typedef struct {
     int64_t m, n, k;
 } Sizes;
 
+/* Rows [rows, width], `step` apart, that are read after a product. They are asked for on the way, while the product leaves
+ * the way to memory idle: it changes when they arrive, and no number. */
+typedef struct {
+    const float *values;
+    int64_t rows, width, step;
+} Soon;
+
 /* Rows one after the other, `step` numbers apart. */
 static inline Matrix rows_of(const float *values, int64_t step) { return (Matrix){values, step, 1}; }
 
@@ -40,5 +47,7 @@ int64_t wholegrain_packed_floats(int64_t k, int64_t n);
 void wholegrain_pack(int64_t k, int64_t n, Matrix b, float *packed);
 void wholegrain_multiply_packed(Sizes sizes, Matrix a, const float *packed, Start start, const float *bias, float *c,
                      int64_t step);
+void wholegrain_multiply_before(Sizes sizes, Matrix a, const float *packed, Start start, const float *bias, float *c,
+                     int64_t step, Soon soon);
 
 #endif

@@ -1,0 +1,90 @@
+import gc
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wholegrain.gradients.lent_memory import VECTOR_BYTES, LentMemory
+
+
+def place_of(block: np.ndarray) -> int:
+    return int(block.ctypes.data)
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 9)), max_size=60))
+def test_no_two_blocks_that_are_held_overlap(orders: list[tuple[int, int]]) -> None:
+    """Each order is a block's size, and which of ten holders it replaces."""
+    memory, held = LentMemory(), dict[int, np.ndarray]()
+    for number, (size, holder) in enumerate(orders):
+        held.pop(holder, None)
+        if size % 3 == 0:
+            continue  # this holder has nothing for now
+        block = memory.lend(size)
+        assert (len(block), place_of(block) % VECTOR_BYTES) == (size, 0)
+        block[:] = number
+        held[holder] = block
+        latest = {value: key for key, (_, value) in enumerate(orders[: number + 1])}
+        for key, each in held.items():
+            assert (each == latest[key]).all()
+
+
+def play(memory: LentMemory, sizes: list[int]) -> list[int]:
+    """Lend all, give back all; where they lay, from the lowest."""
+    blocks = [memory.lend(size) for size in sizes]
+    return [place_of(each) - min(map(place_of, blocks)) for each in blocks]
+
+
+def test_after_a_pass_everything_fits_into_one_stretch_and_stays_there() -> None:
+    memory, sizes = LentMemory(), [6400, 64, 640]
+    play(memory, sizes)
+    assert play(memory, sizes) == [0, 6400, 6464]
+    place = place_of(memory.lend(1))
+    assert memory.bytes == sum(sizes)
+    assert [place_of(memory.lend(size)) for size in sizes] == [place] * 3
+    assert memory.bytes == sum(sizes)
+
+
+def test_neighbours_that_were_returned_are_lent_as_one() -> None:
+    memory = LentMemory()
+    play(memory, [640] * 4)
+    first, second, third, last = (memory.lend(640) for _ in range(4))
+    place = place_of(first)
+    del third, first, second
+    large = memory.lend(3 * 640)
+    assert place_of(large) == place
+    assert (memory.bytes, len(last)) == (4 * 640, 640)
+
+
+def test_a_stretch_grows_by_what_did_not_fit_once_nothing_of_it_is_held() -> None:
+    memory = LentMemory()
+    play(memory, [640])
+    held = memory.lend(640)
+    play(memory, [64, 64])
+    assert play(memory, [64]) == [0]
+    assert memory.bytes == 640 + 64  # not yet taken back
+    del held
+    memory.lend(64)
+    assert memory.bytes == 640 + 128
+
+
+def test_a_view_keeps_its_block() -> None:
+    memory = LentMemory()
+    play(memory, [640])
+    view = memory.lend(640)[64:128].reshape(8, 8).T
+    view[:] = 1
+    memory.lend(640)[:] = 2
+    assert (view == 1).all()
+
+
+def test_what_was_forgotten_does_not_come_back() -> None:
+    memory = LentMemory()
+    play(memory, [640])
+    held = memory.lend(640)
+    memory.forget()
+    assert memory.bytes == 0
+    held[:] = 1
+    del held
+    gc.collect()
+    one, other = memory.lend(640), memory.lend(640)
+    assert place_of(one) != place_of(other)
+    assert memory.bytes == 2 * 640
