@@ -1,6 +1,7 @@
 import gc
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,3 +89,22 @@ def test_what_was_forgotten_does_not_come_back() -> None:
     one, other = memory.lend(640), memory.lend(640)
     assert place_of(one) != place_of(other)
     assert memory.bytes == 2 * 640
+
+
+def test_a_block_that_is_returned_while_the_stretch_grows_is_not_lent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A garbage collection may free the last block between two looks at what was returned."""
+    memory = LentMemory()
+    memory.lend(100)
+    held = [memory.lend(100)]  # in the stretch, of which it takes all
+    memory.lend(100)  # beside it, so that the stretch is to grow
+    take_back = memory._take_back
+
+    def free_afterwards() -> None:
+        take_back()
+        held.clear()
+
+    monkeypatch.setattr(memory, "_take_back", free_afterwards)
+    first = memory.lend(100)
+    monkeypatch.setattr(memory, "_take_back", take_back)
+    second = memory.lend(100)
+    assert not np.shares_memory(first, second)

@@ -67,6 +67,10 @@ class LentMemory:
         self._returned.append(self._lent.pop(id(watched))[1])
 
     def _grow(self) -> None:
+        """A larger stretch, while nothing is lent."""
+        # Blocks that were returned a moment ago are of the old one: in the new one they would be lent twice.
+        self._returned.clear()
+        self._beyond = 0
         size = len(self._stretch) + self._most_beyond
         self._stretch = aligned_bytes(0)  # the old one is gone before the new one comes, and so is what did not fit
         if self._most_beyond > LARGE:
