@@ -127,6 +127,7 @@ def test_a_start_of_text_needs_no_option_to_learn_from_every_position() -> None:
         ("whitened_lstm", {}, TASK, "whitened_lstm or causal_transformer with model.options.every_position = true"),
         ("stacked_lstm", {}, TASK, "the model 'stacked_lstm' scores one position"),
         ("whitened_lstm", {"every_position": True}, NextToken(TASK.classes), "set data.options.every_position = true"),
+        ("whitened_lstm", {"every_position": "no"}, TASK, "model.options.every_position must be true or false"),
     ],
 )
 def test_data_and_model_agree_on_every_position(name: str, options: dict[str, Any], task: Task, match: str) -> None:

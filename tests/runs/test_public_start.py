@@ -382,6 +382,13 @@ def test_spare_numbers_and_every_position_in_a_private_run(tmp_path: Path) -> No
         prepare(spec(tmp_path), pricing=PRICING)
 
 
+@pytest.mark.parametrize("side", ["data", "model"])
+def test_a_start_of_text_is_not_asked_for_every_position(tmp_path: Path, side: str) -> None:
+    (tmp_path / "text.toml").write_text(TEXT_START)
+    with pytest.raises(SpecError, match="leave out every_position"):
+        load_pretraining(tmp_path / "text.toml", (f"{side}.options.every_position=true",))
+
+
 def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:
     (tmp_path / "public.txt").write_text("abcd" * 20)
     (tmp_path / "text.toml").write_text(TEXT_START)

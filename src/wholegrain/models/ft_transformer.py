@@ -72,6 +72,6 @@ def ft_transformer(
 
     A token is a column of what the model sees, so that a column of k categories is k tokens.
     """
-    if width % heads:
-        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
+    if min(width, heads) < 1 or width % heads:
+        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads}), and both at least 1")
     return FTTransformer(features, classes, width, heads, layers, 2 * width if inner is None else inner)

@@ -229,8 +229,8 @@ def causal_transformer(
     With `every_position` it scores what follows each token of a window, [item, position · class], with the same
     parameters.
     """
-    if width % heads:
-        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
+    if min(width, heads) < 1 or width % heads:
+        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads}), and both at least 1")
     tokens = _scored_tokens(features, classes, padding, every_position)
     known = vocabulary or tokens
     return CausalTransformer(features, tokens, known, width, heads, layers, dropout, padding, every_position)

@@ -87,6 +87,11 @@ def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
         raise SpecError(explain_fault(error, PretrainSpec)) from error
     if spec.model.start is not None or spec.model.train != "all":
         raise SpecError("A backbone is trained whole and from the beginning: leave out model.start and model.train.")
+    if any(options.get("every_position") for options in (spec.data.options, spec.model.options)):
+        raise SpecError(
+            "A backbone of text learns from every position anyway: leave out every_position, in data.options and in"
+            " model.options."
+        )
     return spec
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from wholegrain import _check
 from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
@@ -107,8 +108,11 @@ def own_model(model: nn.Module, spec: ModelSpec, seed: int) -> TrainedModel:
 
 def _require_positions(spec: ModelSpec, task: Task) -> None:
     """Refuse a catalogue model that takes the scores of all positions for those of as many more classes."""
-    wanted, given = isinstance(task, EveryToken), bool(spec.options.get("every_position"))
-    if wanted == given or ":" in spec.name:  # a model of one's own has options of its own
+    if ":" in spec.name:  # a model of one's own has options of its own
+        return
+    wanted = isinstance(task, EveryToken)
+    given = _check.flag("model.options.every_position", spec.options.get("every_position", False))
+    if wanted == given:
         return
     if wanted:
         raise SpecError(
