@@ -98,7 +98,7 @@ def test_an_operator_sees_the_digest_of_the_start_that_is_agreed_to(wholegrain: 
         ({"start": "half.safetensors"}, "cannot be read"),
         ({"start": "changed.safetensors"}, "is damaged"),
         ({"options": {"hidden": [5]}}, "does not fit the model 'mlp': '1.bias' has the shape [4] there"),
-        ({"name": "logistic", "options": {}}, "It was made for 'mlp' with 2 classes."),
+        ({"name": "logistic", "options": {}}, "It was made for 'mlp' with 2 classes"),
         ({"train": "tail"}, "allow.models.0.train"),
         ({"rank": 0}, "allow.models.0.rank"),
         ({"start": 3}, "allow.models.0.start"),

@@ -12,7 +12,7 @@ from wholegrain.errors import ModelError, SpecError
 from wholegrain.models.backbone import Backbone, read_backbone
 from wholegrain.models.model_catalog import build
 
-FACTS = {"public": "made up for a test", "data": "nothing", "model": "mlp", "classes": 3}
+FACTS = {"public": "made up for a test", "data": "nothing", "model": "mlp", "classes": 3, "features": 4}
 
 
 def some() -> tuple[nn.Module, Backbone]:
@@ -83,4 +83,4 @@ def test_a_model_that_it_was_not_made_for_is_named(name: str, features: int, cla
     _, backbone = some()
     with pytest.raises(ModelError, match=why) as refusal:
         backbone.load_into(build(name, features=features, classes=classes, seed=0), name)
-    assert "made for 'mlp' with 3 classes" in str(refusal.value)
+    assert "made for 'mlp' with 3 classes and 4 values of an item" in str(refusal.value)

@@ -71,8 +71,11 @@ class Backbone:
 
     @property
     def _hint(self) -> str:
-        model = self.facts.get("model")
-        return f" It was made for '{model}' with {self.facts.get('classes')} classes." if model else ""
+        model, values = self.facts.get("model"), self.facts.get("features")
+        if not model:
+            return ""
+        sizes = f" and {values} values of an item (of text, the window)" if values else ""
+        return f" It was made for '{model}' with {self.facts.get('classes')} classes{sizes}."
 
 
 @dataclass(frozen=True)
