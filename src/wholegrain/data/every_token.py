@@ -20,9 +20,9 @@ from wholegrain.errors import DataError, SpecError
 class EveryToken(Task):
     """The token that follows each of so many positions. Targets are token numbers [item, position].
 
-    Outputs are logits [item, position · token]: of all tokens at the first position, then at the second. Scores,
-    constant answers and predictions are those of the last position, as of `NextToken`. Targets are in float32, as all
-    numbers are of which an item has several; it holds every token number below 2²⁴.
+    Outputs are logits [item, position · token]: of all tokens at the first position, then at the second. Metrics and
+    predictions are those of the last position, as of `NextToken`; the loss is the mean over all positions. Targets are
+    in float32, as all numbers are of which an item has several; it holds every token number below 2²⁴.
     """
 
     classes: tuple[str, ...]

@@ -28,8 +28,7 @@ def _sentences(part: str, score: Score, constant: Score) -> Iterator[str]:
         if score.loss < constant.loss:
             yield (
                 f"The model decides no better than a constant answer: {told}. Its loss is lower"
-                f" ({score.loss:.4f} beside {constant.loss:.4f}), so it has learnt something: judge it by auc or brier,"
-                " or choose another threshold on its probabilities."
+                f" ({score.loss:.4f} beside {constant.loss:.4f}), so it has learnt something: {_other_judge(score)}."
             )
         else:
             yield f"THE MODEL IS NO BETTER THAN A CONSTANT ANSWER: {told}; {NOT_LEARNT}."
@@ -39,6 +38,15 @@ def _sentences(part: str, score: Score, constant: Score) -> Iterator[str]:
             f" {name} is better: its probabilities mislead, or training diverges; lower rounds.learning_rate, or set"
             ' server.average = "tail".'
         )
+
+
+def _other_judge(score: Score) -> str:
+    """What tells more than the headline metric, for the task that these metrics are of."""
+    if "perplexity" in score.metrics:
+        return "judge it by perplexity"
+    if "rmse" in score.metrics:
+        return "judge it by rmse or r2"
+    return "judge it by auc or brier, or choose another threshold on its probabilities"
 
 
 def is_better(name: str, value: float, limit: float) -> bool:
