@@ -24,7 +24,7 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import BudgetError, LedgerError, RunError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Aggregation, RoundResult, State, rounds
-from wholegrain.federation.server_optimiser import Momentum, Server
+from wholegrain.federation.server_optimiser import Memory, Momentum, Server, ServerOptimiser
 from wholegrain.federation.server_settings import Average, ServerSettings
 from wholegrain.gradients.engine import BookKeeping
 from wholegrain.gradients.parameters import flatten
@@ -495,3 +495,15 @@ def test_a_round_that_fails_leaves_what_the_server_remembers_and_one_that_overfl
     assert kept[0].keys() == {"speed", "average", "averages"}
     for memory in kept[1:]:
         assert all(torch.equal(memory[name], value) for name, value in kept[0].items())
+
+
+@pytest.mark.parametrize("kept", [torch.tensor(1.0), torch.ones(2, 2), torch.tensor([True]), torch.ones(1) * 1j])
+def test_a_server_may_remember_tensors_of_any_shape_and_kind(kept: Tensor) -> None:
+    class Remembering(ServerOptimiser):
+        def step(self, vector: Tensor, mean: Tensor, state: Memory, pace: float) -> tuple[Tensor, Memory]:
+            return vector, {"kept": kept}
+
+    averaged = Aggregation(PLAIN.weights, server=Server(optimiser=Remembering()))
+    first = next(iter(rounds(State(0, torch.zeros(2)), HORIZON, Huge(), open_guard(terms=TERMS), averaged)))
+    assert not first.record.failed
+    assert first.state.memory["kept"] is kept

@@ -376,6 +376,7 @@ def replaced() -> nn.Module:
         encoder(512, 2),
         causal_transformer(7, 3, dropout=0.1),
         causal_transformer(7, 3, padding=0),
+        causal_transformer(7, 21, every_position=True),
         nn.Sequential(nn.Embedding(4, 2), nn.Flatten(), nn.Linear(10, 2), nn.Softmax(1)),
         frozen(),
         tied(),

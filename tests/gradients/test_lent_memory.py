@@ -1,4 +1,5 @@
 import gc
+from threading import Event, Thread, current_thread
 
 import numpy as np
 import pytest
@@ -107,4 +108,36 @@ def test_a_block_that_is_returned_while_the_stretch_grows_is_not_lent_twice(monk
     first = memory.lend(100)
     monkeypatch.setattr(memory, "_take_back", take_back)
     second = memory.lend(100)
+    assert not np.shares_memory(first, second)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_block_that_another_thread_is_about_to_return_is_not_lent_twice(forgets: bool) -> None:
+    """That thread may have to wait after it took the block off the list of those that are lent."""
+    begun, go = Event(), Event()
+
+    class Slow(list):
+        def append(self, place: tuple[int, int]) -> None:
+            if current_thread() is other:
+                begun.set()
+                go.wait()
+            super().append(place)
+
+    memory, held = LentMemory(), list[np.ndarray]()
+    other = Thread(target=held.clear)
+    memory.lend(100)
+    memory._grow()
+    memory._returned = Slow()
+    held.append(memory.lend(100))  # all of the stretch
+    memory.lend(100)  # beside it, so that the stretch is to grow
+    other.start()
+    begun.wait()
+    if forgets:
+        memory.forget()
+        play(memory, [100])
+    first = memory.lend(100)
+    go.set()
+    other.join()
+    second = memory.lend(100)
+    assert len(first) == len(second) == 100
     assert not np.shares_memory(first, second)

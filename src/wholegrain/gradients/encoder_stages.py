@@ -187,6 +187,8 @@ def _activation(given: Any) -> Function:
 def _causal_transformer(stages: StageList, model: CausalTransformer) -> Value:
     if model.padding is not None:
         raise RuleError("its texts have different lengths")
+    if model.every:
+        raise RuleError("it scores every position")
     x = _look_up(stages, model.tokens, model.places)
     for block in model.blocks:
         _require_own(block, CausalBlock)

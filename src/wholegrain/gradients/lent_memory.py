@@ -5,6 +5,7 @@ joins what lies free beside it, so that gradients of units fit where activations
 """
 
 import weakref
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ VECTOR_BYTES = 64
 Bytes = NDArray[np.uint8]
 Place = tuple[int, int]
 """Where a block begins and ends in the stretch; (-n, 0) for n bytes that lie elsewhere."""
+Lent = dict[int, tuple["weakref.ref[Bytes]", Place]]
 
 
 class LentMemory:
@@ -29,7 +31,7 @@ class LentMemory:
     def __init__(self) -> None:
         self._stretch = aligned_bytes(0)
         self._free: list[Place] = []  # in order, no two of them side by side
-        self._lent: dict[int, tuple[weakref.ref[Bytes], Place]] = {}
+        self._lent: Lent = {}
         self._returned: list[Place] = []
         self._beyond = self._most_beyond = 0
 
@@ -52,24 +54,21 @@ class LentMemory:
         else:
             block = _block_of(self._stretch[place[0] : place[0] + wanted])
         # Memory is freed at any time, also while this object is at work: so a block is only noted then.
-        watched = weakref.ref(block, self._note)
+        watched = weakref.ref(block, partial(_note, self._lent, self._returned))
         self._lent[id(watched)] = watched, place
         return block
 
     def forget(self) -> None:
         """Begin anew; what is still referred to stays until it is not, and does not come back here."""
-        self._lent.clear()
-        self._returned.clear()
+        self._lent, self._returned = {}, []
         self._stretch, self._free = aligned_bytes(0), []
         self._beyond = self._most_beyond = 0
 
-    def _note(self, watched: "weakref.ref[Bytes]") -> None:
-        self._returned.append(self._lent.pop(id(watched))[1])
-
     def _grow(self) -> None:
         """A larger stretch, while nothing is lent."""
-        # Blocks that were returned a moment ago are of the old one: in the new one they would be lent twice.
-        self._returned.clear()
+        # Blocks that were returned a moment ago are of the old one: in the new one they would be lent twice. Another
+        # thread may be about to note one, so that they have a list of their own.
+        self._returned = []
         self._beyond = 0
         size = len(self._stretch) + self._most_beyond
         self._stretch = aligned_bytes(0)  # the old one is gone before the new one comes, and so is what did not fit
@@ -98,6 +97,11 @@ class LentMemory:
             else:
                 free.append((start, stop))
         self._free = free
+
+
+def _note(lent: Lent, returned: list[Place], watched: "weakref.ref[Bytes]") -> None:
+    """That a block is free again, in the lists of the stretch that it is a part of."""
+    returned.append(lent.pop(id(watched))[1])
 
 
 def _block_of(part: Bytes) -> Bytes:

@@ -52,9 +52,10 @@ def rounding_bound(terms: int, kind: torch.dtype) -> float:
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether every value of a vector is finite."""
+    """Whether every value is finite, of numbers of any kind and shape."""
     # Much faster than a test of each value, and finite unless a value is not, or they are very large.
-    return math.isfinite(torch.dot(values, values).item()) or bool(torch.isfinite(values).all())
+    quick = values.dim() == 1 and values.is_floating_point()
+    return (quick and math.isfinite(torch.dot(values, values).item())) or bool(torch.isfinite(values).all())
 
 
 def squared_norms(rows: Tensor, more: float = 0.0) -> Tensor:
