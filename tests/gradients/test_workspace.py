@@ -2,7 +2,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wholegrain.gradients.workspace import VECTOR_BYTES, Lease, Workspace
+from wholegrain.gradients.lent_memory import VECTOR_BYTES
+from wholegrain.gradients.workspace import Lease, Workspace
 
 F32, F64 = torch.zeros(0), torch.zeros(0, dtype=torch.float64)
 shapes = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple)

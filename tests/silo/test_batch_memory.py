@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.workspace import VECTOR_BYTES
+from wholegrain.gradients.lent_memory import VECTOR_BYTES
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.silo import batch_memory
 from wholegrain.silo.batch_memory import BatchMemory

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from wholegrain.gradients.lent_memory import VECTOR_BYTES
 from wholegrain.gradients.parameters import Slot, Views
 from wholegrain.gradients.products import current
-from wholegrain.gradients.workspace import VECTOR_BYTES
 
 PRODUCT = 1 << 20
 """Values of a product that are made at a time, 4 MB of float32: with fewer, factors are packed too often."""

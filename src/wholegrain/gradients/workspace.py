@@ -7,7 +7,6 @@ from math import prod
 import torch
 from torch import Tensor
 
-from wholegrain.gradients.lent_memory import VECTOR_BYTES as VECTOR_BYTES
 from wholegrain.gradients.lent_memory import LentMemory, aligned_bytes
 
 

@@ -17,8 +17,8 @@ from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
 from wholegrain.gradients import devices
 from wholegrain.gradients.clip_units import Buckets, scatter_codes
+from wholegrain.gradients.lent_memory import VECTOR_BYTES
 from wholegrain.gradients.reference import ClippedSum, HasItemCoins
-from wholegrain.gradients.workspace import VECTOR_BYTES
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.batch_memory import BatchMemory
