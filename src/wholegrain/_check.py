@@ -87,6 +87,18 @@ def reason(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
+def plain_words(message: str) -> str:
+    """A fault as pydantic tells it, without its own vocabulary.
+
+    >>> plain_words("Input should be a valid number, unable to parse string as a number")
+    'it should be a valid number'
+    """
+    said, _, _ = message.removeprefix("Value error, ").partition(", unable to parse")
+    if "Sequence" in said:
+        return "it should be a list"
+    return said.replace("Input should", "it should")
+
+
 def printable(text: str) -> str:
     """Somebody else's words, fit for a log: one line, and nothing that a terminal would obey."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)

@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from wholegrain import _check
@@ -55,7 +55,7 @@ your own as module:name.
 
     def make(self, name: str, factory: Callable[..., Any], options: Mapping[str, Any], kind: type[Made]) -> Made:
         """What the factory of `name` makes of a spec's options; an option that it does not have is refused."""
-        self._require_options(name, factory, options)
+        self.require_options(name, factory, options)
         try:
             made = factory(**options)
         except WholegrainError:
@@ -69,6 +69,18 @@ your own as module:name.
         if not isinstance(made, kind):
             raise SpecError(f"The {self._what} '{name}' gave {type(made).__name__}, not a {kind.__name__}.")
         return made
+
+    def require_options(
+        self, name: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Sequence[str] = ()
+    ) -> None:
+        """Refuse an option that the factory does not have; what is `given` by the program is none."""
+        parameters = inspect.signature(factory).parameters
+        anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        known = [parameter for parameter in parameters if parameter not in given]
+        for option in options:
+            if option in given or not (anything or option in known):
+                near, has = _check.suggestion(option, known), ", ".join(known) or "none"
+                raise SpecError(f"The {self._what} '{name}' has no option '{option}'{near}; it has {has}.")
 
     def _import(self, name: str) -> Callable[..., Any]:
         path, _, attribute = name.partition(":")
@@ -85,12 +97,3 @@ your own as module:name.
         if not callable(found := getattr(module, attribute)):
             raise SpecError(f"The {self._what} '{name}' is not callable.")
         return found  # type: ignore[no-any-return]
-
-    def _require_options(self, name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-        parameters = inspect.signature(factory).parameters
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return
-        for option in options:
-            if option not in parameters:
-                near, has = _check.suggestion(option, parameters), ", ".join(parameters) or "none"
-                raise SpecError(f"The {self._what} '{name}' has no option '{option}'{near}; it has {has}.")

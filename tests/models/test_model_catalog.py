@@ -169,3 +169,28 @@ def test_running_statistics_are_refused_and_instance_norm_without_them_is_not() 
     check_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True)))
     with pytest.raises(ModelError, match="InstanceNorm2d"):
         check_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("mlp", {"hidden": "x"}, "model.options.hidden, it should be a list (it is 'x')."),
+        ("mlp", {"hidden": 3}, "model.options.hidden, it should be a list (it is 3)."),
+        ("mlp", {"hidden": [8, "a"]}, "model.options.hidden, it should be a valid integer (it is 'a')."),
+        ("mlp", {"hidden": [0]}, "model.options.hidden, it should be greater than 0 (it is 0)."),
+        ("ft_transformer", {"layers": 1.5}, "model.options.layers, it should be a valid integer (it is 1.5)."),
+        ("ft_transformer", {"layers": True}, "model.options.layers, it should be a valid integer (it is True)."),
+        (
+            "causal_transformer",
+            {"dropout": "high"},
+            "model.options.dropout, it should be a valid number (it is 'high').",
+        ),
+        ("bigram", {"padding": -1}, "model.options.padding, it should be greater than or equal to 0 (it is -1)."),
+        ("mlp", {"hiden": [8]}, "has no option 'hiden' (did you mean 'hidden'?); it has hidden."),
+        ("mlp", {"features": 3}, "has no option 'features'; it has hidden."),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_told_with_its_key(name: str, options: dict[str, object], words: str) -> None:
+    with pytest.raises(SpecError) as told:
+        build(name, 4, 4, 0, options)
+    assert str(told.value).endswith(words)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from pydantic import PositiveInt
 from torch import nn
 
 
@@ -11,7 +12,7 @@ def logistic(features: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), _zero(nn.Linear(features, classes)))
 
 
-def mlp(features: int, classes: int, hidden: Sequence[int] = (64,)) -> nn.Module:
+def mlp(features: int, classes: int, hidden: Sequence[PositiveInt] = (64,)) -> nn.Module:
     """Dense layers with tanh, whose bounded activations suit clipped gradients. The last one starts at zero."""
     widths = [features, *hidden]
     layers: list[nn.Module] = [nn.Flatten()]

@@ -1,6 +1,7 @@
 """A transformer for tables [Gorishniy et al. 2021]: every column is a token, and one more token gathers the answer."""
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -66,12 +67,17 @@ class FTTransformer(nn.Module):
 
 
 def ft_transformer(
-    features: int, classes: int, width: int = 16, heads: int = 2, layers: int = 1, inner: int | None = None
+    features: int,
+    classes: int,
+    width: PositiveInt = 16,
+    heads: PositiveInt = 2,
+    layers: PositiveInt = 1,
+    inner: PositiveInt | None = None,
 ) -> nn.Module:
     """The FT-Transformer, small: fewer parameters need less noise. `inner` is the width of the gated layer.
 
     A token is a column of what the model sees, so that a column of k categories is k tokens.
     """
-    if min(width, heads) < 1 or width % heads:
-        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads}), and both at least 1")
+    if width % heads:
+        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
     return FTTransformer(features, classes, width, heads, layers, 2 * width if inner is None else inner)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isqrt
 
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -11,7 +12,7 @@ from wholegrain.errors import ModelError
 from wholegrain.models.fixed_layers import Upright, Whiten
 
 
-def leaf_cnn(features: int, classes: int, channels: int = 32, hidden: int = 2048) -> nn.Module:
+def leaf_cnn(features: int, classes: int, channels: PositiveInt = 32, hidden: PositiveInt = 2048) -> nn.Module:
     """The CNN of the LEAF benchmark; for 28 × 28 images and 62 classes it has 6,603,710 parameters [Marathe, §5].
 
     Fewer `channels` (the second convolution has twice as many) and `hidden` units make it narrower, not shallower.
@@ -33,7 +34,7 @@ def leaf_cnn(features: int, classes: int, channels: int = 32, hidden: int = 2048
     )
 
 
-def small_cnn(features: int, classes: int, width: int = 16) -> nn.Module:
+def small_cnn(features: int, classes: int, width: PositiveInt = 16) -> nn.Module:
     """A CNN made for clipped gradients: few parameters, bounded activations and norms within an item.
 
     With its default width it has 23,614 parameters for 28 × 28 images and 62 classes.
@@ -103,7 +104,9 @@ def one_view(model: nn.Module) -> Iterator[None]:
             module.views = views
 
 
-def upright_cnn(features: int, classes: int, width: int = 24, code: int = 64, views: int = 1) -> nn.Module:
+def upright_cnn(
+    features: int, classes: int, width: PositiveInt = 24, code: PositiveInt = 64, views: PositiveInt = 1
+) -> nn.Module:
     """A CNN made to be started from public data: images are straightened, and its last layer sees whitened features.
 
     Without a public start it trains like any other. With one, the last layer alone is often enough: for 28 × 28 images

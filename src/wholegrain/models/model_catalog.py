@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from wholegrain import _check
@@ -56,6 +57,9 @@ def build(
     )
     """
     factory = MODELS.find(name).build
+    MODELS.require_options(name, factory, options, given=("features", "classes"))
+    if ":" not in name:  # what the user's own annotations mean is for their code to say
+        _require_kinds(name, factory, options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, Purpose.INITIAL) % 2**32)
         try:
@@ -65,6 +69,18 @@ def build(
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{name}' returned {type(model).__name__}, not a torch.nn.Module.")
     return check_model(model)
+
+
+def _require_kinds(name: str, factory: Callable[..., nn.Module], options: Mapping[str, Any]) -> None:
+    """Refuse what the factory's annotations do not allow, before a layer is made of it."""
+    hints = get_type_hints(factory, include_extras=True)
+    for option, value in options.items():
+        try:
+            TypeAdapter(hints[option]).validate_python(value, strict=True)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            why = f"{_check.plain_words(fault['msg'])} (it is {fault['input']!r})"
+            raise SpecError(f"The model '{name}' cannot be built: in model.options.{option}, {why}.") from error
 
 
 def check_model(model: nn.Module) -> nn.Module:

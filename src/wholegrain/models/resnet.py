@@ -1,5 +1,6 @@
 """ResNet-18 with group norms, whose items do not see each other, in the place of batch norms."""
 
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from wholegrain.errors import ModelError
@@ -24,7 +25,7 @@ class ResidualBlock(nn.Module):
         return outputs
 
 
-def resnet18(features: int, classes: int, channels: int = 1, width: int = 16) -> nn.Module:
+def resnet18(features: int, classes: int, channels: PositiveInt = 1, width: PositiveInt = 16) -> nn.Module:
     """Eight residual blocks for small square images, given as rows of `channels` × side × side values.
 
     The original has 64 channels in its first blocks, and 11 million parameters; 16, as here, leave 0.7 million.

@@ -5,6 +5,7 @@ the last position that has some.
 """
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
@@ -36,11 +37,11 @@ class StackedLSTM(nn.Module):
 def stacked_lstm(
     features: int,
     classes: int,
-    vocabulary: int | None = None,
-    embedding: int = 8,
-    hidden: int = 256,
-    layers: int = 2,
-    padding: int | None = None,
+    vocabulary: PositiveInt | None = None,
+    embedding: PositiveInt = 8,
+    hidden: PositiveInt = 256,
+    layers: PositiveInt = 2,
+    padding: NonNegativeInt | None = None,
 ) -> nn.Module:
     """The character model of the paper; what comes next is one of the characters that came before."""
     return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers, padding)
@@ -95,14 +96,14 @@ class LastState(nn.Module):
 def whitened_lstm(
     features: int,
     classes: int,
-    vocabulary: int | None = None,
-    embedding: int = 32,
-    hidden: int = 256,
-    layers: int = 1,
-    code: int | None = None,
-    padding: int | None = None,
+    vocabulary: PositiveInt | None = None,
+    embedding: PositiveInt = 32,
+    hidden: PositiveInt = 256,
+    layers: PositiveInt = 1,
+    code: PositiveInt | None = None,
+    padding: NonNegativeInt | None = None,
     every_position: bool = False,
-    spare: int = 0,
+    spare: NonNegativeInt = 0,
 ) -> nn.Module:
     """A character model made to be started from public text: its last layer sees states that are whitened by that text.
 
@@ -216,12 +217,12 @@ class CausalTransformer(nn.Module):
 def causal_transformer(
     features: int,
     classes: int,
-    vocabulary: int | None = None,
-    width: int = 32,
-    heads: int = 4,
-    layers: int = 2,
+    vocabulary: PositiveInt | None = None,
+    width: PositiveInt = 32,
+    heads: PositiveInt = 4,
+    layers: PositiveInt = 2,
     dropout: float = 0.0,
-    padding: int | None = None,
+    padding: NonNegativeInt | None = None,
     every_position: bool = False,
 ) -> nn.Module:
     """A small transformer of the present kind: norms first, learned places, causal attention.
@@ -229,8 +230,8 @@ def causal_transformer(
     With `every_position` it scores what follows each token of a window, [item, position · class], with the same
     parameters.
     """
-    if min(width, heads) < 1 or width % heads:
-        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads}), and both at least 1")
+    if width % heads:
+        raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
     tokens = _scored_tokens(features, classes, padding, every_position)
     known = vocabulary or tokens
     return CausalTransformer(features, tokens, known, width, heads, layers, dropout, padding, every_position)
@@ -280,7 +281,9 @@ class Bigram(nn.Module):
         return scores
 
 
-def bigram(features: int, classes: int, vocabulary: int | None = None, padding: int | None = None) -> nn.Module:
+def bigram(
+    features: int, classes: int, vocabulary: PositiveInt | None = None, padding: NonNegativeInt | None = None
+) -> nn.Module:
     """A table of what follows what: few enough parameters for few speakers."""
     return Bigram(classes, vocabulary or classes, padding)
 
@@ -308,6 +311,8 @@ class BagOfTokens(nn.Module):
         return scores
 
 
-def bag_of_tokens(features: int, classes: int, vocabulary: int | None = None, padding: int | None = None) -> nn.Module:
+def bag_of_tokens(
+    features: int, classes: int, vocabulary: PositiveInt | None = None, padding: NonNegativeInt | None = None
+) -> nn.Module:
     """A linear model of counts of tokens: few parameters, and often the best that little data and noise allow."""
     return BagOfTokens(classes, vocabulary or classes, padding)

@@ -111,20 +111,10 @@ def explain_fault(error: ValidationError, root: type[Section], what: str = "the 
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"In {what}, {place}: {_in_plain_words(first['msg'])} (it is {first['input']!r})."
+        return f"In {what}, {place}: {_check.plain_words(first['msg'])} (it is {first['input']!r})."
     options = _keys(_type_at(first["loc"][:-1], root))
     near = _check.suggestion(str(first["loc"][-1]), options)
     return f"In {what}, unknown key '{place}'{near}; known here: {', '.join(options)}."
-
-
-def _in_plain_words(message: str) -> str:
-    """A fault as pydantic tells it, without its own vocabulary.
-
-    >>> _in_plain_words("Input should be a valid number, unable to parse string as a number")
-    'it should be a valid number'
-    """
-    said, _, _ = message.removeprefix("Value error, ").partition(", unable to parse")
-    return said.replace("Input should", "it should")
 
 
 def _type_at(place: tuple[int | str, ...], root: type[Section]) -> Any:
