@@ -30,7 +30,7 @@ def settings(asked: argparse.Namespace, part: str, epsilon: float, length: float
     facts = read_backbone(asked.backbone).facts
     changes: Tree = {
         "seed": asked.seed,
-        "data": {"options": {**tree["data"]["options"], "stride": 80, "every_position": True}},
+        "data": {"options": {**tree["data"]["options"], "stride": asked.stride, "every_position": True}},
         "silos": {"items_per_subject": asked.items},
         "trust": {"model": "secure_sum"},
         "policy": {"clip_norm": CLIP},
@@ -51,16 +51,18 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=[4.0, 1.0])
     parser.add_argument("--lengths", nargs="+", type=float, default=[0.6, 6.0])
     parser.add_argument("--items", type=int, default=1, help="K: windows of a speaker in a silo, at most")
+    parser.add_argument("--stride", type=int, default=80, help="characters between windows; below 80 they overlap")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     for epsilon, part, length in itertools.product(asked.epsilons, asked.parts, asked.lengths):
         begun = time.process_time()
         found = spare_numbers.play(settings(asked, part, epsilon, length))
-        about = {"part": part, "epsilon": epsilon, "length": length, "rounds": asked.rounds, "K": asked.items}
+        about = {"part": part, "epsilon": epsilon, "length": length, "rounds": asked.rounds}
+        about |= {"K": asked.items, "stride": asked.stride, "seed": asked.seed}
         seconds = round(time.process_time() - begun)
         print(
-            json.dumps({**about, "seed": asked.seed, **found, "seconds": seconds, "commit": record._commit()}),
+            json.dumps({**about, **found, "seconds": seconds, "commit": record._commit()}),
             flush=True,
         )
 
