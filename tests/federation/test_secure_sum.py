@@ -305,20 +305,38 @@ def test_a_masked_vector_looks_uniform():
     assert abs(np.corrcoef(part.words.astype(float), other.words.astype(float))[0, 1]) < 0.03
 
 
-@given(st.binary(min_size=32, max_size=32), st.integers(1, 8), st.integers(0, 4), st.randoms())
+@given(
+    st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5),
+    st.integers(1, 8),
+    st.integers(0, 300),
+    st.randoms(),
+)
 @settings(max_examples=40)
-def test_any_threshold_of_shares_gives_the_secret_and_one_fewer_is_refused(secret, threshold, more, random):
-    shares = dict(enumerate(shamir.split_secret(secret, threshold, threshold + more), 1))
-    chosen = dict(random.sample(sorted(shares.items()), threshold))
-    assert shamir.join_shares(chosen, threshold) == secret
-    chosen.popitem()
-    with pytest.raises(RunError, match="shares"):
-        shamir.join_shares(chosen, threshold)
+def test_any_threshold_of_shares_gives_the_secret_and_one_fewer_is_refused(secrets, threshold, more, random):
+    for secret, shares in zip(secrets, shamir.split_secrets(secrets, threshold, threshold + more), strict=True):
+        chosen = dict(random.sample(sorted(enumerate(shares, 1)), threshold))
+        assert shamir.join_shares(chosen, threshold) == secret
+        chosen.popitem()
+        with pytest.raises(RunError, match="shares"):
+            shamir.join_shares(chosen, threshold)
+
+
+@pytest.mark.parametrize(("threshold", "holders"), [(1, 1), (2, 127), (41, 80), (30, 255), (30, 256), (200, 300)])
+def test_shares_are_values_of_the_polynomials_however_large_their_coefficients(monkeypatch, threshold, holders):
+    """The longest values there are, side by side with the shortest: no place runs over into the next."""
+    drawn = iter([shamir.PRIME - 1, 0, shamir.PRIME - 1] * (threshold - 1))
+    monkeypatch.setattr(shamir.secrets, "randbelow", lambda below: next(drawn))
+    owned = [bytes([255] * 32), bytes(32), bytes([255] * 32)]
+    shares = shamir.split_secrets(owned, threshold, holders)
+    largest = [int.from_bytes(owned[0]), *[shamir.PRIME - 1] * (threshold - 1)]
+    for x in range(1, holders + 1):
+        value = sum(coefficient * x**power for power, coefficient in enumerate(largest)) % shamir.PRIME
+        assert [int.from_bytes(each[x - 1]) for each in shares] == [value, 0, value]
 
 
 def test_fewer_shares_say_nothing():
     """With one share too few, every secret is as likely: the share of one holder is uniform whatever the secret."""
-    tops = [shamir.split_secret(bytes(32), 2, 2)[0][1] for _ in range(2000)]
+    tops = [shares[0][1] for shares in shamir.split_secrets([bytes(32)] * 2000, 2, 2)]
     assert stats.chisquare(np.bincount(tops, minlength=256)).pvalue > 1e-6
 
 

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from wholegrain.errors import RefusalError
 from wholegrain.federation.masks import Words, add_mask, derive_key, pair_secret, to_words
-from wholegrain.federation.shamir import SHARE_BYTES, split_secret
+from wholegrain.federation.shamir import SHARE_BYTES, split_secrets
 from wholegrain.privacy.trust import SecureSum
 
 RULE = "secure_sum"
@@ -244,7 +244,8 @@ class Member:
 
     def _share(self, round: int, seeds: Mapping[str, bytes]) -> dict[str, bytes]:
         """Shares of all seeds, one encrypted bundle for each other silo; the bundle for this silo is kept."""
-        shares = {about: split_secret(seed, self.rules.threshold, len(self.roster)) for about, seed in seeds.items()}
+        split = split_secrets(list(seeds.values()), self.rules.threshold, len(self.roster))
+        shares = dict(zip(seeds, split, strict=True))
         nothing = [bytes(SHARE_BYTES)] * len(self.roster)
         bundles = {
             holder: b"".join(shares.get(about, nothing)[number] for about in self.roster)
