@@ -46,8 +46,8 @@ from wholegrain.runs.spec import RunSpec
 RESULTS = record.ROOT / "benchmarks" / "field.jsonl"
 EPSILONS, DELTA = (0.5, 1.0, 2.0, 4.0, 8.0), 1e-5
 MOMENTUM = 0.9
-TESTS = (100, 101, 102)
-"""Draws of noise, the same for all methods; each fold has the draw of its number."""
+TESTS, BATCHES = (100, 101, 102), 1000
+"""Draws of noise, the same for all methods; each fold has the draw of its number. And the draw of batches."""
 NAMES = ("fedavg", *METHODS)
 SCORES = dict.fromkeys(("males", "star", "rwm5yr", "nlswork", "diabetes130", "nafld2"), "auc")
 SCORES |= dict.fromkeys(("nlswork", "digits", "plays"), "accuracy")
@@ -124,12 +124,23 @@ class Grid:
     """Of FedAvg."""
     free_lengths: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0, 30.0)
 
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """Clip norms and lengths; where no step is taken, all clip norms are one."""
+        return [
+            (clip, each) for clip, each in itertools.product(self.clips, self.lengths) if each or clip == self.clips[0]
+        ]
+
 
 TABLES = Grid((0.2, 1.0, 4.0, 16.0), (0.3, 1.0, 3.0, 10.0, 30.0), folds=5, kept=4)
-HEADS = Grid((0.005, 0.05), (0.1, 0.2, 0.4, 0.8, 1.6, 3.2), folds=5, kept=2)
-"""A public start errs little, so that its gradients are short and steps go less far."""
+HEADS = Grid(
+    (0.005, 0.05), (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2), folds=5, kept=2,
+    free_lengths=(1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
+)  # fmt: skip
+"""A public start errs little, so that its gradients are short and steps go less far. It may be kept as it is, too: a
+step of length 0."""
 WINDOWS = Grid(
-    (0.01,), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0), folds=3, kept=2,
+    (0.01,), (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0), folds=3, kept=2,
     rounds=10, free_rounds=40, free_lengths=(30.0, 100.0, 300.0, 1000.0, 3000.0),
 )  # fmt: skip
 """Of 80 classes: fewer rounds, folds and clip norms, so that it is affordable."""
@@ -156,7 +167,7 @@ class Split:
         self.inputs, self.targets = self._with_constant(scored.inputs), scored.targets
         span = base["silos"].get("span") or len(rows)
         self.bounds = Bounds(len(rows), min(span, MOST[data]), MOST[data])
-        self._used: dict[tuple[int, bool] | None, Records] = {}
+        self._used: dict[int | None, Records] = {}
 
     def fold(self, number: int) -> "Split":
         """One part of the training people to score, and the others to train on."""
@@ -198,7 +209,7 @@ class Split:
 
     def used(self, method: Method) -> Records:
         """The records that a method trains on."""
-        key = None if method.cap is None else (method.cap, method.inside)
+        key = None if method.draws else method.cap
         if key not in self._used:
             self._used[key] = method.used(self.records)
         return self._used[key]
@@ -206,15 +217,17 @@ class Split:
     def train(self, name: str, settings: Sequence[Setting], draws: Sequence[int]) -> Floats:
         """Parameters after all rounds [parameter, column]."""
         method = METHODS.get(name, ENDLESS)
-        records, rounds = self.used(method), self.grid.rounds if name in METHODS else self.grid.free_rounds
+        used, rounds = self.used(method), self.grid.rounds if name in METHODS else self.grid.free_rounds
         clips, lengths, noises = (np.array([getattr(s, k) for s in settings]) for k in ("clip", "length", "noise"))
         start = self.model.start(self.records.inputs.shape[1], self.seed)
         vectors = np.repeat(start[:, None], len(settings), axis=1)
-        speeds, whole = np.zeros_like(vectors), method.reach(records, self.bounds)
+        batches = np.random.default_rng([BATCHES, self.seed])
+        speeds, whole = np.zeros_like(vectors), method.reach(method.batch(used, batches), self.bounds)
         drawn = {draw: np.random.default_rng([draw, self.seed]) for draw in set(draws)}
         for round in range(rounds):
             normal = {draw: each.normal(size=len(start)) for draw, each in drawn.items()}
             added = np.stack([normal[draw] for draw in draws], axis=1) * self.model.noise * noises * clips
+            records = method.batch(used, batches)
             noisy = self.model.total(method, records, self.bounds, vectors, clips) + added
             # Without a clip norm, the length is that of the mean gradient.
             speeds = MOMENTUM * speeds - lengths / (clips if name in METHODS else 1.0) * noisy / whole
@@ -265,8 +278,7 @@ def _private(method: Method, epsilon: float, rounds: int) -> Tree:
 def choose(name: str, epsilons: Sequence[float | None], folds: Sequence[Split]) -> list[Setting]:
     """The setting of each ε with the best mean score on the folds, out of those that are best on the first."""
     grid = folds[0].grid
-    private = itertools.product(grid.clips, grid.lengths)
-    pairs = list(private if epsilons[0] is not None else itertools.product((1e9,), grid.free_lengths))
+    pairs = grid.pairs if epsilons[0] is not None else [(1e9, length) for length in grid.free_lengths]
     tried = [[Setting(*each, folds[0].noise(name, epsilon)[0]) for each in pairs] for epsilon in epsilons]
     first = _scores_on(name, tried, folds[0], 0)
     best = [np.argsort(-row, kind="stable")[: grid.kept] for row in first]

@@ -118,6 +118,7 @@ def parts(backbone: Backbone) -> tuple[nn.Module, nn.Linear]:
 def features(dataset: Dataset, tree: Tree, backbone: Backbone, cache: Path) -> Dataset:
     """The data as the frozen part of the model shows them; each item's features are a function of it alone."""
     asked = {"digest": backbone.digest, "data": {k: v for k, v in tree["data"]["options"].items() if k != "path"}}
+    asked["items"] = hashlib.sha256(dataset.data.inputs.tobytes() + dataset.data.targets.tobytes()).hexdigest()
     mark = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     kept = _cached(cache, mark)
     if kept is None:

@@ -18,6 +18,7 @@ from scipy.optimize import brentq
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.stats import norm
 
+from wholegrain.data.subjects import rank_within
 from wholegrain.policies.policy import SHARE_STEPS
 
 Floats = NDArray[np.floating[Any]]
@@ -93,13 +94,15 @@ class Records:
         """All but one person's records."""
         return self.take(self.person != person)
 
-    def capped(self, most: int, in_silo: bool = False) -> "Records":
-        """At most so many records of each person, in all or in a silo: the first ones."""
-        owner = self.silo * self.people + self.person if in_silo else self.person
-        order = np.argsort(owner, kind="stable")
-        ordered = owner[order]
-        place = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-        return self.take(np.sort(order[place < most]))
+    def capped(self, most: int) -> "Records":
+        """At most so many records of each person in all: the first ones."""
+        return self.take(rank_within(self.person) < most)
+
+    def drawn(self, most: int, draws: np.random.Generator) -> "Records":
+        """At most so many records of each person in a silo, drawn at random."""
+        order = draws.permutation(len(self.person))
+        pairs = (self.silo * self.people + self.person)[order]
+        return self.take(np.sort(order[rank_within(pairs) < most]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +199,7 @@ class Method:
     weight: Weights = _alike
     steps: int = 1
     cap: int | None = None
-    """Records of a person that are used at most; of our methods, in a silo."""
+    """Records of a person that are used at most; of our methods, in a silo and drawn anew in each round."""
     each: bool = False
     """Whether every silo's release is seen and has noise of its own."""
     printed: Callable[[Bounds], float] | None = None
@@ -224,9 +227,18 @@ class Method:
         """The standard deviation of all noise together, as a multiple of C."""
         return multiplier * self.moves(bounds) * (np.sqrt(bounds.silos) if self.each else 1.0)
 
+    @property
+    def draws(self) -> bool:
+        """Whether each round draws its records anew: the library does, where a batch holds few of a person's."""
+        return self.inside and self.cap is not None
+
     def used(self, records: Records) -> Records:
         """The records that are trained on."""
-        return records if self.cap is None else records.capped(self.cap, self.inside)
+        return records if self.cap is None or self.draws else records.capped(self.cap)
+
+    def batch(self, records: Records, draws: np.random.Generator) -> Records:
+        """Those of one round."""
+        return records.drawn(self.cap, draws) if self.draws and self.cap else records
 
     def kept_records(self, lengths: Floats, records: Records, bounds: Bounds, clips: Floats) -> Floats:
         """The factor of each record [record, column] where records are clipped by themselves."""
@@ -293,8 +305,9 @@ METHODS: Mapping[str, Method] = {
     "DP-FedAvg, silo": Method("silo", lambda b: 2 * b.span, AGGREGATOR, steps=3, printed=lambda b: b.span),
     "ULDP-GROUP-2": Method("record", lambda b: 2, CAPPED, cap=2, each=True),
     "ULDP-GROUP-8": Method("record", lambda b: 8, CAPPED, cap=8, each=True),
-    "ULDP-SGD": Method("pair", lambda b: 1, AGGREGATOR, _even),
-    "ULDP-AVG": Method("pair", lambda b: 1, AGGREGATOR, _even, steps=LOCAL_STEPS),
+    # The paper has noise for a move of C; of a person in M silos at most, M of S parts move.
+    "ULDP-SGD": Method("pair", lambda b: b.span / b.silos, AGGREGATOR, _even),
+    "ULDP-AVG": Method("pair", lambda b: b.span / b.silos, AGGREGATOR, _even, steps=LOCAL_STEPS),
     "ULDP-AVG-w": Method("pair", lambda b: 1, AGGREGATOR, _by_share, steps=LOCAL_STEPS),
     # Not in the paper: the weights of ULDP-AVG-w without its local steps, to tell what each of them is worth.
     "ULDP-SGD-w": Method("pair", lambda b: 1, AGGREGATOR, _by_share),
