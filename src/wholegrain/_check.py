@@ -96,7 +96,7 @@ def plain_words(message: str) -> str:
     said, _, _ = message.removeprefix("Value error, ").partition(", unable to parse")
     if "Sequence" in said:
         return "it should be a list"
-    return said.replace("Input should", "it should")
+    return said.replace("Input should", "it should").replace("a valid list", "a list")
 
 
 def printable(text: str) -> str:

@@ -74,13 +74,18 @@ your own as module:name.
         self, name: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Sequence[str] = ()
     ) -> None:
         """Refuse an option that the factory does not have; what is `given` by the program is none."""
-        parameters = inspect.signature(factory).parameters
+        try:
+            parameters = inspect.signature(factory).parameters
+        except (TypeError, ValueError):  # a callable that does not say what it takes
+            return
         anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
         known = [parameter for parameter in parameters if parameter not in given]
         for option in options:
             if option in given or not (anything or option in known):
                 near, has = _check.suggestion(option, known), ", ".join(known) or "none"
-                raise SpecError(f"The {self._what} '{name}' has no option '{option}'{near}; it has {has}.")
+                raise SpecError(
+                    f"The {self._what} '{name}' has no option '{_check.printable(option)}'{near}; it has {has}."
+                )
 
     def _import(self, name: str) -> Callable[..., Any]:
         path, _, attribute = name.partition(":")

@@ -188,9 +188,21 @@ def test_running_statistics_are_refused_and_instance_norm_without_them_is_not() 
         ("bigram", {"padding": -1}, "model.options.padding, it should be greater than or equal to 0 (it is -1)."),
         ("mlp", {"hiden": [8]}, "has no option 'hiden' (did you mean 'hidden'?); it has hidden."),
         ("mlp", {"features": 3}, "has no option 'features'; it has hidden."),
+        ("mlp", {"hid\x1b]0;x\x07\nPROVED": 3}, "has no option 'hid ]0;x  PROVED'; it has hidden."),
     ],
 )
 def test_an_option_of_the_wrong_kind_is_told_with_its_key(name: str, options: dict[str, object], words: str) -> None:
     with pytest.raises(SpecError) as told:
         build(name, 4, 4, 0, options)
     assert str(told.value).endswith(words)
+
+
+def test_a_callable_that_does_not_say_what_it_takes_is_called(own: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Factory:
+        __signature__ = "none"
+
+        def __call__(self, features: int, classes: int, scale: float = 1.0) -> nn.Module:
+            return nn.Linear(features, classes)
+
+    monkeypatch.setattr(own, "silent", Factory(), raising=False)
+    assert isinstance(build("own_models:silent", 4, 2, 0, {"scale": 2.0}), nn.Linear)
