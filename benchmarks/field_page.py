@@ -47,7 +47,16 @@ SPREAD = [name for name, method in METHODS.items() if method.trust != ONE_PLACE]
 RIVALS = [name for name in SPREAD if name not in OURS]
 TRUSTED = [name for name in METHODS if name not in SPREAD]
 CLOSE = 0.04
-LIKE = ("ours, full sum, pooled", "ULDP-AVG-w")
+LIKE, WEIGHTED = "ours, full sum, pooled", ("ULDP-AVG-w", "ULDP-SGD-w")
+"""Ours as the library pools by default, and the two rivals whose trust and noise are the same."""
+NAMED = (
+    "ours, full sum, pooled",
+    "ours, full sum",
+    "ours, full sum, by share",
+    "ours, sum, pooled",
+    "ours, local, pooled",
+)
+"""Rows of ours that are counted by themselves."""
 NEAR = 3.0
 """Points below FedAvg that the second panel shows."""
 
@@ -141,15 +150,41 @@ def lead(rows: list[Tree], data: str, epsilon: float) -> float:
 
 
 def like_by_like(rows: list[Tree]) -> str:
-    """Our default pooling less the strongest rival, under the same trust with the same noise, as Markdown."""
-    lines = ["| | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |", "|---|" + "---:|" * len(EPSILONS)]
-    for model, data in _shown(rows):
-        own = [r for r in rows if r["model"] == model]
-        both = [[scores(own, data, name, e) for name in LIKE] for e in EPSILONS]
+    """Our default pooling less a rival, under the same trust with the same noise, for each such rival, as Markdown."""
+    return "\n\n".join(_less(rows, rival) for rival in WEIGHTED)
+
+
+def _less(rows: list[Tree], rival: str) -> str:
+    head = f"| less {rival} | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |"
+    lines = [head, "|---|" + "---:|" * len(EPSILONS)]
+    for own, data in _drawn(rows):
+        both = [[scores(own, data, name, e) for name in (LIKE, rival)] for e in EPSILONS]
         gaps = [statistics.mean(one) - statistics.mean(other) if one and other else None for one, other in both]
-        cells = ["–" if gap is None else f"{gap:+.1f}".replace("-", "−") for gap in gaps]
+        cells = ["–" if gap is None else f"{gap:+.2f}".replace("-", "−") for gap in gaps]
         lines.append(f"| {data} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def counts(rows: list[Tree]) -> str:
+    """In how many columns rows of ours, and the best of them, are level with every rival or behind, as Markdown."""
+    cells = [(own, data, epsilon) for own, data in _drawn(rows) for epsilon in judged(own, data)]
+    rivals = [_mean(own, data, best_rival(own, data, epsilon), epsilon) for own, data, epsilon in cells]
+    lines = [
+        "| | at least as good as every rival | behind by less | behind by 0.04 points or more |",
+        "|---|---:|---:|---:|",
+    ]
+    for name in (*NAMED, None):
+        ours = [_mean(own, data, name or best_of_ours(own, data, e), e) for own, data, e in cells]
+        leads = [rival - own for rival, own in zip(rivals, ours, strict=True)]
+        level, far = sum(each <= 0 for each in leads), sum(each >= CLOSE for each in leads)
+        label = name or f"the best of our {len(OURS)} rows in each column"
+        lines.append(f"| {label} | {level} | {len(leads) - level - far} | {far} |")
+    return "\n".join(lines)
+
+
+def _drawn(rows: list[Tree]) -> list[tuple[list[Tree], str]]:
+    """Rows of the model that is drawn, and the data set, for each data set."""
+    return [([r for r in rows if r["model"] == model], data) for model, data in _shown(rows)]
 
 
 def _shown(rows: list[Tree]) -> list[tuple[str, str]]:
@@ -163,8 +198,7 @@ def summary(rows: list[Tree]) -> str:
     titles = ["FedAvg", "ours: nobody trusted", "ours: sum", "ours: full sum"]
     titles += ["ours: best", "best rival", "its name", "best of one trusted place"]
     lines = ["| | ε | " + " | ".join(titles) + " |", "|---|---:|---:|---:|---:|---:|---:|---:|---|---:|"]
-    for model, data in _shown(rows):
-        own = [r for r in rows if r["model"] == model]
+    for own, data in _drawn(rows):
         for epsilon in (e for e in SHOWN if e in _epsilons(own, data)):
             rival, compared = best_rival(own, data, epsilon), (*DEFAULTS, best_of_ours(own, data, epsilon))
             free, *means = (_mean(own, data, name, epsilon) for name in ("fedavg", *compared, rival))
@@ -183,8 +217,7 @@ def _plain_cell(mean: float, top: float | None = None) -> str:
 def ahead(rows: list[Tree]) -> str:
     """Cells in which a rival's mean is above all of ours by at least CLOSE, with the best rival, as Markdown."""
     lines = []
-    for model, data in _shown(rows):
-        own = [r for r in rows if r["model"] == model]
+    for own, data in _drawn(rows):
         for epsilon in (e for e in judged(own, data) if lead(own, data, e) >= CLOSE):
             best = best_rival(own, data, epsilon)
             lines += [f"- {line}" for line in behind(own, data, [epsilon]) if f": {best} +" in line]
@@ -260,7 +293,12 @@ def tables(rows: list[Tree], model: str) -> str:
 def renewed(page: str, rows: list[Tree]) -> str:
     """The page with the tables of these rows."""
     parts = {model: tables(rows, model) for model in (*MODELS, HEAD)}
-    parts |= {"summary": summary(rows), "like by like": like_by_like(rows), "ahead": ahead(rows)}
+    parts |= {
+        "summary": summary(rows),
+        "like by like": like_by_like(rows),
+        "ahead": ahead(rows),
+        "counts": counts(rows),
+    }
     for name, text in parts.items():
         before, mark, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition(f"\n<!-- end of {name} -->")
@@ -278,10 +316,6 @@ def show(asked: argparse.Namespace) -> None:
             print(*(f"{model}, {line}" for line in behind(own, data)), sep="\n")
             if model in DRAWN:
                 picture(own, data, IMAGES / f"benchmark_{data}.svg")
-    drawn = [([r for r in rows if r["model"] == model], data) for model, data in _shown(rows)]
-    leads = [lead(own, data, e) for own, data in drawn for e in judged(own, data)]
-    ours, close = sum(each <= 0 for each in leads), sum(0 < each < CLOSE for each in leads)
-    print(f"no rival is ahead in {ours} of {len(leads)} columns, and by less than {CLOSE} in {close} more")
     for claimed in EPSILONS:
         print(f"NAIVE and DP-FedAvg with half the noise: claimed {claimed:g}, proved {proved(claimed, DELTA, 2):.3g}")
     print(f"{len(rows)} rows, {sum(r['seconds'] for r in rows) / 60:.1f} minutes of processor time")
