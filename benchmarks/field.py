@@ -9,7 +9,8 @@ the training people are divided into folds; clip norm and length of a step are t
 mean score on the folds, each left out of training in its turn. All settings meet the first fold, and the best of them
 there the others. Nobody pays for that choice. Scores are of test people, means over three draws of noise with which no
 setting was chosen. Runs are emulated (rivals.py, field_models.py); our noise is that of the library's
-plan. Results are kept line by line in benchmarks/field.jsonl: what is there is not run again.
+plan. Results are kept line by line in benchmarks/field.jsonl: what is there is not run again (`--out FILE` keeps
+them elsewhere).
 All ε of a method are run at once; `seconds` is each one's part of the processor time. Two methods with the same sum and
 the same noise are one run, whose seconds stand in both rows.
 """
@@ -20,7 +21,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from field_models import MODELS, Model
 from rivals import METHODS, OURS, Bounds, Floats, Method, Records, multiplier
 from trust_emulator import _noise_of, _with_constant
 from utility import Tree, merged
+from wholegrain.errors import SpecError
 from wholegrain.privacy.accountants import accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.planning import plan_for
@@ -54,6 +56,7 @@ SCORES |= dict.fromkeys(("nlswork", "digits", "plays"), "accuracy")
 MOST = {"nlswork": 15, "diabetes130": 40, "rwm5yr": 5, "star": 4, "nafld2": 40, "males": 8, "digits": 32, "plays": 64}
 """Records that one person can have in all: what the surveys' designs say, of diabetes130 a bound as for K, and where
 there is a public start a cap: the first 32 digits of a writer and the first 64 windows of a speaker, in any silo."""
+TABLED = tuple(name for name in SCORES if name not in public_features.STARTS)
 HEAD = "head"
 PLANNED: dict[tuple[str, str], tuple[float, float]] = {}
 """Noise and proved ε of the library's plans, by data set and the sections of a spec."""
@@ -91,6 +94,37 @@ def from_starts(asked: argparse.Namespace) -> dict[str, Tree]:
         for name, start in public_features.STARTS.items()
         if (path := paths[name]) is not None
     }
+
+
+def chosen(names: Sequence[str], found: Mapping[str, Tree], table: Path) -> dict[str, Tree]:
+    """What was found of these data sets; one that is not there is refused."""
+    for name in names:
+        if name == "diabetes130" and not table.exists():
+            raise SpecError(f"There is no table '{table}', which {name} is read from; --table names another.")
+        if name not in found:
+            needed = "--model linear or mlp" if name in TABLED else f"--{name} PATH and, in field.py, --model {HEAD}"
+            raise SpecError(f"{name} needs {needed}.")
+    return {name: found[name] for name in names}
+
+
+def on_tables(table: Path, names: Sequence[str]) -> dict[str, Tree]:
+    """What all methods share of these data sets, which are tables."""
+    return chosen(names, problems(table), table)
+
+
+def _bases(asked: argparse.Namespace) -> dict[str, Tree]:
+    """What all methods share of the data sets that are played: by default of all that are there."""
+    found = from_starts(asked) if asked.model == HEAD else problems(asked.table)
+    if not (found or asked.only):
+        raise SpecError(f"--model {HEAD} needs --digits FOLDER or --plays FILE.")
+    return chosen(asked.only or [name for name in SCORES if name in found], found, asked.table)
+
+
+def epsilon_of(text: str) -> float:
+    """An ε of a command line."""
+    if not 0.001 <= (found := float(text)) <= 1000:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an ε from 0.001 to 1000")
+    return found
 
 
 def _model(name: str, data: str, base: Tree) -> Model:
@@ -312,10 +346,10 @@ def play(name: str, epsilons: Sequence[float | None], folds: Sequence[Split], te
 
 def run(asked: argparse.Namespace) -> None:
     """Play what was not played yet."""
-    bases = from_starts(asked) if asked.model == HEAD else problems(asked.table)
+    bases, rows = _bases(asked), trust_cases.read(asked.out)
     commit = record._commit()
-    done = {(r["model"], r["data"], r["method"], r["epsilon"], r["seed"]) for r in trust_cases.read(asked.out)}
-    for seed, data in itertools.product(asked.seeds, [name for name in asked.only if name in bases]):
+    done = {(r["model"], r["data"], r["method"], r["epsilon"], r["seed"]) for r in rows}
+    for seed, data in itertools.product(asked.seeds, bases):
         missing: dict[str, list[float | None]] = {}
         for name in asked.methods:
             for epsilon in (None,) if name == "fedavg" else asked.epsilons:
@@ -333,23 +367,24 @@ def run(asked: argparse.Namespace) -> None:
                 played[same] = play(name, epsilons, folds, test)
             for found in played[same]:
                 trust_cases.keep(asked.out, {**row, **found, "commit": commit, "command": command})
+    record.say_if_done(len(rows), len(trust_cases.read(asked.out)))
 
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", choices=[*MODELS, HEAD], default="linear")
-    parser.add_argument("--only", nargs="+", default=list(SCORES), choices=list(SCORES))
-    parser.add_argument("--methods", nargs="+", default=list(NAMES), choices=list(NAMES))
-    parser.add_argument("--epsilons", nargs="+", type=float, default=list(EPSILONS))
+    parser.add_argument("--only", nargs="+", choices=list(SCORES), help="by default all that are there")
+    record.add_names(parser, "--methods", NAMES, default=NAMES)
+    parser.add_argument("--epsilons", nargs="+", type=epsilon_of, default=list(EPSILONS))
     parser.add_argument("--table", type=Path, default=Path("diabetes130.csv.gz"))
     parser.add_argument("--digits", type=Path, help="the folder of MNIST by writer")
     parser.add_argument("--plays", type=Path, help="the archive of plays")
     parser.add_argument("--starts", type=Path, default=record.ROOT / "recipes", help="the folder of public starts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept")
     run(parser.parse_args())
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

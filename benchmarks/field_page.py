@@ -1,8 +1,9 @@
 """Tables and pictures of the benchmark of the field, from what benchmarks/field.py kept.
 
-Run: python benchmarks/field_page.py
+Run: python benchmarks/field_page.py [--results FILE [--page FILE] [--images FOLDER]]
 
-Renews the tables of docs/benchmark.md (what stands between its marks) and the pictures beside it.
+Renews the tables of docs/benchmark.md (what stands between its marks) and the pictures beside it. Of other results than
+benchmarks/field.jsonl it prints the tables; what it writes then must be named.
 """
 
 import argparse
@@ -120,10 +121,14 @@ def behind(rows: list[Tree], data: str, epsilons: Sequence[float] | None = None)
         name = best_of_ours(rows, data, epsilon)
         for rival in (n for n in RIVALS if means[n] > means[name]):
             one, other = (by_seed(rows, data, each, epsilon) for each in (rival, name))
-            gaps = ", ".join(f"{one[seed] - other[seed]:+.2f}" for seed in sorted(one.keys() & other.keys()))
+            gaps = ", ".join(_signed(one[seed] - other[seed]) for seed in sorted(one.keys() & other.keys()))
             gap = means[rival] - means[name]
-            lines.append(f"{data}, ε = {epsilon:g}: {rival} {gap:+.2f} beside '{name}' (by seed {gaps})")
+            lines.append(f"{data}, ε = {epsilon:g}: {rival} {_signed(gap)} beside '{name}' (by seed {gaps})")
     return lines
+
+
+def _signed(gap: float) -> str:
+    return f"{gap:+.2f}".replace("-", "−")
 
 
 def judged(rows: list[Tree], data: str) -> list[float]:
@@ -160,7 +165,7 @@ def _less(rows: list[Tree], rival: str) -> str:
     for own, data in _drawn(rows):
         both = [[scores(own, data, name, e) for name in (LIKE, rival)] for e in EPSILONS]
         gaps = [statistics.mean(one) - statistics.mean(other) if one and other else None for one, other in both]
-        cells = ["–" if gap is None else f"{gap:+.2f}".replace("-", "−") for gap in gaps]
+        cells = ["–" if gap is None else _signed(gap) for gap in gaps]
         lines.append(f"| {data} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -308,25 +313,44 @@ def renewed(page: str, rows: list[Tree]) -> str:
 
 
 def show(asked: argparse.Namespace) -> None:
-    """Print what is behind; draw the pictures; renew the tables of the page."""
-    rows = trust_cases.read(asked.results)
+    """Print what is behind; draw the pictures and renew the tables of the page, or print them."""
+    rows = trust_cases.kept(asked.results)
+    if asked.results.resolve() == RESULTS and not (asked.page or asked.images):
+        asked.page, asked.images = PAGE, IMAGES
+    page = asked.page and asked.page.read_text()
     for model in (*MODELS, HEAD):
         own = [r for r in rows if r["model"] == model]
         for data in (name for name in SCORES if any(r["data"] == name for r in own)):
             print(*(f"{model}, {line}" for line in behind(own, data)), sep="\n")
-            if model in DRAWN:
-                picture(own, data, IMAGES / f"benchmark_{data}.svg")
+            if not page:
+                print(table(own, data))
+            free = any(r["data"] == data and r["method"] == "fedavg" for r in own)
+            if asked.images and model in DRAWN and not free:
+                print(f"{model}, {data}: no picture without a row of fedavg")
+            elif asked.images and model in DRAWN:
+                asked.images.mkdir(parents=True, exist_ok=True)
+                picture(own, data, asked.images / f"benchmark_{data}.svg")
     for claimed in EPSILONS:
         print(f"NAIVE and DP-FedAvg with half the noise: claimed {claimed:g}, proved {proved(claimed, DELTA, 2):.3g}")
     print(f"{len(rows)} rows, {sum(r['seconds'] for r in rows) / 60:.1f} minutes of processor time")
-    PAGE.write_text(renewed(PAGE.read_text(), rows))
+    if page:
+        asked.page.write_text(renewed(page, rows))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    show(parser.parse_args())
+    parser.add_argument(
+        "--page", type=Path, help="the page to renew; by default docs/benchmark.md, of the results on record"
+    )
+    parser.add_argument(
+        "--images", type=Path, help="where pictures go; by default docs/images, of the results on record"
+    )
+    asked = parser.parse_args()
+    if asked.page and not asked.page.is_file():
+        parser.error(f"there is no page '{asked.page}'")
+    show(asked)
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

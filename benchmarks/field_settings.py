@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import field
+import record
+import rivals
 
 
 def score(test: field.Split, name: str, epsilon: float, pairs: list[tuple[float, float]]) -> list[float]:
@@ -26,18 +28,17 @@ def score(test: field.Split, name: str, epsilon: float, pairs: list[tuple[float,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", choices=list(field.MODELS), default="linear")
-    parser.add_argument("--data", choices=list(field.SCORES), required=True)
+    parser.add_argument("--data", choices=field.TABLED, required=True)
     parser.add_argument("--table", type=Path, default=Path("diabetes130.csv.gz"))
-    parser.add_argument("--epsilon", type=float, default=4.0)
-    parser.add_argument("--methods", nargs="+", default=["ULDP-SGD-w", "ours, full sum, by share"])
+    parser.add_argument("--epsilon", type=field.epsilon_of, default=4.0)
+    record.add_names(parser, "--methods", rivals.METHODS, default=["ULDP-SGD-w", "ours, full sum, by share"])
     parser.add_argument("--clips", nargs="+", type=float, required=True)
     parser.add_argument("--lengths", nargs="+", type=float, required=True)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     asked = parser.parse_args()
     pairs = list(itertools.product(asked.clips, asked.lengths))
-    tests = [
-        field.Split(asked.data, field.problems(asked.table)[asked.data], seed, asked.model) for seed in asked.seeds
-    ]
+    base = field.on_tables(asked.table, [asked.data])[asked.data]
+    tests = [field.Split(asked.data, base, seed, asked.model) for seed in asked.seeds]
     print("| method | clip norm | length | " + " | ".join(f"seed {seed}" for seed in asked.seeds) + " | mean |")
     print("|---|---:|---:|" + "---:|" * (len(asked.seeds) + 1))
     for name in asked.methods:
@@ -47,4 +48,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

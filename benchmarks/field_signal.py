@@ -35,12 +35,14 @@ def parts(split: field.Split) -> list[float]:
 
 def show(asked: argparse.Namespace) -> None:
     """One line for each data set, as Markdown."""
+    tables, starts = field.problems(asked.table), field.from_starts(asked)
+    found = {**tables, **starts}
+    bases = field.chosen(asked.only or [name for name in field.SCORES if name in found], found, asked.table)
     titles = ("part of C by 1/m", "by shares", "rounded", *asked.methods)
     print("| | " + " | ".join(titles) + " |\n|---|" + "---:|" * len(titles))
-    tables, starts = field.problems(asked.table), field.from_starts(asked)
-    for data in (name for name in asked.only if name in {**tables, **starts}):
+    for data in bases:
         model = "linear" if data in tables else field.HEAD
-        split = field.Split(data, {**tables, **starts}[data], asked.seed, model)
+        split = field.Split(data, bases[data], asked.seed, model)
         cells = [f"{each:.3f}" for each in parts(split)]
         cells += [f"{signal(split, name, split.grid.clips[0]):.1f}" for name in asked.methods]
         print(f"| {data} | {' | '.join(cells)} |", flush=True)
@@ -48,8 +50,8 @@ def show(asked: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", nargs="+", default=list(field.SCORES), choices=list(field.SCORES))
-    parser.add_argument("--methods", nargs="+", default=list(SHOWN), choices=list(METHODS))
+    parser.add_argument("--only", nargs="+", choices=list(field.SCORES), help="by default all that are there")
+    record.add_names(parser, "--methods", METHODS, default=SHOWN)
     parser.add_argument("--table", type=Path, default=Path("diabetes130.csv.gz"))
     parser.add_argument("--digits", type=Path, help="the folder of MNIST by writer")
     parser.add_argument("--plays", type=Path, help="the archive of plays")
@@ -59,4 +61,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

@@ -48,11 +48,12 @@ def settings(asked: argparse.Namespace, part: str, epsilon: float, length: float
 def run(asked: argparse.Namespace) -> None:
     """Play what was not played yet."""
     backbone = read_backbone(asked.backbone)
+    before = len(trust_cases.read(asked.out))
     for epsilon, part, length in itertools.product(asked.epsilons, asked.parts, asked.lengths):
         about: Tree = {"model": backbone.facts["model"], "backbone": backbone.digest, "part": part, "epsilon": epsilon}
         about |= {"length": length, "rounds": asked.rounds, "K": asked.items, "stride": asked.stride}
         about |= {"seed": asked.seed}
-        if any(about.items() <= row.items() for row in trust_cases.read(RESULTS)):
+        if any(about.items() <= row.items() for row in trust_cases.read(asked.out)):
             continue
         begun = time.process_time()
         found = spare_numbers.play(settings(asked, part, epsilon, length))
@@ -60,14 +61,16 @@ def run(asked: argparse.Namespace) -> None:
         command = f"python benchmarks/plays_parts.py --parts {part} --epsilons {epsilon:g} --lengths {length:g}"
         command += f" --items {asked.items} --stride {asked.stride} --rounds {asked.rounds} --seed {asked.seed}"
         row = {**about, **found, "seconds": seconds, "commit": record._commit(), "command": command}
-        trust_cases.keep(RESULTS, row)
+        trust_cases.keep(asked.out, row)
+    record.say_if_done(before, len(trust_cases.read(asked.out)))
 
 
-def show() -> None:
+def show(results: Path) -> None:
     """What is on record, as Markdown."""
+    rows = trust_cases.kept(results)
     print("| start | windows | part | trained | ε | length | accuracy, % | above the start | seconds |")
     print("|---|---|---|---:|---:|---:|---:|---:|---:|")
-    for row in trust_cases.read(RESULTS):
+    for row in rows:
         windows = f"K = {row['K']}, one at every {row['stride']} characters"
         after, gain = 100 * row["accuracy"], 100 * (row["accuracy"] - row["start"])
         cells = [f"`{row['model']}`, {100 * row['start']:.2f}", windows, f"`{row['part']}`", f"{row['trained']:,}"]
@@ -87,9 +90,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draw", action="store_true", help="the table of what is on record")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept")
     asked = parser.parse_args()
     if asked.draw:
-        show()
+        show(asked.out)
     elif asked.data is None or asked.backbone is None:
         parser.error("--data and --backbone are needed, or --draw")
     else:
@@ -97,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

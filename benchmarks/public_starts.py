@@ -9,7 +9,7 @@ from every position of windows that overlap, from a start on State of the Union 
 benchmarks/whole_states.py makes both starts of what `wholegrain pretrain` has made. What the frozen part of a model
 makes of each item is computed once, and for `head` kept in `--cache`; every run of the last layer then begins there,
 which gives what `wholegrain run` gives. Results are kept line by line in benchmarks/public_starts.jsonl: what is there
-is not run again. `--draw` prints the tables.
+is not run again (`--out FILE` keeps them elsewhere). `--draw` prints the tables.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from utility import MOMENTUM, Tree, merged
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import SpecError
 from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
@@ -102,6 +103,14 @@ def recipe(task: str, data: Path, backbone: Path) -> Tree:
     tree = tomllib.loads((record.ROOT / "recipes" / RECIPES[task]).read_text("utf-8"))
     options = {**tree["data"].get("options", {}), "path": str(data.absolute())}
     return merged(tree, {"data": {"options": options}, "model": {"start": str(backbone.absolute())}})
+
+
+def start_of(path: Path, tree: Tree) -> Backbone:
+    """The public start in a file, if it is of a recipe's model."""
+    found, model = read_backbone(path), tree["model"]["name"]
+    if found.facts.get("model") != model:
+        raise SpecError(f"The start '{path}' is of the model {found.facts.get('model')}; the recipe's is {model}.")
+    return found
 
 
 def parts(backbone: Backbone) -> tuple[nn.Module, nn.Linear]:
@@ -237,9 +246,11 @@ def settings_of(tree: Tree, change: Tree, seed: int) -> Tree:
 
 def run(asked: argparse.Namespace) -> None:
     """Play what was not played yet."""
-    tree, backbone = recipe(asked.task, asked.data, asked.backbone), read_backbone(asked.backbone)
+    tree = recipe(asked.task, asked.data, asked.backbone)
+    backbone = start_of(asked.backbone, tree)
     scored = {**tree["data"]["options"], **(SCORED if asked.task in ("addresses", "overlapping") else {})}
     dataset = load_dataset(RunSpec.of({"data": {**tree["data"], "options": scored}}))
+    before = len(trust_cases.read(asked.out))
     known, shown = Shown(), None
     if tree["model"]["train"] == "head":
         shown = features(dataset, tree, backbone, asked.cache or Path(f"{asked.task}_features.npz"))
@@ -250,16 +261,19 @@ def run(asked: argparse.Namespace) -> None:
             public = {**whole, "data": options, "model": {**whole["model"], "start": backbone.digest}}
             settings = hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()[:16]
             key = {"task": asked.task, "name": name, "seed": seed, "settings": settings}
-            if any(all(row[k] == v for k, v in key.items()) for row in trust_cases.read(RESULTS)):
+            if any(all(row[k] == v for k, v in key.items()) for row in trust_cases.read(asked.out)):
                 continue
             command = f"python benchmarks/public_starts.py {asked.task} --only '{name}' --seeds {seed}"
             row = {**key, **play(whole, dataset, shown, backbone, known)}
-            trust_cases.keep(RESULTS, {**row, "commit": record._commit(), "command": command})
+            trust_cases.keep(asked.out, {**row, "commit": record._commit(), "command": command})
+    record.say_if_done(before, len(trust_cases.read(asked.out)))
 
 
-def show(task: str) -> None:
+def show(task: str, results: Path) -> None:
     """Means over seeds of the latest settings, as Markdown."""
-    rows = {(row["name"], row["seed"]): row for row in trust_cases.read(RESULTS) if row["task"] == task}
+    rows = {(row["name"], row["seed"]): row for row in trust_cases.kept(results) if row["task"] == task}
+    if not rows:
+        raise SpecError(f"There are no results of {task} in '{results}'.")
     print("| | trained | accuracy, % | above the start | seeds |\n|---|---:|---:|---:|---:|")
     for label, field in (("constant answer", "constant"), ("public start", "start")):
         once = {row["seed"]: row[field] for row in rows.values()}
@@ -283,12 +297,19 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the archive of plays, or the folder of MNIST by writer")
     parser.add_argument("--backbone", type=Path, help="what `wholegrain pretrain` has made")
     parser.add_argument("--cache", type=Path, help="a file for features; by default TASK_features.npz, here")
-    parser.add_argument("--only", nargs="+", help="names of settings")
+    record.add_names(parser, "--only", [name for task in SETTINGS.values() for name in task])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--draw", action="store_true", help="the table of what is on record")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept")
     asked = parser.parse_args()
-    show(asked.task) if asked.draw else run(asked)
+    if asked.draw:
+        return show(asked.task, asked.out)
+    if asked.data is None or asked.backbone is None:
+        parser.error("--data and --backbone are needed, or --draw")
+    if strange := [name for name in asked.only or () if name not in SETTINGS[asked.task]]:
+        parser.error(f"'{strange[0]}' is not one of the settings of {asked.task}: {'; '.join(SETTINGS[asked.task])}")
+    return run(asked)
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

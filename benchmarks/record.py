@@ -1,9 +1,11 @@
 """What every benchmark writes down besides its figures: machine, versions, commit. No names, no paths."""
 
+import argparse
 import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -12,10 +14,43 @@ from typing import Any
 
 import numpy as np
 
+from wholegrain.errors import WholegrainError
+
 ROOT = Path(__file__).resolve().parent.parent
 
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 """With one thread per process they agree on an idle core; `cpu` does not see what others take of a busy one."""
+
+
+def add_names(
+    parser: argparse.ArgumentParser, option: str, names: Iterable[str], default: Sequence[str] | None = None
+) -> None:
+    """An option that takes some of these names, which may hold commas: the help lists them line by line."""
+    known = list(names)
+
+    def one(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"'{text}' is not one of the names that --help lists")
+        return text
+
+    parser.add_argument(option, nargs="+", type=one, metavar="NAME", default=default, help="some of the names below")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n  ".join([f"names of {option}, each in quotation marks:", *dict.fromkeys(known)])
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run a script; what is refused on purpose is one sentence on standard error, and exit code 2."""
+    try:
+        main()
+    except WholegrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def say_if_done(before: int, after: int, option: str = "--out") -> None:
+    """A run that has kept no further row says why."""
+    if before == after:
+        print(f"{after} rows are on record; nothing to do ({option} FILE starts anew)")
 
 
 def circumstances(clock: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ Silos, people and scores are those of the benchmark of the field. One rule for a
 AUC on a fifth of the *training* people, left out of training meanwhile. If the best length is the shortest or the
 longest of those tried, the next one beyond is tried too. Nobody pays for that choice. The trust model is the
 library's default secure sum with weights by span. Sums and noise are computed in C (`compute.compiled`), which takes
-a sixth of the time of a transformer's private rounds. Results are kept line by line in benchmarks/table_models.jsonl.
+a sixth of the time of a transformer's private rounds. Results are kept line by line in
+benchmarks/table_models.jsonl (`--out FILE` keeps them elsewhere).
 """
 
 import argparse
@@ -96,8 +97,9 @@ def _best(tried: Mapping[float, float]) -> float:
 
 def run(asked: argparse.Namespace) -> None:
     """Play what was not played yet."""
-    bases, chosen = field.problems(asked.table), [epsilon or None for epsilon in asked.epsilons]
-    done = {(r["data"], r["model"], r["epsilon"], r["seed"]) for r in trust_cases.read(RESULTS)}
+    bases, chosen = field.on_tables(asked.table, asked.only), [epsilon or None for epsilon in asked.epsilons]
+    before = len(trust_cases.read(asked.out))
+    done = {(r["data"], r["model"], r["epsilon"], r["seed"]) for r in trust_cases.read(asked.out)}
     for seed, data, model, epsilon in itertools.product(asked.seeds, asked.only, asked.models, chosen):
         if (data, model, epsilon, seed) in done:
             continue
@@ -116,12 +118,13 @@ def run(asked: argparse.Namespace) -> None:
         }
         row["seconds"] = round(time.process_time() - begun)
         command = f"python benchmarks/table_models.py --only {data} --models {model} --seeds {seed}"
-        trust_cases.keep(RESULTS, {**row, "commit": record._commit(), "command": command})
+        trust_cases.keep(asked.out, {**row, "commit": record._commit(), "command": command})
+    record.say_if_done(before, len(trust_cases.read(asked.out)))
 
 
-def show() -> None:
+def show(results: Path) -> None:
     """Means over seeds, as Markdown."""
-    rows = trust_cases.read(RESULTS)
+    rows = trust_cases.kept(results)
     print("| AUC in % | parameters | FedAvg | ε = 1 | ε = 4 | seeds | seconds of one ε |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for data, model in itertools.product(field.SCORES, MODELS):
@@ -140,15 +143,16 @@ def _told(found: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", nargs="+", default=["males"], choices=list(field.SCORES))
+    parser.add_argument("--only", nargs="+", default=["males"], choices=field.TABLED)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.0, 1.0, 4.0], help="0 is FedAvg")
     parser.add_argument("--table", type=Path, default=Path("diabetes130.csv.gz"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--draw", action="store_true", help="the table of what is on record")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept")
     asked = parser.parse_args()
-    show() if asked.draw else run(asked)
+    show(asked.out) if asked.draw else run(asked)
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

@@ -9,6 +9,7 @@ from pathlib import Path
 import record
 from utility import Tree, merged
 from wholegrain.data.dataset import Dataset
+from wholegrain.errors import SpecError
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.spec import RunSpec, load
 
@@ -89,6 +90,13 @@ def dataset(tree: Tree) -> Dataset:
 def read(path: Path) -> list[Tree]:
     """Rows of a file, one JSON object in each line."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def kept(path: Path) -> list[Tree]:
+    """Rows of a file that must have some."""
+    if not (rows := read(path)):
+        raise SpecError(f"There are no results in '{path}'.")
+    return rows
 
 
 def keep(path: Path, row: Tree) -> None:

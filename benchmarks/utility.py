@@ -350,15 +350,19 @@ def main() -> None:
     parser.add_argument("--backbone", type=Path, default=record.ROOT / "recipes" / "digits.safetensors")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="+", help="these data sets")
-    parser.add_argument("--methods", nargs="+", help="these methods")
+    record.add_names(parser, "--methods", METHODS)
     parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=EPSILONS)
     parser.add_argument("--quick", action="store_true", help="one seed, ε = 1 and 4")
     parser.add_argument("--draw", action="store_true", help="print the table, and draw the picture beside the results")
     parser.add_argument("--constant", action="store_true", help="how often a constant answer is right")
     given = parser.parse_args()
     known = problems(given.backbone)
+    if strange := [name for name in given.only or () if name not in known]:
+        parser.error(f"'{strange[0]}' is not one of the data sets: {', '.join(known)}")
     if given.draw:
         rows = shown(read(given.results), known)
+        if not rows:
+            parser.error(f"there are no results of the settings as they are now in '{given.results}'")
         picture(rows, given.results.with_suffix(".svg"))
         print(table(rows))
         for name, epsilon in itertools.product(known, EPSILONS):
@@ -371,12 +375,19 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     epsilons, seeds = ((1.0, 4.0), (0,)) if given.quick else (given.epsilons, SEEDS)
-    for name, problem in known.items():
-        if given.only and name not in given.only:
-            continue
-        cases = problem.cases(name, epsilons, seeds)
-        run((case for case in cases if not given.methods or case.method in given.methods), given.results)
+    cases = [
+        case
+        for name, problem in known.items()
+        if not given.only or name in given.only
+        for case in problem.cases(name, epsilons, seeds)
+        if not given.methods or case.method in given.methods
+    ]
+    if not cases:
+        parser.error("none of these data sets has one of these methods")
+    before = len(read(given.results))
+    run(cases, given.results)
+    record.say_if_done(before, len(read(given.results)), "--results")
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

@@ -8,7 +8,7 @@ images. Its learning rate is the one with the best accuracy on a fifth of the *t
 its rounds are the best along that way; then it is trained on all training writers. Private runs are the library's. With
 one image of a writer in a silo (K = 1) their learning rate is chosen by the same fifth; with every image it is the
 shorter of the same two, which all runs with K = 1 chose. In training an image is seen once, in a score in 13 shifts.
-Results are kept line by line in benchmarks/whole_digits.jsonl.
+Results are kept line by line in benchmarks/whole_digits.jsonl (`--out FILE` keeps them elsewhere).
 """
 
 import argparse
@@ -31,7 +31,7 @@ from utility import Tree, merged
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.models import model_catalog
-from wholegrain.models.backbone import Backbone, read_backbone
+from wholegrain.models.backbone import Backbone
 from wholegrain.models.images import one_view
 from wholegrain.models.model_inputs import values
 from wholegrain.models.trainable_part import train_part
@@ -205,12 +205,14 @@ def _without(dataset: Dataset, held: SubjectData) -> Dataset:
 
 def run(asked: argparse.Namespace) -> None:
     """Play what was not played yet."""
-    tree, backbone = public_starts.recipe("digits", asked.data, asked.backbone), read_backbone(asked.backbone)
+    tree = public_starts.recipe("digits", asked.data, asked.backbone)
+    backbone = public_starts.start_of(asked.backbone, tree)
     dataset = load_dataset(RunSpec.of({"data": tree["data"]}))
     assert dataset.test is not None
+    before = len(trust_cases.read(asked.out))
     base = merged({name: tree[name] for name in tree if name != "model"}, {"seed": asked.seed})
     for name in asked.only or METHODS:
-        if any((row["name"], row["seed"]) == (name, asked.seed) for row in trust_cases.read(RESULTS)):
+        if any((row["name"], row["seed"]) == (name, asked.seed) for row in trust_cases.read(asked.out)):
             continue
         method, begun = METHODS[name], time.process_time()
         if method.train is None:
@@ -225,13 +227,15 @@ def run(asked: argparse.Namespace) -> None:
             row |= play_private(method, model, base, dataset)
         row["seconds"] = round(time.process_time() - begun)
         command = f"python benchmarks/whole_digits.py --only '{name}' --seed {asked.seed}"
-        trust_cases.keep(RESULTS, {**row, "commit": record._commit(), "command": command})
+        trust_cases.keep(asked.out, {**row, "commit": record._commit(), "command": command})
+    record.say_if_done(before, len(trust_cases.read(asked.out)))
 
 
-def show() -> None:
+def show(results: Path) -> None:
     """What is on record, as Markdown."""
+    rows = trust_cases.kept(results)
     print("| | trained | rounds | accuracy, % | above its beginning | seconds |\n|---|---:|---:|---:|---:|---:|")
-    for row in trust_cases.read(RESULTS):
+    for row in rows:
         gain, after = 100 * (row["accuracy"] - row["start"]), 100 * row["accuracy"]
         print(f"| {row['name']} | {row['trained']:,} | {row['rounds']} | {after:.2f} | {gain:.2f} | {row['seconds']} |")
 
@@ -240,12 +244,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, help="the folder of MNIST by writer")
     parser.add_argument("--backbone", type=Path, help="what `wholegrain pretrain` has made")
-    parser.add_argument("--only", nargs="+", choices=list(METHODS))
+    record.add_names(parser, "--only", METHODS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draw", action="store_true", help="the table of what is on record")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept")
     asked = parser.parse_args()
-    show() if asked.draw else run(asked)
+    if asked.draw:
+        show(asked.out)
+    elif asked.data is None or asked.backbone is None:
+        parser.error("--data and --backbone are needed, or --draw")
+    else:
+        run(asked)
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

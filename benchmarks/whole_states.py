@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+import record
+from wholegrain.errors import SpecError
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
 from wholegrain.models.fixed_layers import Whiten
@@ -53,6 +55,8 @@ def windows(text: Path) -> Tensor:
 
 def without_code(given: Backbone, tokens: Tensor) -> Backbone:
     """The same scores from all states: the code and its whitening become part of the last layer."""
+    if given.facts.get("model") != "whitened_lstm" or "code" not in given.facts.get("options", {}):
+        raise SpecError(f"Only of a whitened_lstm with a code can this be made; the start is a {_told(given)}.")
     options = {name: value for name, value in given.facts["options"].items() if name != "code"}
     old = started(given)
     new = model_catalog.build(given.facts["model"], given.facts["features"], given.facts["classes"], 0, options)
@@ -67,6 +71,11 @@ def without_code(given: Backbone, tokens: Tensor) -> Backbone:
         fold(new, weight @ code.weight.double(), bias)
     tensors = {name: value.clone() for name, value in new.state_dict().items()}
     return Backbone(tensors, {**given.facts, "options": options})
+
+
+def _told(given: Backbone) -> str:
+    options = ", ".join(f"{name} = {value}" for name, value in given.facts.get("options", {}).items())
+    return f"{given.facts.get('model', 'model without a name')} ({options or 'no options'})"
 
 
 def fit(whitening: Whiten, states: Tensor) -> None:
@@ -94,4 +103,4 @@ def started(backbone: Backbone) -> nn.Sequential:
 
 
 if __name__ == "__main__":
-    main()
+    record.start(main)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from wholegrain.errors import SpecError
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone
 
@@ -34,3 +35,10 @@ def test_scores_stay_and_a_constant_is_left() -> None:
         seen = model[1](model[0].every_state(tokens)[:, whole_states.FIRST :]).flatten(0, 1)
     assert float(seen.mean(0).norm()) == pytest.approx(whole_states.CONSTANT, rel=1e-2)
     assert float((seen - seen.mean(0)).norm(dim=1).mean()) == pytest.approx(1, rel=1e-2)
+
+
+@pytest.mark.parametrize("changed", [{"model": "whitened_transformer"}, {"options": {"hidden": 12, "embedding": 4}}])
+def test_a_start_of_another_kind_is_refused(changed: dict[str, object]) -> None:
+    given = coded()
+    with pytest.raises(SpecError, match="Only of a whitened_lstm with a code can this be made"):
+        whole_states.without_code(Backbone(given.tensors, {**given.facts, **changed}), torch.zeros(1, 20))
