@@ -389,6 +389,15 @@ def test_a_start_of_text_is_not_asked_for_every_position(tmp_path: Path, side: s
         load_pretraining(tmp_path / "text.toml", (f"{side}.options.every_position=true",))
 
 
+def test_public_text_that_is_typed_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "text.toml").write_text(TEXT_START)
+    monkeypatch.chdir(tmp_path)
+    for change, folder in ((), tmp_path / "specs"), (("data.options.path=public.txt",), tmp_path):
+        spec = load_pretraining(tmp_path / "specs" / "text.toml", change)
+        assert spec.data.options["path"] == str(folder / "public.txt")
+
+
 def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:
     (tmp_path / "public.txt").write_text("abcd" * 20)
     (tmp_path / "text.toml").write_text(TEXT_START)

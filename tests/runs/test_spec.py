@@ -46,6 +46,53 @@ def test_a_relative_table_is_beside_its_spec(tmp_path: Path) -> None:
     assert spec.data.table.path == str(tmp_path / "a.csv")
 
 
+TYPED = {
+    "data.options.path": lambda spec: spec.data.options["path"],
+    "data.table.path": lambda spec: spec.data.table.path,
+    "data.table.features.note.tokenizer": lambda spec: spec.data.table.features["note"].tokenizer,
+    "model.start": lambda spec: spec.model.start,
+    "ledger.path": lambda spec: spec.ledger.path,
+}
+PATHS = """
+[data.options]
+path = "here"
+[data.table]
+path = "here"
+subject = "s"
+target = {column = "t", threshold = 1}
+features = {note = {length = 3, tokenizer = "here", public = "made from public text"}}
+[model]
+start = "here"
+[ledger]
+path = "here"
+"""
+
+
+@pytest.mark.parametrize("key", TYPED)
+def test_a_path_counts_from_where_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """One of the file from the file's folder, and one that is typed from the working directory."""
+    (folder := tmp_path / "specs").mkdir()
+    (work := tmp_path / "work").mkdir()
+    monkeypatch.chdir(work)
+    spec = load(write(folder, PATHS), (f"{key}=there/x",))
+    assert {name: read(spec) for name, read in TYPED.items()} == {  # type: ignore[no-untyped-call]
+        name: str(work / "there" / "x" if name == key else folder / "here") for name in TYPED
+    }
+
+
+def test_a_roster_that_is_typed_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (folder := tmp_path / "specs").mkdir()
+    for place in (folder, tmp_path):
+        with pytest.raises(SpecError, match=f"There is no roster '{place / 'r.toml'}'"):
+            load(write(folder, '[federation]\nroster = "r.toml"'), ("federation.roster=r.toml",) * (place == tmp_path))
+
+
+def test_a_path_that_is_left_blank_is_still_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"data\.table\.path still says 'FILL IN'"):
+        load(write(tmp_path, '[data.table]\npath = "FILL IN"'))
+
+
 @pytest.mark.parametrize("tree", [{"seeds": 1}, {"policy": {"nam": "x"}}, {"policy": 3}, {"rounds": {"count": "x"}}])
 def test_errors_name_the_key(tree: dict[str, object]) -> None:
     key = next(iter(tree))

@@ -37,7 +37,7 @@ from wholegrain.models.model_inputs import values
 from wholegrain.models.text import score_positions
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import Scorer
-from wholegrain.runs.section_files import Section, apply_change, explain_fault, read_tree, refuse_blanks, resolve
+from wholegrain.runs.section_files import Section, change_tree, explain_fault, read_tree, refuse_blanks, resolve
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import DataSpec, ModelSpec
 from wholegrain.silo.views import apply_view
@@ -73,14 +73,10 @@ class PretrainSpec(Section):
 
 
 def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
-    """Read the spec of a pretraining; relative paths in it are taken from its folder."""
+    """Read the spec of a pretraining, as `load` reads that of a run."""
     tree = read_tree(path)
-    for change in changes:
-        apply_change(tree, change)
+    change_tree(tree, changes, path, _resolve_paths)
     refuse_blanks(tree, path)
-    data = tree.get("data")
-    for section in (data.get("table"), data.get("options")) if isinstance(data, dict) else ():
-        resolve(section, "path", path)
     try:
         spec = PretrainSpec.model_validate(tree)
     except ValidationError as error:
@@ -93,6 +89,13 @@ def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
             " model.options."
         )
     return spec
+
+
+def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
+    """Take relative paths of the data from this folder."""
+    data = tree.get("data")
+    for section in (data.get("table"), data.get("options")) if isinstance(data, dict) else ():
+        resolve(section, "path", folder)
 
 
 def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: None) -> Backbone:

@@ -3,7 +3,7 @@
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -63,18 +63,31 @@ def _blanks(value: Any, place: str = "") -> Iterator[str]:
             yield from _blanks(inner, place)
 
 
-def resolve(section: Any, key: str, path: Path) -> None:
-    """Take a relative path in a section from the folder of the file that it stands in."""
-    if isinstance(section, dict) and isinstance(section.get(key), str):
-        section[key] = os.path.abspath(path.parent / section[key])
+def resolve(section: Any, key: str, folder: Path) -> None:
+    """Take a relative path in a section from this folder. A blank is no path yet: somebody is to fill it in."""
+    if isinstance(section, dict) and isinstance(section.get(key), str) and section[key] != BLANK:
+        section[key] = os.path.abspath(folder / section[key])
 
 
-def resolve_tokenizers(table: Any, path: Path) -> None:
-    """Take the files of tokenizers that a table names from the folder of the file that it stands in."""
+def resolve_tokenizers(table: Any, folder: Path) -> None:
+    """Take the files of tokenizers that a table names from this folder."""
     features = table.get("features") if isinstance(table, dict) else None
     for feature in features.values() if isinstance(features, dict) else ():
         if isinstance(feature, dict) and feature.get("tokenizer") not in BUILT_IN:
-            resolve(feature, "tokenizer", path)
+            resolve(feature, "tokenizer", folder)
+
+
+def change_tree(
+    tree: dict[str, Any], changes: Iterable[str], path: Path, resolve_paths: Callable[[dict[str, Any], Path], None]
+) -> None:
+    """Make `a.b=value` changes to the tree of the file at `path`, and its relative paths absolute.
+
+    A path in the file counts from the file's folder, and one in a change from the working directory, where it is typed.
+    """
+    resolve_paths(tree, path.parent)
+    for change in changes:
+        apply_change(tree, change)
+    resolve_paths(tree, Path.cwd())  # what the file says is absolute by now, and stays
 
 
 def apply_change(tree: dict[str, Any], change: str) -> None:
