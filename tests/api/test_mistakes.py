@@ -63,6 +63,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a loss that is a sum": (lambda: train(loss=summed), "'summed' is not a mean over items"),
     "a model with BatchNorm": (lambda: train(net=with_batch_norm()), "use GroupNorm or LayerNorm"),
     "a class for a model": (lambda: train(net=nn.Linear), "give an instance"),
+    "a number for a model": (lambda: train(model=3), "or the name of one of the catalogue, not int"),
+    "a list for a model": (lambda: train(model=["mlp"]), "or the name of one of the catalogue, not list"),
+    "a function for a model": (lambda: train(model=with_batch_norm), "of the catalogue, not function"),
+    "a class for the model": (lambda: train(model=nn.Linear), "give an instance"),
+    "a model of tokens": (
+        lambda: train(model="stacked_lstm"),
+        "The data is numbers, and the model 'stacked_lstm' reads tokens; set model.name to logistic, .* or resnet18",
+    ),
     "another output width": (lambda: train(net=nn.Linear(4, 3)), r"shape \[2, 3\] for 2 items; it should be \[2, 2\]"),
     "another input width": (lambda: train(net=nn.Linear(5, 2)), "does not fit the data"),
     "NaN for a feature": (

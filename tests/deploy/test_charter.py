@@ -126,7 +126,7 @@ def test_no_limit_is_guessed(tmp_path: Path, key: str) -> None:
         (b"[limit]\nepsilon = 1\nepsilon = 9\n", "is not valid"),
         (b"silo = \xff\xfe", "cannot be read"),
         (b'silo = "FILL IN"\n', "silo still says 'FILL IN'"),
-        (b"", "silo: Field required"),
+        (b"", "silo is missing"),
     ],
 )
 def test_a_file_that_is_no_charter_is_refused_by_name(tmp_path: Path, content: bytes, said: str) -> None:

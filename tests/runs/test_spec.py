@@ -100,6 +100,27 @@ def test_errors_name_the_key(tree: dict[str, object]) -> None:
         RunSpec.of(tree)
 
 
+@pytest.mark.parametrize(
+    ("tree", "key"),
+    [
+        ({"data": {"table": {"path": "a.csv", "target": {"column": "t", "threshold": 1}}}}, "data.table.subject"),
+        (
+            {"federation": {"shape": [3], "classes": 2, "silos": [{"name": "a", "items": 3}]}},
+            "federation.silos.0.subjects",
+        ),
+    ],
+)
+def test_a_key_that_is_missing_is_named_without_what_stands_beside_it(tree: dict[str, object], key: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        RunSpec.of(tree)
+    assert str(refused.value) == f"In the spec, {key} is missing."
+
+
+def test_a_spec_of_pretraining_is_sent_there(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="has `public`, as only those of wholegrain pretrain have; give it to that"):
+        load(write(tmp_path, 'public = "it is everybody\'s"'))
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

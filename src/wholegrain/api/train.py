@@ -160,7 +160,7 @@ def _require_model(net: Any, keywords: dict[str, Any]) -> nn.Module | None:
         raise SpecError("The model is given twice: as net and as model.")
     if isinstance(net, str | Mapping):
         keywords["model"], net = net, None
-    if isinstance(other, nn.Module):
+    if other is not None and not isinstance(other, str | Mapping):
         net = other
     if isinstance(net, type) and issubclass(net, nn.Module):
         raise ModelError(f"{net.__name__} is a class; give an instance of it: {net.__name__}(…).")

@@ -71,6 +71,18 @@ def build(
     return check_model(model)
 
 
+def require_reader(name: str, tokens: bool) -> None:
+    """Refuse a model of the catalogue that reads numbers where the data is `tokens`, or tokens where it is not."""
+    if ":" in name or MODELS.find(name).reads_tokens == tokens:
+        return
+    able = [other for other, entry in MODELS.items() if entry.reads_tokens == tokens]
+    data, reads = ("text", "numbers") if tokens else ("numbers", "tokens")
+    raise SpecError(
+        f"The data is {data}, and the model '{name}' reads {reads}; set model.name to"
+        f" {', '.join(able[:-1])} or {able[-1]}."
+    )
+
+
 def _require_kinds(name: str, factory: Callable[..., nn.Module], options: Mapping[str, Any]) -> None:
     """Refuse what the factory's annotations do not allow, before a layer is made of it."""
     hints = get_type_hints(factory, include_extras=True)

@@ -33,7 +33,7 @@ from wholegrain.models.backbone import Backbone
 from wholegrain.models.fixed_layers import Whiten
 from wholegrain.models.gate_directions import fit_spare, spare_at_rest
 from wholegrain.models.images import one_view
-from wholegrain.models.model_inputs import values
+from wholegrain.models.model_inputs import are_tokens, values
 from wholegrain.models.text import score_positions
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import Scorer
@@ -77,6 +77,11 @@ def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
     tree = read_tree(path)
     change_tree(tree, changes, path, _resolve_paths)
     refuse_blanks(tree, path)
+    if "public" not in tree:
+        raise SpecError(
+            f"The spec '{path}' is none of wholegrain pretrain: it has no `public`, the sentence that says why its data"
+            " is public; add one, or give the spec to wholegrain run."
+        )
     try:
         spec = PretrainSpec.model_validate(tree)
     except ValidationError as error:
@@ -101,6 +106,7 @@ def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
 def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: None) -> Backbone:
     """Train on public data, and describe what came of it."""
     dataset = load_dataset(RunSpec(data=spec.data, seed=spec.seed))
+    model_catalog.require_reader(spec.model.name, are_tokens(dataset.data.inputs.dtype))
     kept, held_out = partition.split_by_subject(
         dataset.data, spec.training.held_out, Coins.seeded(spec.seed), "pretraining"
     )

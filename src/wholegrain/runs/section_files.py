@@ -123,6 +123,8 @@ def explain_fault(error: ValidationError, root: type[Section], what: str = "the 
     """The first fault of a tree, with the key at fault and what is known there."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
+    if first["type"].startswith("missing"):  # its input is the whole section, which does not say more
+        return f"In {what}, {place} is missing."
     if first["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"In {what}, {place}: {_check.plain_words(first['msg'])} (it is {first['input']!r})."
     options = _keys(_type_at(first["loc"][:-1], root))

@@ -103,6 +103,11 @@ def apply_changes(tree: dict[str, Any], changes: tuple[str, ...], path: Path) ->
     """The spec of a tree that stands at `path`, with `a.b=value` changes applied."""
     change_tree(tree, changes, path, _resolve_paths)
     refuse_blanks(tree, path)
+    if "public" in tree:
+        raise SpecError(
+            f"The spec '{path}' has `public`, as only those of wholegrain pretrain have; give it to that command, or"
+            " leave `public` out."
+        )
     _read_silos(tree.get("federation"), path)
     _refuse_unwritable(tree, path)
     return RunSpec.of(tree)
