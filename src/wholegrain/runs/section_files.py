@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -11,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from wholegrain import _check
+from wholegrain._strict_numbers import StrictNumbers
 from wholegrain.data.text_feature import BUILT_IN
 from wholegrain.errors import SpecError
 
@@ -18,7 +20,7 @@ BLANK = "FILL IN"
 """What stands in an unfinished spec where somebody's knowledge is needed."""
 
 
-class Section(BaseModel):
+class Section(StrictNumbers):
     """A frozen part of a spec that refuses what it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,13 +108,15 @@ def apply_change(tree: dict[str, Any], change: str) -> None:
 def _literal(text: str) -> Any:
     """A TOML value where it is one, otherwise the text itself, so that names need no quotes.
 
-    TOML has no value for what is not set; `null` stands for it.
+    TOML has no value for what is not set; `null` stands for it. Nor has it numbers such as .5 and 4., which are typed.
 
-    >>> _literal("4.0"), _literal("subject_dp"), _literal("null")
-    (4.0, 'subject_dp', None)
+    >>> _literal("4.0"), _literal(".5"), _literal("subject_dp"), _literal("null")
+    (4.0, 0.5, 'subject_dp', None)
     """
     if text == "null":
         return None
+    if re.fullmatch(r"[+-]?([0-9]+\.|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
+        return float(text)
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
