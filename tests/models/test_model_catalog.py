@@ -228,6 +228,17 @@ def test_every_number_of_a_model_has_a_bound(name: str, option: str, hint: Any) 
         build(name, 16, 4, 0, {option: [10**12] if "Sequence" in str(hint) else 10**12})
 
 
+def test_what_a_factory_of_ones_own_raises_is_told_with_its_kind(own: ModuleType) -> None:
+    own.lookup = lambda features, classes: {}["x"]
+    own.refusing = lambda features, classes: build("mlp", features, classes, 0, {"hidden": [0]})
+    with pytest.raises(SpecError, match=r"The model 'own_models:lookup' cannot be built: KeyError: 'x'\."):
+        build("own_models:lookup", 4, 4, 0)
+    with pytest.raises(
+        SpecError, match=r"own_models:refusing' cannot be built: The model 'mlp' cannot be built: in mod"
+    ):
+        build("own_models:refusing", 4, 4, 0)
+
+
 def test_a_callable_that_does_not_say_what_it_takes_is_called(own: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     class Factory:
         __signature__ = "none"
