@@ -38,6 +38,8 @@ def another_net() -> None:
         optimizer.step()
 
 
+SPACE = {"rounds.learning_rate": [0.1, 1.0]}
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a DataFrame": (lambda: train(visits().to_pandas()), r"wg\.from_frame\(df, subject="),
     "a polars frame": (lambda: train(visits()), r"wg\.from_frame\(df, subject="),
@@ -70,6 +72,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a list for a model": (lambda: train(model=["mlp"]), "or the name of one of the catalogue, not list"),
     "a function for a model": (lambda: train(model=with_batch_norm), "of the catalogue, not function"),
     "a class for the model": (lambda: train(model=nn.Linear), "give an instance"),
+    "a number for a model to tune": (
+        lambda: wg.tune(DATA, SPACE, trials="poisson(2)", epsilon=4, model=3),
+        "or the name of one of the catalogue, not int",
+    ),
+    "a module to tune": (
+        lambda: wg.tune(DATA, SPACE, trials="poisson(2)", epsilon=4, model=nn.Linear(4, 2)),
+        "tune makes a model anew for every trial: name one of the catalogue",
+    ),
     "a model of tokens": (
         lambda: train(model="stacked_lstm"),
         "The data is numbers, and the model 'stacked_lstm' reads tokens; set model.name to logistic, .* or resnet18",

@@ -94,7 +94,7 @@ def plan(
 
 def prepare_call(call: str, data: Any, net: Any, keywords: dict[str, Any]) -> PreparedRun:
     """Everything that can be refused, from the arguments of a call."""
-    dataset, model = require_data(data), _require_model(net, keywords)
+    dataset, model = require_data(data), require_model(net, keywords)
     if model is not None and not isinstance(keywords.get("model"), Mapping):
         keywords["model"] = model
     spec = read_keywords(call, keywords, dataset.layout)
@@ -150,7 +150,7 @@ def require_data(data: Any) -> Dataset:
     raise DataError(f"Data is made by wg.from_frame or wg.from_torch; this is {kind}.")
 
 
-def _require_model(net: Any, keywords: dict[str, Any]) -> nn.Module | None:
+def require_model(net: Any, keywords: dict[str, Any]) -> nn.Module | None:
     """The module that was given, by place or by name."""
     other = keywords.get("model")
     if isinstance(net, nn.Module) and isinstance(other, Mapping) and "name" not in other:
