@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from wholegrain import _check
@@ -36,3 +37,15 @@ def test_edges(check, good, bad):
     for value in bad:
         with pytest.raises(SpecError):
             check("it", value)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [_check.positive, _check.non_negative, _check.rate, _check.fraction, _check.share_below_one, _check.count],
+    ids=lambda f: f.__name__,
+)
+@pytest.mark.parametrize(("value", "shown"), [("96", "'96'"), (-1, "-1"), (np.float64(-1.5), "-1.5")])
+def test_text_is_told_from_the_number_that_it_looks_like(check, value, shown):
+    with pytest.raises(SpecError) as refused:
+        check("the field", value)
+    assert str(refused.value).endswith(f" not {shown}.")

@@ -13,42 +13,42 @@ MOST_COUNT = 10**12
 def positive(name: str, value: float) -> float:
     """A finite number above zero."""
     if not (_finite(value) and value > 0):
-        raise SpecError(f"{name} must be a number above 0, not {value}.")
+        raise SpecError(f"{name} must be a number above 0, not {_shown(value)}.")
     return value
 
 
 def non_negative(name: str, value: float) -> float:
     """A finite number, zero allowed."""
     if not (_finite(value) and value >= 0):
-        raise SpecError(f"{name} must be 0 or a number above it, not {value}.")
+        raise SpecError(f"{name} must be 0 or a number above it, not {_shown(value)}.")
     return value
 
 
 def rate(name: str, value: float) -> float:
     """A sampling probability that is not zero."""
     if not (_finite(value) and LEAST_RATE <= value <= 1):
-        raise SpecError(f"{name} is a sampling probability: above 0 and at most 1, not {value}.")
+        raise SpecError(f"{name} is a sampling probability: above 0 and at most 1, not {_shown(value)}.")
     return value
 
 
 def fraction(name: str, value: float) -> float:
     """A number strictly between zero and one."""
     if not (_finite(value) and 0 < value < 1):
-        raise SpecError(f"{name} must lie strictly between 0 and 1, not {value}.")
+        raise SpecError(f"{name} must lie strictly between 0 and 1, not {_shown(value)}.")
     return value
 
 
 def share_below_one(name: str, value: float) -> float:
     """A number from zero up to, but not, one."""
     if not (_finite(value) and 0 <= value < 1):
-        raise SpecError(f"{name} must be at least 0 and below 1, not {value}.")
+        raise SpecError(f"{name} must be at least 0 and below 1, not {_shown(value)}.")
     return value
 
 
 def count(name: str, value: int) -> int:
     """A whole number of at least one."""
     if not (_finite(value) and value == int(value) and 1 <= value <= MOST_COUNT):
-        raise SpecError(f"{name} must be a whole number of at least 1, not {value}.")
+        raise SpecError(f"{name} must be a whole number of at least 1, not {_shown(value)}.")
     return int(value)
 
 
@@ -102,6 +102,11 @@ def plain_words(message: str) -> str:
 def printable(text: str) -> str:
     """Somebody else's words, fit for a log: one line, and nothing that a terminal would obey."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _shown(value: object) -> str:
+    """A value as a refusal shows it: text in quotes, since "96" is no number for looking like one."""
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def _finite(value: object) -> bool:

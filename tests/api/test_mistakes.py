@@ -38,6 +38,8 @@ def another_net() -> None:
         optimizer.step()
 
 
+SPACE = {"rounds.learning_rate": [0.1, 1.0]}
+
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a DataFrame": (lambda: train(visits().to_pandas()), r"wg\.from_frame\(df, subject="),
     "a polars frame": (lambda: train(visits()), r"wg\.from_frame\(df, subject="),
@@ -58,11 +60,30 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a rate for train": (lambda: train(rate=0.5), r"subject_dp\(rate=…\)"),
     "no budget": (lambda: train(epsilon=None), "needs epsilon"),
     "a negative budget": (lambda: train(epsilon=-1), "epsilon must be a number above 0, not -1"),
-    "a budget in words": (lambda: train(epsilon="4"), "epsilon must be a number, and '4' is text"),
+    "a budget in words": (lambda: train(epsilon="4"), r"privacy\.epsilon: it should be a valid number \(it is '4'\)"),
+    "a budget that is a truth": (lambda: train(epsilon=True), r"privacy\.epsilon: it should be a valid number"),
+    "noise that is a truth": (lambda: train(noise_multiplier=True), r"noise_multiplier: it should be a valid number"),
+    "a bound that is a truth": (lambda: train(items_per_subject=True), "items_per_subject: it should be a valid int"),
     "a rate of 2": (lambda: train(policy=wg.subject_dp(rate=2)), "above 0 and at most 1, not 2"),
     "a loss that is a sum": (lambda: train(loss=summed), "'summed' is not a mean over items"),
     "a model with BatchNorm": (lambda: train(net=with_batch_norm()), "use GroupNorm or LayerNorm"),
     "a class for a model": (lambda: train(net=nn.Linear), "give an instance"),
+    "a number for a model": (lambda: train(model=3), "or the name of one of the catalogue, not int"),
+    "a list for a model": (lambda: train(model=["mlp"]), "or the name of one of the catalogue, not list"),
+    "a function for a model": (lambda: train(model=with_batch_norm), "of the catalogue, not function"),
+    "a class for the model": (lambda: train(model=nn.Linear), "give an instance"),
+    "a number for a model to tune": (
+        lambda: wg.tune(DATA, SPACE, trials="poisson(2)", epsilon=4, model=3),
+        "or the name of one of the catalogue, not int",
+    ),
+    "a module to tune": (
+        lambda: wg.tune(DATA, SPACE, trials="poisson(2)", epsilon=4, model=nn.Linear(4, 2)),
+        "tune makes a model anew for every trial: name one of the catalogue",
+    ),
+    "a model of tokens": (
+        lambda: train(model="stacked_lstm"),
+        "The data is numbers, and the model 'stacked_lstm' reads tokens; set model.name to logistic, .* or resnet18",
+    ),
     "another output width": (lambda: train(net=nn.Linear(4, 3)), r"shape \[2, 3\] for 2 items; it should be \[2, 2\]"),
     "another input width": (lambda: train(net=nn.Linear(5, 2)), "does not fit the data"),
     "NaN for a feature": (

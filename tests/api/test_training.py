@@ -98,7 +98,7 @@ def test_a_slip_in_a_keyword_is_suggested(keyword: str) -> None:
         ({"rate": 0.5}, r"no keyword 'rate': it is a setting of the policy, as in subject_dp\(rate=…\)"),
         ({"policy": "subject-dp"}, "did you mean 'subject_dp'"),
         ({"policy": 3}, "'policy' takes a name"),
-        ({"epsilon": "4"}, "epsilon must be a number, and '4' is text"),
+        ({"epsilon": "4"}, r"privacy\.epsilon: it should be a valid number \(it is '4'\)"),
         ({"epsilon": -1}, "epsilon must be a number above 0, not -1"),
         ({"rounds": 0}, r"rounds\.count must be a whole number"),
         ({"rounds": 2.5}, r"rounds\.count"),

@@ -119,6 +119,13 @@ def test_no_limit_is_guessed(tmp_path: Path, key: str) -> None:
         load_charter(path)
 
 
+@pytest.mark.parametrize("slip", [True, "4"])
+@pytest.mark.parametrize("key", ["epsilon", "items_per_subject"])
+def test_no_limit_is_a_truth_or_text(tmp_path: Path, key: str, slip: object) -> None:
+    with pytest.raises(SpecError, match=rf"limit\.{key}: it should be a valid"):
+        load_charter(write_charter(tmp_path, limit={key: slip}))
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -126,7 +133,7 @@ def test_no_limit_is_guessed(tmp_path: Path, key: str) -> None:
         (b"[limit]\nepsilon = 1\nepsilon = 9\n", "is not valid"),
         (b"silo = \xff\xfe", "cannot be read"),
         (b'silo = "FILL IN"\n', "silo still says 'FILL IN'"),
-        (b"", "silo: Field required"),
+        (b"", "silo is missing"),
     ],
 )
 def test_a_file_that_is_no_charter_is_refused_by_name(tmp_path: Path, content: bytes, said: str) -> None:

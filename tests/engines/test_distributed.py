@@ -59,9 +59,10 @@ LONG = ("--set", "rounds.count=30")
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "clinics.toml"
     path.write_text(CLINICS)
+    monkeypatch.chdir(tmp_path)  # from which a path of --set counts
     write_backbone(tmp_path / "b.safetensors", features=10)
     return path
 

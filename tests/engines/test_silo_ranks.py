@@ -308,9 +308,10 @@ LONG = ("--set", "rounds.count=30", "--ranks-per-silo", "2")
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> Path:
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "one.toml"
     path.write_text(SPEC)
+    monkeypatch.chdir(tmp_path)  # from which a path of --set counts
     write_backbone(tmp_path / "b.safetensors", features=10)
     return path
 

@@ -72,6 +72,19 @@ def test_missing_nameless_and_infinite_files_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("options", "said"), [({"hidden": [8]}, "hidden = [8]"), ({}, "their defaults"), ("a\x1b[2J", "their defaults")]
+)
+def test_a_backbone_of_other_options_says_which(options: object, said: str) -> None:
+    """Where the model has the same name, nothing else tells what is another."""
+    made = build("mlp", features=4, classes=3, seed=1, options={"hidden": [8]})
+    backbone = Backbone(made.state_dict(), {**FACTS, "options": options})
+    with pytest.raises(ModelError) as refused:
+        backbone.load_into(build("mlp", features=4, classes=3, seed=1), "mlp")
+    assert str(refused.value).endswith(f"its model.options are {said}.")
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
     ("name", "features", "classes", "why"),
     [
         ("mlp", 5, 3, r"'1\.weight' has the shape \[64, 4\] there and \[64, 5\] here"),

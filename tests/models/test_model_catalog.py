@@ -2,6 +2,7 @@
 
 import sys
 from types import ModuleType
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -186,6 +187,14 @@ def test_running_statistics_are_refused_and_instance_norm_without_them_is_not() 
             "model.options.dropout, it should be a valid number (it is 'high').",
         ),
         ("bigram", {"padding": -1}, "model.options.padding, it should be greater than or equal to 0 (it is -1)."),
+        ("mlp", {"hidden": [1 << 40]}, "hidden, it should be less than or equal to 65536 (it is 1099511627776)."),
+        ("mlp", {"hidden": [10**20 - 1]}, f"it should be less than or equal to 65536 (it is {10**20 - 1})."),
+        ("ft_transformer", {"layers": 10**12}, f"layers, it should be less than or equal to 1000 (it is {10**12})."),
+        ("bag_of_tokens", {"vocabulary": 10**9}, f"it should be less than or equal to {2**24} (it is {10**9})."),
+        ("bigram", {"padding": 10**30}, f"padding, it should be less than {2**24} (it is {10**30})."),
+        ("causal_transformer", {"dropout": 1.0}, "dropout, it should be less than 1 (it is 1.0)."),
+        ("causal_transformer", {"dropout": -0.1}, "dropout, it should be greater than or equal to 0 (it is -0.1)."),
+        ("causal_transformer", {"dropout": float("nan")}, "dropout, it should be a finite number (it is nan)."),
         ("mlp", {"hiden": [8]}, "has no option 'hiden' (did you mean 'hidden'?); it has hidden."),
         ("mlp", {"features": 3}, "has no option 'features'; it has hidden."),
         ("mlp", {"hid\x1b]0;x\x07\nPROVED": 3}, "has no option 'hid ]0;x  PROVED'; it has hidden."),
@@ -195,6 +204,39 @@ def test_an_option_of_the_wrong_kind_is_told_with_its_key(name: str, options: di
     with pytest.raises(SpecError) as told:
         build(name, 4, 4, 0, options)
     assert str(told.value).endswith(words)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.reads_tokens])
+def test_the_padding_is_a_token_of_the_vocabulary(name: str) -> None:
+    build(name, 6, 4, 0, {"vocabulary": 9, "padding": 8})
+    with pytest.raises(SpecError, match=r"its padding \(9\) must be a token of its vocabulary, which has 9"):
+        build(name, 6, 4, 0, {"vocabulary": 9, "padding": 9})
+
+
+BOUNDED = [
+    (name, option, hint)
+    for name, entry in MODELS.items()
+    for option, hint in get_type_hints(entry.build, include_extras=True).items()
+    if option not in ("features", "classes", "return") and hint is not bool
+]
+
+
+@pytest.mark.parametrize(("name", "option", "hint"), BOUNDED, ids=[f"{name}.{option}" for name, option, _ in BOUNDED])
+def test_every_number_of_a_model_has_a_bound(name: str, option: str, hint: Any) -> None:
+    """Beyond it, memory would be full before anybody is told why."""
+    with pytest.raises(SpecError, match=rf"in model\.options\.{option}, it should be less than"):
+        build(name, 16, 4, 0, {option: [10**12] if "Sequence" in str(hint) else 10**12})
+
+
+def test_what_a_factory_of_ones_own_raises_is_told_with_its_kind(own: ModuleType) -> None:
+    own.lookup = lambda features, classes: {}["x"]
+    own.refusing = lambda features, classes: build("mlp", features, classes, 0, {"hidden": [0]})
+    with pytest.raises(SpecError, match=r"The model 'own_models:lookup' cannot be built: KeyError: 'x'\."):
+        build("own_models:lookup", 4, 4, 0)
+    with pytest.raises(
+        SpecError, match=r"own_models:refusing' cannot be built: The model 'mlp' cannot be built: in mod"
+    ):
+        build("own_models:refusing", 4, 4, 0)
 
 
 def test_a_callable_that_does_not_say_what_it_takes_is_called(own: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

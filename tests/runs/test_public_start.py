@@ -243,7 +243,10 @@ def test_a_module_of_ones_own_is_trained_in_part_and_stays_as_it_is(train: Any, 
         ("data.options.classes=4", "does not fit the model 'upright_cnn'"),
     ],
 )
-def test_what_cannot_be_started_from_is_refused(specs: Path, change: str, why: str) -> None:
+def test_what_cannot_be_started_from_is_refused(
+    specs: Path, change: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(specs)
     with pytest.raises(wg.WholegrainError, match=why):
         prepare(spec(specs, change), pricing=PRICING)
 
@@ -387,6 +390,28 @@ def test_a_start_of_text_is_not_asked_for_every_position(tmp_path: Path, side: s
     (tmp_path / "text.toml").write_text(TEXT_START)
     with pytest.raises(SpecError, match="leave out every_position"):
         load_pretraining(tmp_path / "text.toml", (f"{side}.options.every_position=true",))
+
+
+def test_a_spec_of_a_run_is_no_pretraining(specs: Path) -> None:
+    (specs / "private.toml").write_text('[data]\nsource = "clinics"')
+    with pytest.raises(
+        SpecError, match=r"private\.toml' is none of wholegrain pretrain: it has no `public`, the sentence"
+    ):
+        load_pretraining(specs / "private.toml")
+
+
+def test_public_numbers_are_not_for_a_model_of_tokens(specs: Path) -> None:
+    with pytest.raises(SpecError, match="The data is numbers, and the model 'bigram' reads tokens"):
+        pretrain(load_pretraining(specs / "public.toml", ("model.name=bigram", "model.options={}")))
+
+
+def test_public_text_that_is_typed_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "text.toml").write_text(TEXT_START)
+    monkeypatch.chdir(tmp_path)
+    for change, folder in ((), tmp_path / "specs"), (("data.options.path=public.txt",), tmp_path):
+        spec = load_pretraining(tmp_path / "specs" / "text.toml", change)
+        assert spec.data.options["path"] == str(folder / "public.txt")
 
 
 def test_nobody_to_measure_on_is_refused(tmp_path: Path) -> None:

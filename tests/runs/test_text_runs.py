@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import wholegrain as wg
-from wholegrain.errors import SpecError
+from wholegrain.errors import ModelError, SpecError
 from wholegrain.models.model_catalog import build
 from wholegrain.runs.model_file import Predictor
 
@@ -80,7 +80,19 @@ def test_a_model_of_numbers_does_not_read_text() -> None:
         train(notes(wg.Text(12)), "logistic")
 
 
-@pytest.mark.parametrize("name", ["causal_transformer", "stacked_lstm", "bigram", "bag_of_tokens"])
+TOKENS = ["causal_transformer", "stacked_lstm", "bigram", "bag_of_tokens"]
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.filterwarnings("ignore:The model's gradients go")  # no trial of a rule has an item that could tell
+@pytest.mark.parametrize(("vocabulary", "why"), [(1, "cannot take made-up tokens 0 and 1"), (2, "cannot take all tok")])
+def test_too_small_a_vocabulary_is_refused_in_a_sentence(name: str, vocabulary: int, why: str) -> None:
+    options = {"vocabulary": vocabulary, "padding": 0}
+    with pytest.raises(ModelError, match=f"{why}.*give it a larger vocabulary"):
+        train(notes(wg.Text(12)), {"name": name, "options": options})
+
+
+@pytest.mark.parametrize("name", TOKENS)
 def test_padding_at_the_end_changes_nothing(name: str) -> None:
     model = build(name, 9, 3, 0, {"vocabulary": 11, "padding": 0})
     torch.manual_seed(0)

@@ -94,7 +94,7 @@ def plan(
 
 def prepare_call(call: str, data: Any, net: Any, keywords: dict[str, Any]) -> PreparedRun:
     """Everything that can be refused, from the arguments of a call."""
-    dataset, model = require_data(data), _require_model(net, keywords)
+    dataset, model = require_data(data), require_model(net, keywords)
     if model is not None and not isinstance(keywords.get("model"), Mapping):
         keywords["model"] = model
     spec = read_keywords(call, keywords, dataset.layout)
@@ -150,7 +150,7 @@ def require_data(data: Any) -> Dataset:
     raise DataError(f"Data is made by wg.from_frame or wg.from_torch; this is {kind}.")
 
 
-def _require_model(net: Any, keywords: dict[str, Any]) -> nn.Module | None:
+def require_model(net: Any, keywords: dict[str, Any]) -> nn.Module | None:
     """The module that was given, by place or by name."""
     other = keywords.get("model")
     if isinstance(net, nn.Module) and isinstance(other, Mapping) and "name" not in other:
@@ -160,7 +160,7 @@ def _require_model(net: Any, keywords: dict[str, Any]) -> nn.Module | None:
         raise SpecError("The model is given twice: as net and as model.")
     if isinstance(net, str | Mapping):
         keywords["model"], net = net, None
-    if isinstance(other, nn.Module):
+    if other is not None and not isinstance(other, str | Mapping):
         net = other
     if isinstance(net, type) and issubclass(net, nn.Module):
         raise ModelError(f"{net.__name__} is a class; give an instance of it: {net.__name__}(…).")

@@ -8,8 +8,9 @@ from typing import Any, Unpack
 from wholegrain.api.arguments import Settings, read_keywords
 from wholegrain.api.finished_run import Run, finished_run
 from wholegrain.api.policy_values import PolicyMaker
-from wholegrain.api.train import name_account, require_data
+from wholegrain.api.train import name_account, require_data, require_model
 from wholegrain.data.dataset import Dataset
+from wholegrain.errors import ModelError
 from wholegrain.privacy.definitions import Guarantee, Unit
 from wholegrain.privacy.trial_count import TrialCount
 from wholegrain.report.model_card import write_card
@@ -65,6 +66,11 @@ def tune(
     """
     dataset = require_data(data)
     keywords: dict[str, Any] = {"policy": policy, "epsilon": epsilon, "delta": delta, "rounds": rounds, **settings}
+    if require_model(None, keywords) is not None:
+        raise ModelError(
+            "tune makes a model anew for every trial: name one of the catalogue, or your own as module:factory, in the"
+            " place of a module."
+        )
     spec = read_keywords("tune", keywords, dataset.layout)
     if spec.privacy.noise == "secure":
         spec = name_account(spec, dataset)

@@ -7,7 +7,7 @@ import typer
 from rich.progress import Progress
 
 from wholegrain.cli import display
-from wholegrain.cli.options import Json
+from wholegrain.cli.options import Changes, Json
 from wholegrain.errors import RunError
 from wholegrain.models.backbone import Backbone
 from wholegrain.runs.pretraining import load_pretraining
@@ -17,7 +17,7 @@ from wholegrain.runs.pretraining import pretrain as train
 def pretrain(
     spec: Annotated[Path, typer.Argument(help="A spec in TOML: public, data, model and training.")],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("backbone.safetensors"),
-    changes: Annotated[list[str], typer.Option("--set", help="Change the spec: section.key=value.")] = [],  # noqa: B006
+    changes: Changes = [],  # noqa: B006 (typer reads the default and never changes it)
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     json: Json = False,
 ) -> None:

@@ -136,7 +136,7 @@ def load_charter(path: Path) -> Charter:
     data = tree.get("data")
     if isinstance(data, dict):
         _resolve(data.get("table"), "path", path)
-        resolve_tokenizers(data.get("table"), path)
+        resolve_tokenizers(data.get("table"), path.parent)
         _resolve(data.get("options"), "path", path)
     allow = tree.get("allow")
     for model in _as_list(allow.get("models")) if isinstance(allow, dict) else ():

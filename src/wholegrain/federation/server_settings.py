@@ -3,7 +3,9 @@
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from wholegrain._strict_numbers import StrictNumbers
 
 
 class Average(StrEnum):
@@ -17,7 +19,7 @@ class Average(StrEnum):
     """A mean in which each earlier round counts less."""
 
 
-class ServerSettings(BaseModel):
+class ServerSettings(StrictNumbers):
     """What the server makes of each round's mean. Silos have added their noise by then, so nothing here costs privacy.
 
     `step` is an optimiser of the catalogue (plain, momentum, adam) or your own as `module:name`, with its `options`.
@@ -29,7 +31,7 @@ class ServerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     step: str = "plain"
-    options: Annotated[dict[str, Any], Field(exclude_if=lambda options: not options)] = {}
+    options: Annotated[dict[str, Any], Field(exclude_if=lambda options: not options)] = Field(default_factory=dict)
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9

@@ -75,7 +75,15 @@ class Backbone:
         if not model:
             return ""
         sizes = f" and {values} values of an item (of text, the window)" if values else ""
-        return f" It was made for '{model}' with {self.facts.get('classes')} classes{sizes}."
+        classes, options = self.facts.get("classes"), self._options
+        return f" It was made for '{model}' with {classes} classes{sizes}; its model.options are {options}."
+
+    @property
+    def _options(self) -> str:
+        """The options that it was made with, in one line: a file can hold anything."""
+        given = self.facts.get("options")
+        written = [f"{key} = {json.dumps(given[key], default=str)}" for key in given] if isinstance(given, dict) else []
+        return _check.printable(", ".join(written))[:300] or "their defaults"
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
-from pydantic import PositiveInt
+from pydantic import Field
 from torch import nn
+
+from wholegrain.models.option_kinds import Size
 
 
 def logistic(features: int, classes: int) -> nn.Module:
@@ -12,7 +15,7 @@ def logistic(features: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), _zero(nn.Linear(features, classes)))
 
 
-def mlp(features: int, classes: int, hidden: Sequence[PositiveInt] = (64,)) -> nn.Module:
+def mlp(features: int, classes: int, hidden: Annotated[Sequence[Size], Field(max_length=1000)] = (64,)) -> nn.Module:
     """Dense layers with tanh, whose bounded activations suit clipped gradients. The last one starts at zero."""
     widths = [features, *hidden]
     layers: list[nn.Module] = [nn.Flatten()]

@@ -1,11 +1,11 @@
 """A transformer for tables [Gorishniy et al. 2021]: every column is a token, and one more token gathers the answer."""
 
 import torch
-from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from wholegrain.errors import ModelError
+from wholegrain.models.option_kinds import Depth, Size
 
 
 class ColumnTokens(nn.Module):
@@ -69,10 +69,10 @@ class FTTransformer(nn.Module):
 def ft_transformer(
     features: int,
     classes: int,
-    width: PositiveInt = 16,
-    heads: PositiveInt = 2,
-    layers: PositiveInt = 1,
-    inner: PositiveInt | None = None,
+    width: Size = 16,
+    heads: Size = 2,
+    layers: Depth = 1,
+    inner: Size | None = None,
 ) -> nn.Module:
     """The FT-Transformer, small: fewer parameters need less noise. `inner` is the width of the gated layer.
 

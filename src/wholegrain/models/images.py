@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isqrt
 
-from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from wholegrain.errors import ModelError
 from wholegrain.models.fixed_layers import Upright, Whiten
+from wholegrain.models.option_kinds import Size
 
 
-def leaf_cnn(features: int, classes: int, channels: PositiveInt = 32, hidden: PositiveInt = 2048) -> nn.Module:
+def leaf_cnn(features: int, classes: int, channels: Size = 32, hidden: Size = 2048) -> nn.Module:
     """The CNN of the LEAF benchmark; for 28 × 28 images and 62 classes it has 6,603,710 parameters [Marathe, §5].
 
     Fewer `channels` (the second convolution has twice as many) and `hidden` units make it narrower, not shallower.
@@ -34,7 +34,7 @@ def leaf_cnn(features: int, classes: int, channels: PositiveInt = 32, hidden: Po
     )
 
 
-def small_cnn(features: int, classes: int, width: PositiveInt = 16) -> nn.Module:
+def small_cnn(features: int, classes: int, width: Size = 16) -> nn.Module:
     """A CNN made for clipped gradients: few parameters, bounded activations and norms within an item.
 
     With its default width it has 23,614 parameters for 28 × 28 images and 62 classes.
@@ -104,9 +104,7 @@ def one_view(model: nn.Module) -> Iterator[None]:
             module.views = views
 
 
-def upright_cnn(
-    features: int, classes: int, width: PositiveInt = 24, code: PositiveInt = 64, views: PositiveInt = 1
-) -> nn.Module:
+def upright_cnn(features: int, classes: int, width: Size = 24, code: Size = 64, views: Size = 1) -> nn.Module:
     """A CNN made to be started from public data: images are straightened, and its last layer sees whitened features.
 
     Without a public start it trains like any other. With one, the last layer alone is often enough: for 28 × 28 images

@@ -12,7 +12,7 @@ from torch import nn
 from wholegrain import _check
 from wholegrain._random import Purpose, derive
 from wholegrain._registry import Registry
-from wholegrain.errors import ModelError, SpecError
+from wholegrain.errors import ModelError, SpecError, WholegrainError
 from wholegrain.models import dense, ft_transformer, images, resnet, text
 
 
@@ -65,10 +65,28 @@ def build(
         try:
             model = factory(features=features, classes=classes, **options)
         except Exception as error:  # a factory is the user's own code: whatever it raises is about the model
-            raise SpecError(f"The model '{name}' cannot be built: {_check.reason(error)}.") from error
+            raise SpecError(f"The model '{name}' cannot be built: {_why(name, error)}.") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{name}' returned {type(model).__name__}, not a torch.nn.Module.")
     return check_model(model)
+
+
+def _why(name: str, error: Exception) -> str:
+    """What a factory raised; of the user's own, with its kind: a KeyError says nothing but the key."""
+    own = ":" in name and not isinstance(error, WholegrainError)
+    return f"{type(error).__name__}: {_check.reason(error)}" if own else _check.reason(error)
+
+
+def require_reader(name: str, tokens: bool) -> None:
+    """Refuse a model of the catalogue that reads numbers where the data is `tokens`, or tokens where it is not."""
+    if ":" in name or MODELS.find(name).reads_tokens == tokens:
+        return
+    able = [other for other, entry in MODELS.items() if entry.reads_tokens == tokens]
+    data, reads = ("text", "numbers") if tokens else ("numbers", "tokens")
+    raise SpecError(
+        f"The data is {data}, and the model '{name}' reads {reads}; set model.name to"
+        f" {', '.join(able[:-1])} or {able[-1]}."
+    )
 
 
 def _require_kinds(name: str, factory: Callable[..., nn.Module], options: Mapping[str, Any]) -> None:

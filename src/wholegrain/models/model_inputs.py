@@ -4,6 +4,9 @@ The kind of number says what is meant: uint8 are intensities, shown to the model
 tokens; floats are values already.
 """
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +19,15 @@ def take_last(outputs: Tensor, present: Tensor) -> Tensor:
     """
     places = torch.arange(outputs.shape[1], device=outputs.device) * present
     return outputs.gather(1, places.argmax(1)[:, None, None].expand(-1, 1, outputs.shape[2]))[:, 0]
+
+
+def are_tokens(kind: np.dtype[Any]) -> bool:
+    """Whether stored inputs of this kind are tokens.
+
+    >>> are_tokens(np.dtype("int8")), are_tokens(np.dtype("uint8")), are_tokens(np.dtype("float32"))
+    (True, False, False)
+    """
+    return kind.kind != "f" and kind != np.uint8
 
 
 def values(stored: Tensor) -> Tensor:

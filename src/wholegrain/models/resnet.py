@@ -1,10 +1,10 @@
 """ResNet-18 with group norms, whose items do not see each other, in the place of batch norms."""
 
-from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from wholegrain.errors import ModelError
 from wholegrain.models.images import square_side
+from wholegrain.models.option_kinds import Size
 
 
 class ResidualBlock(nn.Module):
@@ -25,7 +25,7 @@ class ResidualBlock(nn.Module):
         return outputs
 
 
-def resnet18(features: int, classes: int, channels: PositiveInt = 1, width: PositiveInt = 16) -> nn.Module:
+def resnet18(features: int, classes: int, channels: Size = 1, width: Size = 16) -> nn.Module:
     """Eight residual blocks for small square images, given as rows of `channels` × side × side values.
 
     The original has 64 channels in its first blocks, and 11 million parameters; 16, as here, leave 0.7 million.

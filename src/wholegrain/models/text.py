@@ -5,13 +5,13 @@ the last position that has some.
 """
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from wholegrain.errors import ModelError
 from wholegrain.models.fixed_layers import Whiten
 from wholegrain.models.model_inputs import take_last
+from wholegrain.models.option_kinds import Chance, Depth, Size, Spare, Token, Vocabulary
 
 
 class StackedLSTM(nn.Module):
@@ -37,14 +37,14 @@ class StackedLSTM(nn.Module):
 def stacked_lstm(
     features: int,
     classes: int,
-    vocabulary: PositiveInt | None = None,
-    embedding: PositiveInt = 8,
-    hidden: PositiveInt = 256,
-    layers: PositiveInt = 2,
-    padding: NonNegativeInt | None = None,
+    vocabulary: Vocabulary | None = None,
+    embedding: Size = 8,
+    hidden: Size = 256,
+    layers: Depth = 2,
+    padding: Token | None = None,
 ) -> nn.Module:
     """The character model of the paper; what comes next is one of the characters that came before."""
-    return StackedLSTM(classes, vocabulary or classes, embedding, hidden, layers, padding)
+    return StackedLSTM(classes, _tokens(vocabulary or classes, padding), embedding, hidden, layers, padding)
 
 
 class LastState(nn.Module):
@@ -96,14 +96,14 @@ class LastState(nn.Module):
 def whitened_lstm(
     features: int,
     classes: int,
-    vocabulary: PositiveInt | None = None,
-    embedding: PositiveInt = 32,
-    hidden: PositiveInt = 256,
-    layers: PositiveInt = 1,
-    code: PositiveInt | None = None,
-    padding: NonNegativeInt | None = None,
+    vocabulary: Vocabulary | None = None,
+    embedding: Size = 32,
+    hidden: Size = 256,
+    layers: Depth = 1,
+    code: Size | None = None,
+    padding: Token | None = None,
     every_position: bool = False,
-    spare: NonNegativeInt = 0,
+    spare: Spare = 0,
 ) -> nn.Module:
     """A character model made to be started from public text: its last layer sees states that are whitened by that text.
 
@@ -116,7 +116,8 @@ def whitened_lstm(
     tokens = _scored_tokens(features, classes, padding, every_position)
     if spare and layers > 1:
         raise ModelError("spare numbers are for an LSTM of one layer")
-    states = LastState(vocabulary or tokens, embedding, hidden, layers, padding, every_position, spare)
+    known = _tokens(vocabulary or tokens, padding)
+    states = LastState(known, embedding, hidden, layers, padding, every_position, spare)
     coded = [nn.Linear(hidden, code), Whiten(code)] if code is not None else [Whiten(hidden)]
     together = [nn.Flatten(1)] if every_position else []
     return nn.Sequential(states, *coded, nn.Linear(code or hidden, tokens), *together)
@@ -217,12 +218,12 @@ class CausalTransformer(nn.Module):
 def causal_transformer(
     features: int,
     classes: int,
-    vocabulary: PositiveInt | None = None,
-    width: PositiveInt = 32,
-    heads: PositiveInt = 4,
-    layers: PositiveInt = 2,
-    dropout: float = 0.0,
-    padding: NonNegativeInt | None = None,
+    vocabulary: Vocabulary | None = None,
+    width: Size = 32,
+    heads: Size = 4,
+    layers: Depth = 2,
+    dropout: Chance = 0.0,
+    padding: Token | None = None,
     every_position: bool = False,
 ) -> nn.Module:
     """A small transformer of the present kind: norms first, learned places, causal attention.
@@ -233,8 +234,15 @@ def causal_transformer(
     if width % heads:
         raise ModelError(f"its width ({width}) must be a multiple of its heads ({heads})")
     tokens = _scored_tokens(features, classes, padding, every_position)
-    known = vocabulary or tokens
+    known = _tokens(vocabulary or tokens, padding)
     return CausalTransformer(features, tokens, known, width, heads, layers, dropout, padding, every_position)
+
+
+def _tokens(vocabulary: int, padding: int | None) -> int:
+    """How many tokens a model knows, of which the padding is one."""
+    if padding is not None and padding >= vocabulary:
+        raise ModelError(f"its padding ({padding}) must be a token of its vocabulary, which has {vocabulary}")
+    return vocabulary
 
 
 def _scored_tokens(features: int, classes: int, padding: int | None, every_position: bool) -> int:
@@ -282,10 +290,10 @@ class Bigram(nn.Module):
 
 
 def bigram(
-    features: int, classes: int, vocabulary: PositiveInt | None = None, padding: NonNegativeInt | None = None
+    features: int, classes: int, vocabulary: Vocabulary | None = None, padding: Token | None = None
 ) -> nn.Module:
     """A table of what follows what: few enough parameters for few speakers."""
-    return Bigram(classes, vocabulary or classes, padding)
+    return Bigram(classes, _tokens(vocabulary or classes, padding), padding)
 
 
 class BagOfTokens(nn.Module):
@@ -312,7 +320,7 @@ class BagOfTokens(nn.Module):
 
 
 def bag_of_tokens(
-    features: int, classes: int, vocabulary: PositiveInt | None = None, padding: NonNegativeInt | None = None
+    features: int, classes: int, vocabulary: Vocabulary | None = None, padding: Token | None = None
 ) -> nn.Module:
     """A linear model of counts of tokens: few parameters, and often the best that little data and noise allow."""
-    return BagOfTokens(classes, vocabulary or classes, padding)
+    return BagOfTokens(classes, _tokens(vocabulary or classes, padding), padding)

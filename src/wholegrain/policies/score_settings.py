@@ -21,13 +21,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from wholegrain._strict_numbers import StrictNumbers
+
 Measure = Literal["accuracy", "loss", "mae", "histogram"]
 """What is scored; auc and calibration error follow from the histogram."""
 
 MOST_BINS = 200
 
 
-class ScoreSettings(BaseModel):
+class ScoreSettings(StrictNumbers):
     """Private scores of people who are not trained on.
 
     With `noise_multiplier`, each score has so much noise; with `share`, all scores of the run together cost a person

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from wholegrain import _check
+from wholegrain._strict_numbers import WholeNumber
 from wholegrain.errors import SpecError
 
 MOST_ITEMS_PER_SUBJECT = 100_000
@@ -25,9 +26,9 @@ class SiloFacts:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
-    items: int
-    subjects: int
-    items_per_subject: int | None = None
+    items: WholeNumber
+    subjects: WholeNumber
+    items_per_subject: WholeNumber | None = None
     drops_surplus: bool = True
     knows_spans: bool = False
     knows_shares: Annotated[bool, Field(exclude_if=lambda knows: not knows)] = False

@@ -17,9 +17,10 @@ from wholegrain.data.feature_scale import FeatureScale, scale_of_numbers, scale_
 from wholegrain.data.tasks import Task
 from wholegrain.data.text_feature import Text
 from wholegrain.data.tokenization import find_tokenizer
-from wholegrain.errors import SpecError, WholegrainError
+from wholegrain.errors import WholegrainError
 from wholegrain.federation.server_optimiser import has_momentum
-from wholegrain.models.model_catalog import MODELS
+from wholegrain.models.model_catalog import require_reader
+from wholegrain.models.model_inputs import are_tokens
 from wholegrain.policies.guarantees import Row, federation_event, missing_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.pace import FASTEST, LOSSES, Forecast, Steepness, forecast
@@ -47,6 +48,7 @@ class PublicFacts:
     """What is public of the data: the silos' sizes, how inputs are scaled, and what is predicted.
 
     `own_model`: the caller's own module is trained, whatever the spec names. `text` is how a table's text is cut.
+    `tokens` says whether inputs are tokens or numbers, where that is known.
     """
 
     silos: tuple[SiloFacts, ...]
@@ -54,6 +56,7 @@ class PublicFacts:
     task: Task
     own_model: bool = False
     text: Text | None = None
+    tokens: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def facts_of(dataset: Dataset, silos: tuple[SiloFacts, ...], own_model: bool = F
     """What is public of a data set in these silos."""
     scale = scale_of_numbers(dataset.features) if dataset.layout is None else scale_of_table(dataset.layout)
     text = None if dataset.layout is None else dataset.layout.text
-    return PublicFacts(silos, scale, dataset.task, own_model, text)
+    return PublicFacts(silos, scale, dataset.task, own_model, text, are_tokens(dataset.data.inputs.dtype))
 
 
 def fill_rate(spec: RunSpec) -> RunSpec:
@@ -98,14 +101,12 @@ def fill_settings(spec: RunSpec, facts: PublicFacts) -> FilledSpec:
 
 def _fill_tokens(spec: RunSpec, facts: PublicFacts) -> tuple[RunSpec, dict[str, str]]:
     """What a model of the catalogue must know of tokens: how many there are, and which is the padding."""
-    if facts.text is None or facts.own_model or ":" in spec.model.name:
+    if facts.own_model:
         return spec, {}
-    if not MODELS.find(spec.model.name).reads_tokens:
-        able = [name for name, entry in MODELS.items() if entry.reads_tokens]
-        raise SpecError(
-            f"The table's feature is text, and the model '{spec.model.name}' reads numbers; set model.name to"
-            f" {' or '.join(able)}."
-        )
+    if facts.tokens is not None:
+        require_reader(spec.model.name, facts.tokens)
+    if facts.text is None or ":" in spec.model.name:
+        return spec, {}
     tokenizer = find_tokenizer(facts.text)
     known = {"vocabulary": len(tokenizer.tokens), "padding": tokenizer.padding}
     if set(known) <= set(spec.model.options):

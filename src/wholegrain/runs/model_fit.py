@@ -12,7 +12,7 @@ from wholegrain.gradients.clipping import Clip
 from wholegrain.gradients.parameters import flatten
 from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.dropout import with_item_coins, without_dropout
-from wholegrain.models.model_inputs import values
+from wholegrain.models.model_inputs import are_tokens, values
 from wholegrain.runs.model_repeats import find_memory, random_states
 from wholegrain.silo.views import apply_view
 
@@ -49,9 +49,7 @@ def require_fit(
         )
     if random_states() != drawn:
         raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
-    with without_dropout(model):
-        mixes = mixes_items(model, inputs)
-    if mixes:
+    if _mixes(model, inputs):
         raise ModelError(
             "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
             " be bounded."
@@ -67,13 +65,25 @@ def require_fit(
         )
 
 
+def _mixes(model: nn.Module, inputs: torch.Tensor) -> bool:
+    """Whether the model mixes items; one that cannot take made-up ones at all is refused."""
+    try:
+        with without_dropout(model):
+            return mixes_items(model, inputs)
+    except Exception as error:  # the model is the user's own code
+        items, mend = "tokens 0 and 1", "give it a larger vocabulary"
+        if inputs.is_floating_point():
+            items, mend = "values", "it must take any finite numbers"
+        raise ModelError(f"The model cannot take made-up {items}: {_check.reason(error)}; {mend}.") from error
+
+
 def require_tokens(model: nn.Module, dataset: Dataset) -> None:
     """Refuse tokens that the model does not know: it would fail in a step, where a failure tells whose they are.
 
     Private: the refusal, which one person's items can decide; it is for whoever holds the data, before any release.
     """
     stored = dataset.data.inputs
-    if not len(stored) or stored.dtype.kind == "f" or stored.dtype == np.uint8:
+    if not len(stored) or not are_tokens(stored.dtype):
         return
     least, most = stored.min(0), stored.max(0)  # of every position by itself: each may have a vocabulary of its own
     try:

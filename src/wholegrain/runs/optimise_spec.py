@@ -145,7 +145,8 @@ def public_facts(spec: RunSpec, dataset: Dataset | None = None) -> PublicFacts:
             )
             for name, size in sorted(sizes.named.items())
         )
-        return PublicFacts(silos, scale_of_table(table.layout), table.layout.task, text=table.layout.text)
+        text = table.layout.text
+        return PublicFacts(silos, scale_of_table(table.layout), table.layout.task, text=text, tokens=text is not None)
     dataset = dataset or load_dataset(spec)
     return facts_of(dataset, tuple(silo.facts for silo in split_dataset(dataset, spec).silos.values()))
 

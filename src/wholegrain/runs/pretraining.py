@@ -33,11 +33,11 @@ from wholegrain.models.backbone import Backbone
 from wholegrain.models.fixed_layers import Whiten
 from wholegrain.models.gate_directions import fit_spare, spare_at_rest
 from wholegrain.models.images import one_view
-from wholegrain.models.model_inputs import values
+from wholegrain.models.model_inputs import are_tokens, values
 from wholegrain.models.text import score_positions
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.evaluation import Scorer
-from wholegrain.runs.section_files import Section, apply_change, explain_fault, read_tree, refuse_blanks, resolve
+from wholegrain.runs.section_files import Section, change_tree, explain_fault, read_tree, refuse_blanks, resolve
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import DataSpec, ModelSpec
 from wholegrain.silo.views import apply_view
@@ -73,14 +73,15 @@ class PretrainSpec(Section):
 
 
 def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
-    """Read the spec of a pretraining; relative paths in it are taken from its folder."""
+    """Read the spec of a pretraining, as `load` reads that of a run."""
     tree = read_tree(path)
-    for change in changes:
-        apply_change(tree, change)
+    change_tree(tree, changes, path, _resolve_paths)
     refuse_blanks(tree, path)
-    data = tree.get("data")
-    for section in (data.get("table"), data.get("options")) if isinstance(data, dict) else ():
-        resolve(section, "path", path)
+    if "public" not in tree:
+        raise SpecError(
+            f"The spec '{path}' is none of wholegrain pretrain: it has no `public`, the sentence that says why its data"
+            " is public; add one, or give the spec to wholegrain run."
+        )
     try:
         spec = PretrainSpec.model_validate(tree)
     except ValidationError as error:
@@ -95,9 +96,17 @@ def load_pretraining(path: Path, changes: tuple[str, ...] = ()) -> PretrainSpec:
     return spec
 
 
+def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
+    """Take relative paths of the data from this folder."""
+    data = tree.get("data")
+    for section in (data.get("table"), data.get("options")) if isinstance(data, dict) else ():
+        resolve(section, "path", folder)
+
+
 def pretrain(spec: PretrainSpec, observe: Observer = lambda done, steps, loss: None) -> Backbone:
     """Train on public data, and describe what came of it."""
     dataset = load_dataset(RunSpec(data=spec.data, seed=spec.seed))
+    model_catalog.require_reader(spec.model.name, are_tokens(dataset.data.inputs.dtype))
     kept, held_out = partition.split_by_subject(
         dataset.data, spec.training.held_out, Coins.seeded(spec.seed), "pretraining"
     )

@@ -2,8 +2,9 @@
 
 import json
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -11,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from wholegrain import _check
+from wholegrain._strict_numbers import StrictNumbers
 from wholegrain.data.text_feature import BUILT_IN
 from wholegrain.errors import SpecError
 
@@ -18,7 +20,7 @@ BLANK = "FILL IN"
 """What stands in an unfinished spec where somebody's knowledge is needed."""
 
 
-class Section(BaseModel):
+class Section(StrictNumbers):
     """A frozen part of a spec that refuses what it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,18 +65,31 @@ def _blanks(value: Any, place: str = "") -> Iterator[str]:
             yield from _blanks(inner, place)
 
 
-def resolve(section: Any, key: str, path: Path) -> None:
-    """Take a relative path in a section from the folder of the file that it stands in."""
-    if isinstance(section, dict) and isinstance(section.get(key), str):
-        section[key] = os.path.abspath(path.parent / section[key])
+def resolve(section: Any, key: str, folder: Path) -> None:
+    """Take a relative path in a section from this folder. A blank is no path yet: somebody is to fill it in."""
+    if isinstance(section, dict) and isinstance(section.get(key), str) and section[key] != BLANK:
+        section[key] = os.path.abspath(folder / section[key])
 
 
-def resolve_tokenizers(table: Any, path: Path) -> None:
-    """Take the files of tokenizers that a table names from the folder of the file that it stands in."""
+def resolve_tokenizers(table: Any, folder: Path) -> None:
+    """Take the files of tokenizers that a table names from this folder."""
     features = table.get("features") if isinstance(table, dict) else None
     for feature in features.values() if isinstance(features, dict) else ():
         if isinstance(feature, dict) and feature.get("tokenizer") not in BUILT_IN:
-            resolve(feature, "tokenizer", path)
+            resolve(feature, "tokenizer", folder)
+
+
+def change_tree(
+    tree: dict[str, Any], changes: Iterable[str], path: Path, resolve_paths: Callable[[dict[str, Any], Path], None]
+) -> None:
+    """Make `a.b=value` changes to the tree of the file at `path`, and its relative paths absolute.
+
+    A path in the file counts from the file's folder, and one in a change from the working directory, where it is typed.
+    """
+    resolve_paths(tree, path.parent)
+    for change in changes:
+        apply_change(tree, change)
+    resolve_paths(tree, Path.cwd())  # what the file says is absolute by now, and stays
 
 
 def apply_change(tree: dict[str, Any], change: str) -> None:
@@ -93,13 +108,15 @@ def apply_change(tree: dict[str, Any], change: str) -> None:
 def _literal(text: str) -> Any:
     """A TOML value where it is one, otherwise the text itself, so that names need no quotes.
 
-    TOML has no value for what is not set; `null` stands for it.
+    TOML has no value for what is not set; `null` stands for it. Nor has it numbers such as .5 and 4., which are typed.
 
-    >>> _literal("4.0"), _literal("subject_dp"), _literal("null")
-    (4.0, 'subject_dp', None)
+    >>> _literal("4.0"), _literal(".5"), _literal("subject_dp"), _literal("null")
+    (4.0, 0.5, 'subject_dp', None)
     """
     if text == "null":
         return None
+    if re.fullmatch(r"[+-]?([0-9]+\.|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
+        return float(text)
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -110,6 +127,8 @@ def explain_fault(error: ValidationError, root: type[Section], what: str = "the 
     """The first fault of a tree, with the key at fault and what is known there."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
+    if first["type"].startswith("missing"):  # its input is the whole section, which does not say more
+        return f"In {what}, {place} is missing."
     if first["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"In {what}, {place}: {_check.plain_words(first['msg'])} (it is {first['input']!r})."
     options = _keys(_type_at(first["loc"][:-1], root))

@@ -14,7 +14,7 @@ from wholegrain.federation.server_settings import ServerSettings
 from wholegrain.runs.roster import read_roster
 from wholegrain.runs.section_files import (
     Section,
-    apply_change,
+    change_tree,
     explain_fault,
     read_tree,
     refuse_blanks,
@@ -91,7 +91,8 @@ class RunSpec(Section):
 def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
     """Read a spec (TOML, or the JSON that a run keeps), with `a.b=value` changes applied on top.
 
-    A relative path of a table, of a source's files or of a backbone is taken from the spec's folder.
+    A relative path of a table, of a source's files or of a backbone is taken from the spec's folder; one in a change,
+    from the working directory.
     """
     if path.suffix.lower() in TABLES:
         raise SpecError(f"'{path}' is a table and not a spec; begin one with wholegrain data init {path}.")
@@ -100,23 +101,27 @@ def load(path: Path, changes: tuple[str, ...] = ()) -> RunSpec:
 
 def apply_changes(tree: dict[str, Any], changes: tuple[str, ...], path: Path) -> RunSpec:
     """The spec of a tree that stands at `path`, with `a.b=value` changes applied."""
-    for change in changes:
-        apply_change(tree, change)
+    change_tree(tree, changes, path, _resolve_paths)
     refuse_blanks(tree, path)
+    if "public" in tree:
+        raise SpecError(
+            f"The spec '{path}' has `public`, as only those of wholegrain pretrain have; give it to that command, or"
+            " leave `public` out."
+        )
     _read_silos(tree.get("federation"), path)
     _refuse_unwritable(tree, path)
-    _resolve_paths(tree, path)
     return RunSpec.of(tree)
 
 
-def _resolve_paths(tree: Mapping[str, Any], path: Path) -> None:
-    """Take relative paths of data, ledger and backbone from the spec's folder."""
+def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
+    """Take relative paths of data, ledger, backbone and roster from this folder."""
     data = tree.get("data")
     inside = [data.get(name) for name in ("table", "options")] if isinstance(data, dict) else []
-    for section, key in (*((each, "path") for each in (*inside, tree.get("ledger"))), (tree.get("model"), "start")):
+    others = (tree.get("model"), "start"), (tree.get("federation"), "roster")
+    for section, key in (*((each, "path") for each in (*inside, tree.get("ledger"))), *others):
         if isinstance(section, dict) and section.get(key) != GIVEN:
-            resolve(section, key, path)
-    resolve_tokenizers(inside[0] if inside else None, path)
+            resolve(section, key, folder)
+    resolve_tokenizers(inside[0] if inside else None, folder)
 
 
 def _read_silos(federation: Any, path: Path) -> None:
@@ -125,7 +130,7 @@ def _read_silos(federation: Any, path: Path) -> None:
         return
     if "silos" in federation:
         raise SpecError(f"The spec '{path}' has both federation.roster and federation.silos; one of them is enough.")
-    place = path.parent / str(federation.pop("roster"))
+    place = Path(str(federation.pop("roster")))
     roster = read_roster(place)
     refuse_blanks({"silos": roster.silos}, place, "roster")
     federation["silos"] = roster.facts()
