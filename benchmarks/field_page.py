@@ -22,6 +22,7 @@ from field_models import MODELS
 from rivals import METHODS, ONE_PLACE, OURS, proved
 from utility import Tree
 from whole_digits import RESULTS as WHOLE
+from wholegrain.errors import DataError
 
 PAGE = record.ROOT / "docs" / "benchmark.md"
 IMAGES = record.ROOT / "docs" / "images"
@@ -306,7 +307,9 @@ def renewed(page: str, rows: list[Tree]) -> str:
     }
     for name, text in parts.items():
         before, mark, rest = page.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition(f"\n<!-- end of {name} -->")
+        _, end, after = f"\n{rest}".partition(f"\n<!-- end of {name} -->")
+        if mark and not end:
+            raise DataError(f"In the page, '<!-- {name} -->' has no '<!-- end of {name} -->'.")
         if mark:
             page = f"{before}{mark}{text}{end}{after}"
     return page

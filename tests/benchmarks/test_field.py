@@ -14,6 +14,7 @@ import field_page  # noqa: E402
 import field_signal  # noqa: E402
 import trust_cases  # noqa: E402
 from rivals import METHODS, OURS  # noqa: E402
+from wholegrain.errors import DataError  # noqa: E402
 
 ROWS = trust_cases.read(field.RESULTS)
 
@@ -36,6 +37,13 @@ def test_the_page_shows_what_is_on_record() -> None:
     page = field_page.PAGE.read_text()
     assert field_page.renewed(page, ROWS) == page
     assert all(f"| {name} |" in page for name in METHODS)
+
+
+def test_a_mark_without_its_end_is_refused_and_an_empty_place_is_filled() -> None:
+    page = "a\n<!-- ahead -->\n<!-- end of ahead -->\nb\n"
+    assert field_page.renewed(page, []) == "a\n<!-- ahead -->\nIn no cell.\n<!-- end of ahead -->\nb\n"
+    with pytest.raises(DataError, match="no '<!-- end of ahead -->'"):
+        field_page.renewed("a\n<!-- ahead -->\nb\n", [])
 
 
 def test_a_rival_that_is_ahead_is_named() -> None:
