@@ -87,6 +87,7 @@ METHODS: Mapping[str, Free | Private] = {
     "FedAvg, whole model from the start": Free("all", (0.003, 0.01, 0.03), look=1, most=4),
     "FedAvg, plain CNN, falling rate": Free(None, (0.03, 0.06), look=1, most=12, falling=True),
     "FedAvg, whole model, falling rate": Free("all", (0.03, 0.06), look=1, most=8, falling=True),
+    "FedAvg, whole model, longer and more steps": Free("all", (0.06, 0.12, 0.24), look=1, most=12, falling=True),
     "ε = 4, last layer": Private("head", 4.0, (16.0, 80.0), 6),
     "ε = 1, last layer": Private("head", 1.0, (16.0, 80.0), 6),
     "ε = 4, low rank": Private("low_rank", 4.0, (16.0, 80.0), 6),
