@@ -59,8 +59,8 @@ NAMED = (
     "ours, local, pooled",
 )
 """Rows of ours that are counted by themselves."""
-NEAR = 3.0
-"""Points below FedAvg that the second panel shows."""
+NEAR, ROOM = 3.0, 20
+"""Points below FedAvg that the second panel shows, and pixels below a line that a label below it needs."""
 
 
 def by_seed(rows: Iterable[Tree], data: str, method: str, epsilon: float) -> dict[int, float]:
@@ -275,14 +275,16 @@ def _panel(drawn: list[dict[str, Any]], data: str, domain: list[float], height: 
     point = base.mark_point(size=90, filled=False, strokeWidth=2.2, strokeDash=[1, 0], clip=True).encode(shape=shape)
     levels = alt.Data(values=[{"y": height} for height in lines.values()])
     rule = alt.Chart(levels).mark_rule(strokeDash=[2, 3], color="#555555").encode(y=level)
-    words = [_label(*each, level, 4 + 190 * (place % 2)) for place, each in enumerate(lines.items())]
+    points = (domain[1] - domain[0]) / height  # of a score, for each pixel
+    below = {name: each < max(lines.values()) and (each - domain[0]) / points > ROOM for name, each in lines.items()}
+    words = [_label(*each, level, 4 + 190 * (place % 2), below[each[0]]) for place, each in enumerate(lines.items())]
     return alt.layer(rule, line, point, *words).properties(width=380, height=height)
 
 
-def _label(words: str, height: float, level: Any, across: int) -> Any:
+def _label(words: str, height: float, level: Any, across: int, below: bool) -> Any:
     """The name of a level; neighbours stand side by side, since their heights may be close."""
     own = alt.Chart(alt.Data(values=[{"y": height, "words": words}]))
-    text = own.mark_text(align="left", dy=-8, x=across, fontSize=13, color="#555555")
+    text = own.mark_text(align="left", dy=10 if below else -8, x=across, fontSize=13, color="#555555")
     return text.encode(y=level, text="words:N")
 
 
