@@ -19,7 +19,7 @@ import torch
 
 from contestants import CONTESTANTS, Steps
 from record import CLOCKS
-from wholegrain.gradients.parameters import Layout
+from wholegrain.clipping.parameters import Layout
 from workloads import CASES, Workload
 
 Answer = dict[str, Any]

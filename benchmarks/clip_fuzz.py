@@ -26,17 +26,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from wholegrain.gradients import products
-from wholegrain.gradients.backend_selection import SlowGradients
-from wholegrain.gradients.clipping import LEAST_NORM, MOST_NORM, Clip, ClipPer, Pool
-from wholegrain.gradients.devices import DEVICES, PRECISIONS, USUAL, Compute
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.layers import COMPOSITES, LAYERS
-from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.rounding import SLACK
-from wholegrain.gradients.trial import MOST_TRIED
-from wholegrain.gradients.unit_passes import clipped_sums
+from wholegrain.clipping import products
+from wholegrain.clipping.backend_selection import SlowGradients
+from wholegrain.clipping.clipping import LEAST_NORM, MOST_NORM, Clip, ClipPer, Pool
+from wholegrain.clipping.devices import DEVICES, PRECISIONS, USUAL, Compute
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.layers import COMPOSITES, LAYERS
+from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.reference import ClippedSum
+from wholegrain.clipping.rounding import SLACK
+from wholegrain.clipping.trial import MOST_TRIED
+from wholegrain.clipping.unit_passes import clipped_sums
 from wholegrain.models.ft_transformer import ft_transformer
 from wholegrain.models.text import causal_transformer
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.devices import DEVICES, HOST, PRECISIONS, Compute
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.trial_items import perturb
+from wholegrain.clipping.unit_passes import clipped_sums
 from wholegrain.errors import SpecError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.devices import DEVICES, HOST, PRECISIONS, Compute
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.trial_items import perturb
-from wholegrain.gradients.unit_passes import clipped_sums
 from wholegrain.models.model_catalog import build
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.secure_noise import SecureNoise

@@ -22,7 +22,7 @@ from loops import Plain
 from peers import accepted, ghost
 from settings import LEARNING_RATE
 from silos import SETTINGS, Federated, federate, ready
-from wholegrain.gradients.parameters import flatten, load
+from wholegrain.clipping.parameters import flatten, load
 
 ONE_CORE = {
     "init_args": {"num_cpus": 1, "include_dashboard": False},

@@ -19,13 +19,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from clip_fuzz import KINDS
-from wholegrain.gradients import reference
-from wholegrain.gradients.batch_invariance import SteadySizes
-from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import flatten
+from wholegrain.clipping import reference
+from wholegrain.clipping.batch_invariance import SteadySizes
+from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import flatten
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
 from wholegrain.models.named_inputs import from_transformers

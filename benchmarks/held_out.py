@@ -14,9 +14,9 @@ from torch import Tensor
 
 import utility
 from utility import Tree, merged
+from wholegrain.clipping.parameters import flatten
 from wholegrain.errors import WholegrainError
 from wholegrain.federation.rounds import State
-from wholegrain.gradients.parameters import flatten
 from wholegrain.privacy.accountants import accountant
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.runner import StartState, execute, open_guard, plan_for, prepare

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from wholegrain.clipping.clip_units import Buckets
+from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool
+from wholegrain.clipping.reference import ClippedSum
+from wholegrain.clipping.subject_updates import LocalUpdate, SubjectUpdates
 from wholegrain.engines.secure_sum_engine import SecureSums
 from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.federation.messages import Answer, Engine, RoundTask, SumUpdate
 from wholegrain.federation.sum_scale import SumScale
-from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
-from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.subject_updates import LocalUpdate, SubjectUpdates
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.runner import in_process
 

@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy
 
 from settings import LEARNING_RATE
 from silos import Federated, Ready
+from wholegrain.clipping.parameters import flatten
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.messages import Engine, RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Aggregation, RoundResult, State, rounds
-from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.guard import Guard
 from wholegrain.privacy.ledger import Ledger

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
-from wholegrain.gradients.parameters import Layout
+from wholegrain.clipping.parameters import Layout
 from workloads import Workload
 
 

@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 
 import public_starts
 from utility import Tree
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import read_backbone
 from wholegrain.models.trainable_part import train_part

@@ -30,11 +30,11 @@ from torch import nn
 import record
 import trust_cases
 from utility import MOMENTUM, Tree, merged
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
 from wholegrain.privacy.accountants import accountant

@@ -30,8 +30,8 @@ from loops import Clock, Parts, Stopwatch, measure, play
 from many_silos import run_apart
 from record import spread, table
 from silos import SETTINGS, federate
-from wholegrain.gradients.devices import Compute
-from wholegrain.gradients.parameters import flatten
+from wholegrain.clipping.devices import Compute
+from wholegrain.clipping.parameters import flatten
 
 SILOS = (1, 2, 4, 8, 16, 32)
 SUBJECTS = (1_000, 10_000, 100_000, 1_000_000)

@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from settings import CLIP_NORM, LEARNING_RATE
 from wholegrain._random import Purpose, generator
+from wholegrain.clipping.devices import USUAL, Compute
+from wholegrain.clipping.unit_passes import clipped_sums
 from wholegrain.data.sampling import Batch, Source
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.devices import USUAL, Compute
-from wholegrain.gradients.unit_passes import clipped_sums
 from wholegrain.models.model_catalog import build
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.horizon import Horizon

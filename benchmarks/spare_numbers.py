@@ -20,10 +20,10 @@ import torch
 import public_starts
 import record
 from utility import Tree, merged
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.every_token import following
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone, read_backbone
 from wholegrain.models.gate_directions import fit_spare

@@ -1,7 +1,7 @@
 """my_policies.py"""
 
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.data.sampling import PoissonSubjects
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.policy import Policy, PublicDivisor, SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings
 

@@ -8,18 +8,18 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from wholegrain.gradients.backend_selection import SlowGradients
-from wholegrain.gradients.candidates import WholeModel
-from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.clip_units import Units
-from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
-from wholegrain.gradients.engine import MEMORY, BookKeeping
-from wholegrain.gradients.gradient_norms import Uses
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameter_sums import SplitTotal
-from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.pieces import Piece
-from wholegrain.gradients.reference import Loss, batch_gradient
+from wholegrain.clipping.backend_selection import SlowGradients
+from wholegrain.clipping.candidates import WholeModel
+from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.clip_units import Units
+from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
+from wholegrain.clipping.engine import MEMORY, BookKeeping
+from wholegrain.clipping.gradient_norms import Uses
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameter_sums import SplitTotal
+from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.pieces import Piece
+from wholegrain.clipping.reference import Loss, batch_gradient
 
 MODES = (
     (ClipPer.NONE, Pool.SUM),

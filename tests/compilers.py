@@ -2,9 +2,9 @@
 
 import pytest
 
+from wholegrain.clipping.c_library import load_library
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.errors import SpecError
-from wholegrain.gradients.c_library import load_library
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 
 CLIPS = [
     Clip(ClipPer.ITEM, Pool.SUM, 0.3),

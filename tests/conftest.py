@@ -78,7 +78,7 @@ def usual_trials(request: pytest.FixtureRequest) -> Iterator[None]:
     Tests that compare with the reference, up to rounding, try few companies: these decide on last bits alone.
     """
     folder, file = request.path.parent.name, request.path.name
-    anew = folder == "gradients" or request.node.get_closest_marker("own_trials")
+    anew = folder == "clipping" or request.node.get_closest_marker("own_trials")
     few = folder in ("models", "oracles") and file not in BITWISE_ORACLES
     with nullcontext() if anew else remembered_trials(few=few):
         yield

@@ -14,11 +14,11 @@ from effort import coarse_grids
 from wholegrain.audit.auditing import AuditSettings, audit
 from wholegrain.audit.findings import Audit
 from wholegrain.audit.simulate import NoiseOf, noise_like
+from wholegrain.clipping.clipping import Clip, ClippedTotal
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import Layout
+from wholegrain.clipping.reference import ClippedSum, Loss
 from wholegrain.data.sampling import Batch
-from wholegrain.gradients.clipping import Clip, ClippedTotal
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.policies.policy import Policy, PublicDivisor
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.prepared_run import PreparedRun

@@ -28,6 +28,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from torch import Tensor
 
 from deployment import PARAMETERS, message, task
+from wholegrain.clipping.parameters import Layout
 from wholegrain.deploy.certificates import silo_key
 from wholegrain.deploy.fleet_link import FleetLine, longest
 from wholegrain.deploy.silo_answers import answer
@@ -35,7 +36,6 @@ from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.engines.signatures import sign_answer
 from wholegrain.engines.wire import SiloTask
-from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.policy_catalog import PolicySettings
 from wholegrain.privacy.trust import SecureSum
 

@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.batch_invariance import PassSizes, Rows, SteadySizes
-from wholegrain.gradients.candidates import Candidate
-from wholegrain.gradients.layers import LAYERS
-from wholegrain.gradients.trial import BackendTrial
-from wholegrain.gradients.trial_companies import companies
+from wholegrain.clipping.batch_invariance import PassSizes, Rows, SteadySizes
+from wholegrain.clipping.candidates import Candidate
+from wholegrain.clipping.layers import LAYERS
+from wholegrain.clipping.trial import BackendTrial
+from wholegrain.clipping.trial_companies import companies
 
 PLAIN = (int, float, str, bool, bytes, type(None), torch.dtype, torch.device, torch.Size, type)
 DERIVED = {"_parameters", "_buffers", "_modules", "_flat_weights", "_flat_weight_refs", "training"}
@@ -116,7 +116,7 @@ def remembered_trials(*, few: bool = False) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         if few:
-            patch.setattr("wholegrain.gradients.trial.companies", lambda *given: islice(companies(*given), 3))
+            patch.setattr("wholegrain.clipping.trial.companies", lambda *given: islice(companies(*given), 3))
         patch.setattr(BackendTrial, "find_sizes", find)
         patch.setattr(BackendTrial, "_repeats", repeat)
         patch.setattr(SteadySizes, "of", staticmethod(remember_sizes))

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from wholegrain.gradients import reference
-from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.layers import LAYERS
-from wholegrain.gradients.parameters import flatten
+from wholegrain.clipping import reference
+from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.layers import LAYERS
+from wholegrain.clipping.parameters import flatten
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import load
 

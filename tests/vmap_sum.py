@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, pool_gradients
-from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.reference import Loss, batch_gradient
-from wholegrain.gradients.vmap_gradients import item_gradients
+from wholegrain.clipping.clip_units import Buckets
+from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, pool_gradients
+from wholegrain.clipping.parameters import Layout
+from wholegrain.clipping.reference import Loss, batch_gradient
+from wholegrain.clipping.vmap_gradients import item_gradients
 
 
 def clipped_sum(

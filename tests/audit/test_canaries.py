@@ -13,9 +13,9 @@ from wholegrain.audit.canary_gradients import BASE
 from wholegrain.audit.canary_inputs import replace_canaries, telling_input
 from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.simulate import ObservedUpdate, final_parameters, ignore_updates, noise_like, simulate_run
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.sampling import FixedItems
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.parameters import flatten
 from wholegrain.privacy.definitions import Unit
 from wholegrain.silo.noise import SeededNoise
 

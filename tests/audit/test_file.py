@@ -22,12 +22,12 @@ from wholegrain.audit.findings import Audit, AuditVerdict
 from wholegrain.audit.neighbours import Neighbours, build_file, neighbours
 from wholegrain.audit.removal import affordable, from_the_file, moves
 from wholegrain.audit.simulate import ignore_updates, noise_like, simulate_run
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.data import partition
 from wholegrain.data import table as data_table
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData, rank_within
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.runs import datasets
 from wholegrain.runs.datasets import load_dataset
 from wholegrain.runs.prepared_run import PreparedRun

@@ -17,10 +17,10 @@ from wholegrain.audit import sensitivity
 from wholegrain.audit.findings import AuditVerdict
 from wholegrain.audit.sensitivity import extreme_vectors, largest_move, move_among_many, scaled_vector
 from wholegrain.audit.sums import allowed_move, noised_sum_input
-from wholegrain.gradients import clipping
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.rounding import SLACK
+from wholegrain.clipping import clipping
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.parameters import Layout
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.runs.prepared_run import PreparedRun
 

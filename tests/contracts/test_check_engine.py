@@ -8,11 +8,11 @@ import torch
 from dp_accounting import DpEvent
 from torch.nn.functional import cross_entropy
 
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.federation.messages import Engine, RoundTask, SiloUpdate
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan

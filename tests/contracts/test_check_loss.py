@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from wholegrain.clipping import reference
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.losses import LOSSES, find_loss
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.reference import Loss
 from wholegrain.data.tasks import Classification, MultiLabel, Regression, Task
 from wholegrain.errors import SpecError
-from wholegrain.gradients import reference
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.losses import LOSSES, find_loss
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.reference import Loss
 
 TASKS: tuple[Task, ...] = (Classification.of(3), MultiLabel(("a", "b", "c")), Regression(0.0, 1.0))
 

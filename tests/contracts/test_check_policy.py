@@ -14,11 +14,11 @@ from torch.nn.functional import cross_entropy
 
 import vmap_sum
 from policy_rows import cap_of
+from wholegrain.clipping.clipping import ClipPer, Pool
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.sampling import Batch, PoissonSubjects
 from wholegrain.data.subjects import SubjectData, SubjectIndex
 from wholegrain.errors import SpecError
-from wholegrain.gradients.clipping import ClipPer, Pool
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import obstacles, step_event
 from wholegrain.policies.horizon import Horizon

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.reference import clipped_sum
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.task_facts import KINDS, read_task
 from wholegrain.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
 from wholegrain.errors import DataError, SpecError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.reference import clipped_sum
 from wholegrain.models.model_catalog import build
 
 TASKS: tuple[Task, ...] = (

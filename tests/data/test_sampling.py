@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wholegrain.clipping.clip_units import sort_into_runs
 from wholegrain.data.draws import SecureDraws
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling, Source
 from wholegrain.data.subjects import SubjectIndex
-from wholegrain.gradients.clip_units import sort_into_runs
 
 SAMPLERS: list[Sampling] = [
     PoissonItems(0.6),

@@ -23,14 +23,14 @@ from deployment import as_toml, charter_tree, write_charter, write_table
 from effort import amount
 from red_team import Loot, MaliciousServer, chosen_parameters, line_to
 from wholegrain.audit.confidence_bounds import Counts, rates, two_world_epsilon
+from wholegrain.clipping import ghost_norms
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.deploy.certificates import private_text, silo_key
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.deploy.silo_service import SiloService, operator_status
 from wholegrain.engines import wire
 from wholegrain.engines.signatures import is_signed
-from wholegrain.gradients import ghost_norms
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy_catalog import PolicySettings, find
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import PldAccountant

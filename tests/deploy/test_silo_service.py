@@ -24,6 +24,7 @@ pytest.importorskip("flwr")
 import wholegrain as wg
 from backbones import public_model, write_backbone
 from deployment import PARAMETERS, charter_tree, task, vector, write_charter
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.dataset import Dataset
 from wholegrain.deploy.charter import Charter, load_charter
 from wholegrain.deploy.model_agreement import agree
@@ -32,7 +33,6 @@ from wholegrain.deploy.silo_service import SiloService, operator_status
 from wholegrain.engines.wire import SiloTask, StartTask
 from wholegrain.errors import LedgerError, ModelError, RefusalError
 from wholegrain.federation.rounds import digest
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models import model_catalog
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy

@@ -23,6 +23,10 @@ from torch.nn.functional import cross_entropy
 
 from backbones import write_backbone
 from started import PATIENCE, children, model, recorded, running, spent, there, wait_until
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.parted_sum import PartedSum
+from wholegrain.clipping.reference import ClippedSum
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines import silo_ranks
 from wholegrain.engines.distributed import RankAssignment
@@ -30,10 +34,6 @@ from wholegrain.engines.inprocess import InProcess
 from wholegrain.engines.silo_ranks import HelperRanks, serve_parts, stop_helpers
 from wholegrain.errors import LostProcessError, ModelError
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.parted_sum import PartedSum
-from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import Policy, SiloFacts

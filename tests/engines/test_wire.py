@@ -19,9 +19,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.common.serde import recorddict_to_proto
 
 from deployment import message, task, text_message, vector
+from wholegrain.clipping.parameters import flatten
 from wholegrain.engines import wire
 from wholegrain.errors import RefusalError
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.models.trainable_part import train_part
 from wholegrain.policies.policy_catalog import PolicySettings

@@ -18,6 +18,9 @@ from torch.nn.functional import cross_entropy
 
 import vmap_sum
 from accounts import confirmed, equal_terms, open_guard, spent
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.reference import ClippedSum
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines import inprocess
 from wholegrain.engines.inprocess import InProcess
@@ -26,9 +29,6 @@ from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
 from wholegrain.federation.rounds import Aggregation, RoundResult, State, rounds
 from wholegrain.federation.server_optimiser import Memory, Momentum, Server, ServerOptimiser
 from wholegrain.federation.server_settings import Average, ServerSettings
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.policy import Policy, SiloFacts

@@ -10,12 +10,12 @@ import torch
 from scipy import stats
 
 from effort import amount
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.engines.secure_sum_engine import MaskRequest
 from wholegrain.federation.messages import ScoreTask, SiloFault, SumScore
 from wholegrain.federation.private_score import ALL
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.score_plan import add_score_terms, divide_silos
 from wholegrain.policies.score_settings import ScoreForm
 from wholegrain.privacy.accountants import DEFAULT

@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from effort import amount
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.engines.secure_sum_engine import SecureSums
@@ -16,7 +17,6 @@ from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloFault, SumUpdate
 from wholegrain.federation.sum_scale import SumScale
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.policy_catalog import CATALOG
 from wholegrain.privacy.definitions import Standing
 from wholegrain.runs.runner import execute, in_process, open_guard, prepare

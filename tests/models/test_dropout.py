@@ -10,13 +10,13 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import wholegrain as wg
 from agreement import Batch, assert_agrees, program_of, slow
+from wholegrain.clipping.clip_units import Buckets, scatter_codes
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.errors import ModelError
-from wholegrain.gradients.clip_units import Buckets, scatter_codes
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.models.dropout import DropoutByItem, draw_coins, seed_items, with_item_coins, without_dropout
 from wholegrain.models.model_catalog import check_model
 

@@ -5,10 +5,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import flatten
 from wholegrain.errors import SpecError
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.models.trainable_part import train_part
 

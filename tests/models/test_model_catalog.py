@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from wholegrain.clipping.parameters import flatten
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import MODELS, build, check_model
 
 

@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 
 import wholegrain as wg
 from agreement import Batch, assert_agrees, program_of, slow
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.errors import DataError, ModelError
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import Layout, flatten
 
 WORDS, LENGTH = 40, 9
 

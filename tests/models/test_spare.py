@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.reference import clipped_sum
 from wholegrain.data.every_token import EveryToken
 from wholegrain.data.tasks import NextToken, Task
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.reference import clipped_sum
 from wholegrain.models.backbone import Backbone
 from wholegrain.models.gate_directions import fit_spare
 from wholegrain.models.model_catalog import build

@@ -5,12 +5,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.every_token import EveryToken
 from wholegrain.errors import SpecError
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
 from wholegrain.models.text import score_positions

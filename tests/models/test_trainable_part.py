@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.errors import ModelError
-from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.models.trainable_part import (
     split_model,

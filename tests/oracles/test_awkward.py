@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from agreement import Around, Batch, World, assert_agrees, slow, vectorises, wavy
 from effort import amount
-from wholegrain.gradients import reference
-from wholegrain.gradients.backend_selection import SlowGradients, select_backend
-from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import MEMORY, BookKeeping
-from wholegrain.gradients.parameters import Layout, flatten
+from wholegrain.clipping import reference
+from wholegrain.clipping.backend_selection import SlowGradients, select_backend
+from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import MEMORY, BookKeeping
+from wholegrain.clipping.parameters import Layout, flatten
 
 WORLD = World(seed=1, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
 
@@ -261,7 +261,7 @@ def test_a_model_that_is_changed_between_calls(change) -> None:
     assert_agrees(engine, model, wavy, flatten(model), batch, norm=1e3)
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.clipping.backend_selection.SlowGradients")
 @pytest.mark.own_trials
 def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     class Opposed(nn.Module):
@@ -273,7 +273,7 @@ def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch
             rows = self.table(x)
             return rows[:, 0] - rows[:, 1] * (1 - 1e-4)
 
-    monkeypatch.setattr("wholegrain.gradients.layers.embedding.SMALL_TABLE", 0)
+    monkeypatch.setattr("wholegrain.clipping.layers.embedding.SMALL_TABLE", 0)
     along = lambda outputs, targets: (outputs * targets).sum(1).mean()  # noqa: E731
     model, clip = Opposed(), Clip(ClipPer.ITEM, Pool.SUM, 1.0)
     engine = BookKeeping(model, along)
@@ -306,7 +306,7 @@ def test_ignored_places_of_a_sequence() -> None:
     agrees(WORLD.built(Spoken), cross_entropy, Batch(batch.inputs, targets, batch.groups))
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.clipping.backend_selection.SlowGradients")
 def test_items_that_mix_only_where_numbers_are_large() -> None:
     class Guarded(nn.Module):
         def __init__(self) -> None:

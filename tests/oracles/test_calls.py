@@ -11,9 +11,9 @@ from torch import nn
 
 from agreement import MODES, Around, Batch, World, assert_agrees, assert_same, item_gradients, slow, wavy
 from effort import examples
-from wholegrain.gradients.clipping import Clip, pool_gradients
-from wholegrain.gradients.engine import MEMORY, BookKeeping
-from wholegrain.gradients.parameters import flatten
+from wholegrain.clipping.clipping import Clip, pool_gradients
+from wholegrain.clipping.engine import MEMORY, BookKeeping
+from wholegrain.clipping.parameters import flatten
 
 WORLD = World(seed=0, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
 

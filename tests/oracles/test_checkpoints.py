@@ -8,11 +8,11 @@ from torch.utils.checkpoint import checkpoint
 
 import wholegrain as wg
 from agreement import Batch, assert_agrees, assert_same, item_gradients, program_of, slow, vectorises
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import flatten
 from wholegrain.errors import ModelError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import flatten
 
 WIDTH, CLASSES = 10, 2
 

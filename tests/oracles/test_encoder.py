@@ -10,10 +10,10 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
-from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import flatten
+from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import flatten
 
 ITEMS, LENGTH, WORDS, WIDTH, CLASSES = 9, 6, 20, 16, 3
 

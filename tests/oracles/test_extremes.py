@@ -12,13 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from compilers import require_compiler
 from effort import THOROUGH, amount
-from wholegrain.gradients import batch_invariance, ghost_norms, products, sum_groups
-from wholegrain.gradients.clip_units import Buckets, scatter_codes
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
-from wholegrain.gradients.devices import Compute
-from wholegrain.gradients.engine import MEMORY, BookKeeping
-from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.rounding import LEAST, SLACK, squared_norms
+from wholegrain.clipping import batch_invariance, ghost_norms, products, sum_groups
+from wholegrain.clipping.clip_units import Buckets, scatter_codes
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool, pool_gradients
+from wholegrain.clipping.devices import Compute
+from wholegrain.clipping.engine import MEMORY, BookKeeping
+from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.rounding import LEAST, SLACK, squared_norms
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import clip_fuzz
@@ -368,7 +368,7 @@ def test_a_small_layers_norm_that_depends_on_the_place_is_noticed(monkeypatch: p
 
 
 @pytest.mark.own_trials
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.clipping.backend_selection.SlowGradients")
 def test_a_norm_whose_weight_is_also_its_bias() -> None:
     """Both gradients are one parameter's, and add up; where a trial is made, they are too small for it to see."""
     norm = nn.LayerNorm(4)

@@ -8,9 +8,9 @@ from torch import nn
 
 from agreement import Around, World, worlds
 from effort import examples
-from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.layers import convolution, embedding
+from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.layers import convolution, embedding
 
 FEW = examples(10)
 

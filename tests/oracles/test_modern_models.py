@@ -9,10 +9,10 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from agreement import Batch, assert_agrees, program_of, slow, vectorises
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.shape_probe import PAIRS
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.shape_probe import PAIRS
 from wholegrain.models.model_catalog import build
 from wholegrain.models.trainable_part import train_part
 

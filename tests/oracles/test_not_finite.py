@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from agreement import MODES, Around, Batch, assert_agrees, assert_same, item_gradients, program_of, wavy
 from effort import examples
-from wholegrain.gradients.clipping import Clip, ClipPer, pool_gradients
-from wholegrain.gradients.engine import MEMORY, BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import flatten
+from wholegrain.clipping.clipping import Clip, ClipPer, pool_gradients
+from wholegrain.clipping.engine import MEMORY, BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import flatten
 
 MODELS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), (4,)),

@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from agreement import World
+from wholegrain.clipping import reference
+from wholegrain.clipping.backend_selection import SlowGradients
+from wholegrain.clipping.bookkeeping import Lengths, Rows
+from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.clip_units import Units
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import MEMORY, BookKeeping
+from wholegrain.clipping.layers import LAYERS, register_rule
+from wholegrain.clipping.layers.base import Gradients, ModuleSlots, Needed, Outward, Space
+from wholegrain.clipping.parameters import flatten
 from wholegrain.errors import ModelError
-from wholegrain.gradients import reference
-from wholegrain.gradients.backend_selection import SlowGradients
-from wholegrain.gradients.bookkeeping import Lengths, Rows
-from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.clip_units import Units
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import MEMORY, BookKeeping
-from wholegrain.gradients.layers import LAYERS, register_rule
-from wholegrain.gradients.layers.base import Gradients, ModuleSlots, Needed, Outward, Space
-from wholegrain.gradients.parameters import flatten
 
 
 class Shift(nn.Module):
@@ -128,7 +128,7 @@ class UnsureRule(ShiftRule):
 WORLD = World(seed=0, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.clipping.backend_selection.SlowGradients")
 @pytest.mark.parametrize(
     ("make", "says"),
     [

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from agreement import Around, Batch, assert_agrees, program_of, slow, vectorises, wavy
-from wholegrain.gradients.chain_backend import Chain
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.graph_backend import Graph
-from wholegrain.gradients.parameters import flatten
+from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.parameters import flatten
 
 
 class Scaled(nn.Module):

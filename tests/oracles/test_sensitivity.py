@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from agreement import Around, World, wavy
 from effort import examples
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.engine import MEMORY, BookKeeping
-from wholegrain.gradients.parameters import flatten
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.engine import MEMORY, BookKeeping
+from wholegrain.clipping.parameters import flatten
 from wholegrain.models.model_catalog import build
 
 # In single precision the other subjects move a little, too: products of another batch are rounded in another order.
@@ -151,7 +151,7 @@ class Against(nn.Module):
         return self.inner(x[:, 0]) - self.inner(x[:, 1])
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.clipping.backend_selection.SlowGradients")
 @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4, 1e6])
 def test_uses_of_one_map_that_nearly_cancel(scale: float) -> None:
     """Norm and sum must come from the same products: it is the sum that is released."""

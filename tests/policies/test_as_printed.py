@@ -22,12 +22,12 @@ from torch.nn.functional import cross_entropy
 import vmap_sum
 from accounts import equal_terms, open_guard
 from wholegrain._random import Purpose, generator
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.inprocess import InProcess
 from wholegrain.errors import SpecError
 from wholegrain.federation.aggregation import Averaging, weights
 from wholegrain.federation.rounds import Aggregation, State, rounds
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies import as_printed
 from wholegrain.policies.as_printed import PRINTED, Composition, make_printed_plan

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from effort import examples
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError, WholegrainError
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SHARE_STEPS, SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, make_row

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from effort import examples
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.clinics import clinics
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import federation_epsilon, obstacles, terms
 from wholegrain.policies.horizon import Horizon

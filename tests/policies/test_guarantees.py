@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from effort import examples
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.policies.guarantees import (
     federation_epsilon,
     federation_event,

@@ -13,9 +13,9 @@ from scipy import stats
 
 from effort import examples
 from policy_rows import any_row, policies_that_need_a_bound, private_policies
+from wholegrain.clipping.clipping import ClipPer
 from wholegrain.data.sampling import PoissonSubjects
 from wholegrain.errors import AccountingError, BudgetError, SpecError, WholegrainError
-from wholegrain.gradients.clipping import ClipPer
 from wholegrain.policies.as_printed import Composition, make_printed_plan, user_ldp_condition
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, make_plan, rounds_allowed

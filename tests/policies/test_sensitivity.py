@@ -22,15 +22,15 @@ from torch.nn.functional import cross_entropy
 import vmap_sum
 from effort import examples
 from policy_rows import cap_of, private_policies
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool, pool_gradients
+from wholegrain.clipping.devices import USUAL
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.parted_sum import PartedSum
+from wholegrain.clipping.reference import ClippedSum
+from wholegrain.clipping.unit_passes import UnitPasses
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems
 from wholegrain.data.subjects import SubjectData, SubjectIndex
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
-from wholegrain.gradients.devices import USUAL
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.parted_sum import PartedSum
-from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.unit_passes import UnitPasses
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.guarantees import federation_event, obstacles, step_event
 from wholegrain.policies.horizon import Horizon

@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy import stats
 
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.data.sampling import Batch, FixedItems
 from wholegrain.data.subjects import SubjectIndex
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.policies import as_printed
 from wholegrain.policies.as_printed import (
     PRINTED,

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from accounts import DELTA, budget, opening, released, reserved
 from effort import examples
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.data.sampling import FixedItems, PoissonItems
 from wholegrain.errors import AccountingError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.guarantees import terms as terms_of
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.policies.policy_catalog import CATALOG, PolicySettings, find

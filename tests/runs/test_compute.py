@@ -14,15 +14,15 @@ import torch
 from command import Command
 from compilers import require_compiler
 from small_runs import SPEC, Stopped, secure_spec, write_spec
+from wholegrain.clipping import c_library, unit_passes
+from wholegrain.clipping.compiled_chain import CompiledChain
+from wholegrain.clipping.devices import Compute
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.trial_items import perturb
+from wholegrain.clipping.unit_passes import UnitPasses
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.model_agreement import agree
 from wholegrain.errors import SpecError
-from wholegrain.gradients import c_library, unit_passes
-from wholegrain.gradients.compiled_chain import CompiledChain
-from wholegrain.gradients.devices import Compute
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.trial_items import perturb
-from wholegrain.gradients.unit_passes import UnitPasses
 from wholegrain.privacy.accountants import DEFAULT
 from wholegrain.privacy.definitions import Standing, Unit
 from wholegrain.runs.planning import check_early, plan_federation, plan_for

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import wholegrain as wg
+from wholegrain.clipping.losses import find_loss
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Classification, MultiLabel, Regression, Task
 from wholegrain.federation.round_record import Score
-from wholegrain.gradients.losses import find_loss
 from wholegrain.runs.constant_answer import warn
 from wholegrain.runs.evaluation import Scorer
 from wholegrain.runs.metrics import LESS_IS_BETTER

@@ -65,7 +65,7 @@ TWISTS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.clipping.backend_selection.SlowGradients")
 @pytest.mark.parametrize(("twist", "words"), TWISTS.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_a_model_that_remembers_or_draws_is_refused_before_anything_is_paid_for(
     twist: Callable[[Twisted, Tensor], Tensor], words: str

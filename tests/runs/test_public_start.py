@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 import wholegrain as wg
 from small_runs import PRICING, model, resume, start, stop_after
+from wholegrain.clipping.engine import BookKeeping
 from wholegrain.errors import ModelError, RunError, SpecError
-from wholegrain.gradients.engine import BookKeeping
 from wholegrain.models.backbone import read_backbone
 from wholegrain.report.run_reader import read_run
 from wholegrain.report.wording import conditions

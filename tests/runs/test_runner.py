@@ -182,7 +182,7 @@ class Dropping(Mixing):
         return self.inner(nn.functional.dropout(x, 0.5, self.training))
 
 
-@pytest.mark.filterwarnings("ignore::wholegrain.gradients.backend_selection.SlowGradients")
+@pytest.mark.filterwarnings("ignore::wholegrain.clipping.backend_selection.SlowGradients")
 @pytest.mark.parametrize(
     ("model", "reason"), [(Mixing, "mixes the items of a batch"), (Dropping, "draws random numbers")]
 )

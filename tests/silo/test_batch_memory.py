@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from wholegrain.clipping.lent_memory import VECTOR_BYTES
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.lent_memory import VECTOR_BYTES
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.silo import batch_memory
 from wholegrain.silo.batch_memory import BatchMemory

@@ -3,7 +3,7 @@
 Whoever reads a value there fails, and so does an operation on tensors of two devices: torch raises in most cases, and
 `OneDevice` in all that CUDA would. What passes therefore keeps parameters, batches, gradients, sums and noise on the
 device, and reads values in one function alone. Autocast does not know this device: half precision is tested on the CPU
-(tests/gradients/test_unit_passes.py).
+(tests/clipping/test_unit_passes.py).
 """
 
 import inspect
@@ -18,14 +18,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from wholegrain.clipping import devices
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.devices import Compute
+from wholegrain.clipping.losses import huber, squared_error
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.reference import Loss
+from wholegrain.clipping.unit_passes import UnitPasses
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients import devices
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.devices import Compute
-from wholegrain.gradients.losses import huber, squared_error
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.reference import Loss
-from wholegrain.gradients.unit_passes import UnitPasses
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import MODELS, build
 from wholegrain.models.trainable_part import train_part

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.data.sampling import Batch, PoissonItems
 from wholegrain.errors import SpecError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, NoiseByLargestGroup, Policy, PublicDivisor, RealisedSubjects
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.private_step import release

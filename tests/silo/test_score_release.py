@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Classification, MultiLabel, Regression, Task
 from wholegrain.errors import SpecError
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.score_settings import ScoreForm, ScoreSettings
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.score_release import STEPS, ScoreMaker, make_form

@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from compilers import require_compiler
 from draw_cases import SAMPLINGS, SILOS
+from wholegrain.clipping import c_library
+from wholegrain.clipping.c_library import load_library
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.sampling import Sampling, draw_batches
 from wholegrain.data.subjects import SubjectData, SubjectIndex
-from wholegrain.gradients import c_library
-from wholegrain.gradients.c_library import load_library
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, find

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from wholegrain.clipping.clipping import ClippedTotal
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.clipping import ClippedTotal
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, find

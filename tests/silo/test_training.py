@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy
 
 import vmap_sum
 from wholegrain._random import Purpose, generator
+from wholegrain.clipping import reference
+from wholegrain.clipping.devices import USUAL
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.reference import ClippedSum
+from wholegrain.clipping.unit_passes import UnitPasses
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients import reference
-from wholegrain.gradients.devices import USUAL
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.unit_passes import UnitPasses
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import CATALOG, PolicySettings

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Classification
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import Layout, flatten
 from wholegrain.policies.score_settings import ScoreForm
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.score_release import STEPS, ScoreMaker

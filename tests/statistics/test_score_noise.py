@@ -6,11 +6,11 @@ import torch
 from scipy import stats
 from torch import nn
 
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.data.tasks import Classification
 from wholegrain.federation.private_score import ScoreReader
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.score_settings import ScoreForm
 from wholegrain.runs.metrics import auc
 from wholegrain.silo.noise import NoiseSource, SeededNoise

@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.errors import RunError, SpecError
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.silo import secure_noise
 from wholegrain.silo.noise import NoiseSource, NoiseStream
 from wholegrain.silo.secure_noise import (

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypedDict
 
 from wholegrain import _check
 from wholegrain.api.policy_values import PolicyMaker
+from wholegrain.clipping.reference import Loss
 from wholegrain.data.schema import TableLayout
 from wholegrain.errors import SpecError
 from wholegrain.federation.server_optimiser import Server, ServerOptimiser
-from wholegrain.gradients.reference import Loss
 from wholegrain.runs.section_files import Section
 from wholegrain.runs.spec import GIVEN, RunSpec
 from wholegrain.runs.spec_sections import PolicySpec

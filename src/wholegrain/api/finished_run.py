@@ -12,12 +12,12 @@ from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain._html import html_table
 from wholegrain.api.predictions import predict
+from wholegrain.clipping.parameters import flatten
 from wholegrain.data.schema import TableLayout
 from wholegrain.data.task_facts import read_task
 from wholegrain.data.tasks import Task
 from wholegrain.errors import ModelError, RunError
 from wholegrain.federation.round_record import RoundRecord, Score
-from wholegrain.gradients.parameters import flatten
 from wholegrain.models.trainable_part import with_adapters
 from wholegrain.privacy.definitions import Guarantee, Unit
 from wholegrain.report.page import page

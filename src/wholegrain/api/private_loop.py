@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from wholegrain.api.arguments import LoopSettings, Settings
 from wholegrain.api.policy_values import PolicyMaker
 from wholegrain.api.train import prepare_call
+from wholegrain.clipping import devices
+from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.reference import Loss
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import ModelError, SpecError
 from wholegrain.federation.rounds import digest
-from wholegrain.gradients import devices
-from wholegrain.gradients.parameters import Layout, flatten
-from wholegrain.gradients.reference import Loss
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.definitions import Guarantee, Standing
 from wholegrain.runs.accounts import spent_guarantees

@@ -13,12 +13,12 @@ from wholegrain.api.arguments import Settings, TrainSettings, read_keywords
 from wholegrain.api.finished_run import Run, finished_run
 from wholegrain.api.policy_values import PolicyMaker
 from wholegrain.api.progress_bars import read_callbacks, show_progress
+from wholegrain.clipping.reference import Loss
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.frames import FRAME, is_table
 from wholegrain.data.tensors import TENSORS
 from wholegrain.errors import DataError, ModelError, SpecError
 from wholegrain.federation.server_optimiser import Server, ServerOptimiser
-from wholegrain.gradients.reference import Loss
 from wholegrain.policies.plan import Plan
 from wholegrain.report.model_card import write_card
 from wholegrain.runs.observers import Observer, both

@@ -16,8 +16,8 @@ from wholegrain._random import Purpose, generator
 from wholegrain.audit.canaries import Block, CanaryCompany, Design
 from wholegrain.audit.scores import NoiseLaw, Sheet, Values
 from wholegrain.audit.simulate import NoiseOf, final_parameters, simulate_run
+from wholegrain.clipping.clipping import ClipPer
 from wholegrain.data.sampling import FixedItems
-from wholegrain.gradients.clipping import ClipPer
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.prepared_run import PreparedRun
 

@@ -22,10 +22,10 @@ from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import largest_move, move_among_many
 from wholegrain.audit.simulate import NoiseOf, noise_like
 from wholegrain.audit.summed import attack_sums
+from wholegrain.clipping.clipping import ClipPer
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import SpecError
-from wholegrain.gradients.clipping import ClipPer
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.guarantees import obstacles
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.definitions import Guarantee, Standing, Unit

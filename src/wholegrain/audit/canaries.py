@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wholegrain.audit.canary_gradients import Codes, ExtendedClippedSum, made_up_targets
+from wholegrain.clipping.clipping import ClipPer
+from wholegrain.clipping.reference import ClippedSum
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.clipping import ClipPer
-from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.datasets import split_dataset

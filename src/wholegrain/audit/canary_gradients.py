@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from wholegrain.clipping.clip_units import Buckets
+from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.reference import ClippedSum
 from wholegrain.data.tasks import Targets
-from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.reference import ClippedSum
 
 Codes = NDArray[np.int64]
 

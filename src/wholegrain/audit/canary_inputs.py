@@ -22,11 +22,11 @@ from wholegrain.audit.canaries import Block, CanaryCompany, Design
 from wholegrain.audit.canary_gradients import made_up_codes
 from wholegrain.audit.scores import NoiseLaw, Values, known_law
 from wholegrain.audit.simulate import NoiseOf, ObservedUpdate, final_parameters, simulate_run
+from wholegrain.clipping.clipping import ClipPer
+from wholegrain.clipping.parameters import Layout, call
+from wholegrain.clipping.reference import batch_gradient
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Targets
-from wholegrain.gradients.clipping import ClipPer
-from wholegrain.gradients.parameters import Layout, call
-from wholegrain.gradients.reference import batch_gradient
 from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.definitions import Unit

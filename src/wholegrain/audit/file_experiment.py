@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from wholegrain.audit.findings import Check
 from wholegrain.audit.neighbours import File, Neighbours, build_file, neighbours
 from wholegrain.audit.removal import Move, moves, widest_pair
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.data.dataset import Dataset
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.guarantees import missing_bound, obstacles
 from wholegrain.privacy.definitions import Unit
 from wholegrain.runs.prepared_run import PreparedRun

@@ -13,8 +13,8 @@ from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from numpy.typing import NDArray
 
+from wholegrain.clipping.clipping import ClipPer
 from wholegrain.data.sampling import FixedItems
-from wholegrain.gradients.clipping import ClipPer
 from wholegrain.policies.guarantees import obstacles, shares_its_coin, step_event
 from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.privacy.definitions import Unit

@@ -21,10 +21,10 @@ from torch.nn.functional import cross_entropy
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.confidence_bounds import at_least
 from wholegrain.audit.simulate import ignore_updates, simulate_run
+from wholegrain.clipping.parameters import Layout, call
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData, rank_within
 from wholegrain.errors import DataError
-from wholegrain.gradients.parameters import Layout, call
 from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.privacy.accountants import Accountant

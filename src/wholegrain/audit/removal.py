@@ -19,11 +19,11 @@ from wholegrain.audit.scores import NoiseLaw
 from wholegrain.audit.sensitivity import nonzero_parameters, scaled_vector
 from wholegrain.audit.simulate import NoiseOf, ObservedUpdate, simulate_run
 from wholegrain.audit.sums import allowed_move, distance, noised_sum_input, within_batch
+from wholegrain.clipping.clipping import ClipPer
+from wholegrain.clipping.parameters import Layout
+from wholegrain.clipping.reference import ClippedSum
 from wholegrain.data.sampling import FixedItems
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.clipping import ClipPer
-from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Silo

@@ -19,7 +19,7 @@ from torch import Tensor
 from wholegrain.audit.canaries import Design
 from wholegrain.audit.likelihoods import Law, canary_law
 from wholegrain.audit.simulate import ObservedUpdate
-from wholegrain.gradients.rounding import SLACK
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.definitions import Unit
 from wholegrain.silo.noise import NoiseSource

@@ -22,11 +22,11 @@ from torch.nn.functional import cross_entropy
 from wholegrain._random import Purpose, generator
 from wholegrain.audit.canary_inputs import Portrait, candidates, portrait_gradient, some_data, unlikely
 from wholegrain.audit.sums import allowed_move, distance, noised_sum_input, within_batch
+from wholegrain.clipping.clipping import LEAST_NORM, MOST_NORM
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.parameters import Layout
+from wholegrain.clipping.reference import ClippedSum
 from wholegrain.data.subjects import SubjectData
-from wholegrain.gradients.clipping import LEAST_NORM, MOST_NORM
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.parameters import Layout
-from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.silo.training import Silo

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from wholegrain.audit.attacks import secret_coins
 from wholegrain.audit.estimators import AttackEvidence
 from wholegrain.audit.simulate import NoiseOf
+from wholegrain.clipping.engine import BookKeeping
 from wholegrain.data.subjects import SubjectData
 from wholegrain.engines.secure_sum_engine import MaskRequest, SecureSums
 from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import RunError
 from wholegrain.federation.messages import RoundTask, SumUpdate
 from wholegrain.federation.sum_scale import SumScale
-from wholegrain.gradients.engine import BookKeeping
 from wholegrain.policies.plan import Plan
 from wholegrain.policies.policy import SHARE_STEPS, PublicDivisor
 from wholegrain.privacy.definitions import Unit

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wholegrain.clipping import devices
+from wholegrain.clipping.clipping import ClipPer, Pool
+from wholegrain.clipping.reference import ClippedSum
 from wholegrain.data.sampling import PoissonItems, PoissonSubjects
 from wholegrain.data.subjects import SubjectData, rank_within
-from wholegrain.gradients import devices
-from wholegrain.gradients.clipping import ClipPer, Pool
-from wholegrain.gradients.reference import ClippedSum
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.noise import NoiseStream
 from wholegrain.silo.training import Silo, Trainer

@@ -1,8 +1,8 @@
 """How a plan looks on a terminal."""
 
 from wholegrain.cli import display
+from wholegrain.clipping.devices import USUAL, Compute
 from wholegrain.data.sampling import FixedItems, PoissonItems
-from wholegrain.gradients.devices import USUAL, Compute
 from wholegrain.models.backbone import PublicStart
 from wholegrain.models.train_choice import describe
 from wholegrain.policies.plan import Plan, rounds_allowed

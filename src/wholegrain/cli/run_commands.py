@@ -10,10 +10,10 @@ from wholegrain.cli import display, plan_display
 from wholegrain.cli.interrupt import stoppable
 from wholegrain.cli.options import Changes, Json
 from wholegrain.cli.progress import show_rounds
+from wholegrain.clipping.devices import USUAL, Compute
 from wholegrain.errors import SpecError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
-from wholegrain.gradients.devices import USUAL, Compute
 from wholegrain.policies.search import leaders
 from wholegrain.privacy.accountants import accountant
 from wholegrain.report.model_card import CARD, write_card

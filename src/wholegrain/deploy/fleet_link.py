@@ -38,13 +38,13 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from wholegrain.clipping.parameters import Layout
 from wholegrain.deploy.certificates import load_private_key
 from wholegrain.deploy.charter import Charter, LinkSpec, require_files
 from wholegrain.deploy.silo_answers import answer, open_silo, watch_silo
 from wholegrain.deploy.silo_monitor import serve_figures
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.errors import RunError, SpecError
-from wholegrain.gradients.parameters import Layout
 
 log = logging.getLogger("wholegrain.silo")
 

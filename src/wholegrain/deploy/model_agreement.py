@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from wholegrain.clipping.devices import Compute
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.reference import ClippedSum, Loss
+from wholegrain.clipping.unit_passes import clipped_sums
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.deploy.charter import Charter
 from wholegrain.engines.wire import NO_START, USUAL_LOSS, ModelTask, SiloTask, start_task
 from wholegrain.errors import RefusalError, SpecError, WholegrainError
-from wholegrain.gradients.devices import Compute
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.reference import ClippedSum, Loss
-from wholegrain.gradients.unit_passes import clipped_sums
 from wholegrain.runs.planning import require_steady
 from wholegrain.runs.spec_sections import ModelSpec
 from wholegrain.runs.trained_model import TrainedModel, build_trained_model

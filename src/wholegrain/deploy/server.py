@@ -12,6 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from flwr.app import MessageType
 from flwr.serverapp import Grid
 
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import flatten
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.flower_sums import FlowerSums
 from wholegrain.engines.score_engine import ScoreSums
@@ -22,9 +25,6 @@ from wholegrain.federation.messages import Engine, ScoreEngine
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import flatten
 from wholegrain.policies.policy import FixedNoise, Policy, SiloFacts
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.runs.observers import SiloAnswer

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from torch import Tensor
 
 from wholegrain import _check
+from wholegrain.clipping.parameters import Layout
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.deploy.charter import Charter
@@ -27,7 +28,6 @@ from wholegrain.deploy.sum_session import SumSlot
 from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import BudgetError, RefusalError, WholegrainError
 from wholegrain.federation.rounds import digest
-from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
 from wholegrain.policies.policy_catalog import CATALOG, make_row

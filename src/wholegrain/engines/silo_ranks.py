@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wholegrain import _check
+from wholegrain.clipping.clip_units import Buckets
+from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool
+from wholegrain.clipping.parted_sum import ComputePart, SumPart, compute_part
+from wholegrain.clipping.reference import ClippedSum
+from wholegrain.clipping.subject_updates import LocalUpdate
 from wholegrain.engines.distributed import explain_lost_connection
-from wholegrain.gradients.clip_units import Buckets
-from wholegrain.gradients.clipping import Clip, ClippedTotal, ClipPer, Pool
-from wholegrain.gradients.parted_sum import ComputePart, SumPart, compute_part
-from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.subject_updates import LocalUpdate
 
 STOP, COMPUTE = 0, 1
 TOTAL, FAULT = 0, 1

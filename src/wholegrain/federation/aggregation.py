@@ -7,8 +7,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from wholegrain.clipping.rounding import all_finite
 from wholegrain.federation.messages import Answer, SiloFault, SiloUpdate, SumUpdate
-from wholegrain.gradients.rounding import all_finite
 from wholegrain.policies.policy import SiloFacts
 
 

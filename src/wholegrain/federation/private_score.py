@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholegrain._json_numbers import finite
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.data.tasks import Regression, Task
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.policies.score_settings import ScoreForm
 
 ALL = "all silos"

@@ -9,12 +9,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from wholegrain.clipping.rounding import all_finite
 from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import Answer, Engine, RoundTask, SiloFault, SumUpdate
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.server_optimiser import PLAIN, Memory, Server
-from wholegrain.gradients.rounding import all_finite
 from wholegrain.policies.horizon import Horizon
 from wholegrain.privacy.guard import Reservation
 

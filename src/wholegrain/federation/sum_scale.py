@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wholegrain.clipping.clipping import ClipPer, Pool
 from wholegrain.errors import SpecError
-from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.policies.guarantees import Row
 from wholegrain.policies.policy import FixedNoise, PublicDivisor
 from wholegrain.policies.score_plan import ScorePlan

@@ -12,9 +12,9 @@ from enum import StrEnum
 from functools import cache
 
 from wholegrain import _check
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.data.sampling import FixedItems
 from wholegrain.errors import SpecError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Plan, with_guarantees
 from wholegrain.policies.policy import (

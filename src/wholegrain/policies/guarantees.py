@@ -31,9 +31,9 @@ from dataclasses import replace
 
 from dp_accounting import DpEvent, NonPrivateDpEvent
 
+from wholegrain.clipping.clipping import ClipPer, Pool
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
-from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import Accountant

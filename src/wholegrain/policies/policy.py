@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from wholegrain import _check
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.parted_sum import PartedSum
+from wholegrain.clipping.reference import ClippedSum
+from wholegrain.clipping.subject_updates import LocalUpdate, SubjectUpdates
 from wholegrain.data.sampling import Batch, FixedItems, PoissonItems, PoissonSubjects, Sampling
 from wholegrain.errors import SpecError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.parted_sum import PartedSum
-from wholegrain.gradients.reference import ClippedSum
-from wholegrain.gradients.subject_updates import LocalUpdate, SubjectUpdates
 from wholegrain.policies.silo_facts import SiloFacts as SiloFacts
 from wholegrain.privacy.trust import SecureSum
 

@@ -10,10 +10,10 @@ from functools import partial
 
 from wholegrain import _check
 from wholegrain._registry import Registry
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.subject_updates import LocalUpdate
 from wholegrain.data.sampling import PoissonItems, PoissonSubjects
 from wholegrain.errors import SpecError, WholegrainError
-from wholegrain.gradients.clipping import Clip, ClipPer, Pool
-from wholegrain.gradients.subject_updates import LocalUpdate
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy.events import presence
 from wholegrain.privacy.trust import SecureSum

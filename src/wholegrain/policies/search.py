@@ -26,8 +26,8 @@ import numpy as np
 from dp_accounting import DpEvent
 from numpy.typing import NDArray
 
+from wholegrain.clipping.clipping import ClipPer, Pool
 from wholegrain.errors import SpecError, WholegrainError
-from wholegrain.gradients.clipping import ClipPer, Pool
 from wholegrain.policies.guarantees import Row, federation_event, missing_bound, obstacles
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation

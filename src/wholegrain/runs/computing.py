@@ -5,10 +5,10 @@ from dataclasses import replace
 from torch import nn
 
 from wholegrain import _check
-from wholegrain.gradients.devices import Compute
-from wholegrain.gradients.engine import BookKeeping
-from wholegrain.gradients.reference import ClippedSum, Loss
-from wholegrain.gradients.unit_passes import clipped_sums
+from wholegrain.clipping.devices import Compute
+from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.reference import ClippedSum, Loss
+from wholegrain.clipping.unit_passes import clipped_sums
 from wholegrain.runs.spec import RunSpec
 
 MOST_GIB = 2.0**30  # as good as no limit

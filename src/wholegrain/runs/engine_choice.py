@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wholegrain import _check
 from wholegrain._random import Purpose
+from wholegrain.clipping.parted_sum import PartedSum
 from wholegrain.engines.distributed import (
     Distributed,
     RankAssignment,
@@ -28,7 +29,6 @@ from wholegrain.engines.silo_ranks import HelperRanks, serve_parts, stop_helpers
 from wholegrain.engines.simulated_sum import SumSilos
 from wholegrain.errors import SpecError
 from wholegrain.federation.messages import Engine
-from wholegrain.gradients.parted_sum import PartedSum
 from wholegrain.runs.datasets import make_coins
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.runner import in_process

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from wholegrain import _check
+from wholegrain.clipping.parameters import Layout, call
+from wholegrain.clipping.reference import Loss
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.federation.round_record import Score
-from wholegrain.gradients.parameters import Layout, call
-from wholegrain.gradients.reference import Loss
 from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.runs.metrics import LESS_IS_BETTER, Metric, find_metrics

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from wholegrain import _check
+from wholegrain.clipping.backend_selection import mixes_items
+from wholegrain.clipping.clipping import Clip
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.reference import ClippedSum
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import ModelError
-from wholegrain.gradients.backend_selection import mixes_items
-from wholegrain.gradients.clipping import Clip
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.reference import ClippedSum
 from wholegrain.models.dropout import with_item_coins, without_dropout
 from wholegrain.models.model_inputs import are_tokens, values
 from wholegrain.runs.model_repeats import find_memory, random_states

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wholegrain.gradients.trial_items import make_items
+from wholegrain.clipping.trial_items import make_items
 
 CALLS = 8
 """So often a model is called with the same item. What happens more rarely is noticed by what it leaves behind."""

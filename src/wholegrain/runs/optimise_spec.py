@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from wholegrain.clipping.devices import USUAL, Compute
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import Layout
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.feature_scale import scale_of_numbers, scale_of_table
 from wholegrain.errors import SpecError, WholegrainError
 from wholegrain.federation.server_optimiser import SCHEDULES, Server
-from wholegrain.gradients.devices import USUAL, Compute
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import Layout
 from wholegrain.policies.plan import Federation, Plan
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import find

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from wholegrain import _check
+from wholegrain.clipping.devices import STEADY, UNSTEADY
+from wholegrain.clipping.losses import LOSSES
 from wholegrain.errors import SpecError
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.devices import STEADY, UNSTEADY
-from wholegrain.gradients.losses import LOSSES
 from wholegrain.policies.as_printed import Composition, make_printed_plan
 from wholegrain.policies.horizon import Horizon
 from wholegrain.policies.plan import Federation, Goal, Plan, make_plan

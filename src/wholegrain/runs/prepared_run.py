@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from wholegrain.clipping.devices import USUAL, Compute
+from wholegrain.clipping.reference import ClippedSum, Loss
 from wholegrain.data.schema import TableLayout
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.federation.round_record import Score
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.devices import USUAL, Compute
-from wholegrain.gradients.reference import ClippedSum, Loss
 from wholegrain.models.backbone import PublicStart
 from wholegrain.policies.plan import Plan
 from wholegrain.runs.evaluation import Scorer

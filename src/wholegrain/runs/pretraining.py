@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain._random import Purpose, generator
+from wholegrain.clipping.losses import find_loss
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.reference import Loss
 from wholegrain.data import partition
 from wholegrain.data.cache import digest
 from wholegrain.data.dataset import Dataset
@@ -25,9 +28,6 @@ from wholegrain.data.subject_coins import Coins
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.gradients.losses import find_loss
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.reference import Loss
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import Backbone
 from wholegrain.models.fixed_layers import Whiten

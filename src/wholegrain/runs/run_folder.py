@@ -20,10 +20,10 @@ from torch import Tensor
 
 import wholegrain
 from wholegrain._files import date_alike, sync_folder, write_whole
+from wholegrain.clipping.parameters import Layout
 from wholegrain.errors import RunError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
-from wholegrain.gradients.parameters import Layout
 from wholegrain.models.backbone import PublicStart
 from wholegrain.runs.checkpoints import Checkpoints
 from wholegrain.runs.data_description import DataCounts, count

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from wholegrain.clipping.parameters import load
 from wholegrain.data.schema import TableLayout
 from wholegrain.data.tasks import Task
 from wholegrain.federation.private_score import PrivateScore
 from wholegrain.federation.round_record import RoundRecord, Score
-from wholegrain.gradients.parameters import load
 from wholegrain.policies.plan import Plan
 from wholegrain.privacy.definitions import Guarantee, Standing, Unit
 from wholegrain.privacy.ledger import Ledger

@@ -11,6 +11,10 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from wholegrain.clipping.losses import find_loss, require_mean
+from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.parted_sum import sum_in_parts
+from wholegrain.clipping.reference import Loss
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
@@ -25,10 +29,6 @@ from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import Aggregation, Payer, RoundResult, State, rounds
 from wholegrain.federation.scoring import ScorePayer, score_round
 from wholegrain.federation.server_optimiser import Server
-from wholegrain.gradients.losses import find_loss, require_mean
-from wholegrain.gradients.parameters import flatten
-from wholegrain.gradients.parted_sum import sum_in_parts
-from wholegrain.gradients.reference import Loss
 from wholegrain.policies.score_plan import ScorePlan
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.guard import Guard

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from wholegrain import _check
+from wholegrain.clipping.parameters import Layout
 from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.gradients.parameters import Layout
 from wholegrain.models import model_catalog
 from wholegrain.models.backbone import PublicStart, read_backbone
 from wholegrain.models.dropout import with_item_coins

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from wholegrain.clipping.rounding import constant_tensor
 from wholegrain.data.sampling import Batch
 from wholegrain.errors import SpecError
-from wholegrain.gradients.rounding import constant_tensor
 from wholegrain.policies.policy import Policy
 from wholegrain.silo.noise import NoiseStream
 from wholegrain.silo.secure_noise import grid

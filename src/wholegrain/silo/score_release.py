@@ -22,12 +22,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from wholegrain.clipping.parameters import Layout, call
+from wholegrain.clipping.reference import Loss
 from wholegrain.data.every_token import EveryToken
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Classification, MultiLabel, Regression, Task
 from wholegrain.errors import SpecError
-from wholegrain.gradients.parameters import Layout, call
-from wholegrain.gradients.reference import Loss
 from wholegrain.models.dropout import without_dropout
 from wholegrain.policies.score_settings import Measure, ScoreForm, ScoreSettings
 from wholegrain.silo.noise import NoiseSource

@@ -44,10 +44,10 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from torch import Tensor
 
 from wholegrain import _check
+from wholegrain.clipping import devices
+from wholegrain.clipping.rounding import SLACK
 from wholegrain.data.draws import Draws, SecureDraws
 from wholegrain.errors import RunError, SpecError
-from wholegrain.gradients import devices
-from wholegrain.gradients.rounding import SLACK
 from wholegrain.silo.noise import NoiseStream
 
 MARGIN = 2.0**-13

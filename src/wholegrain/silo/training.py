@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wholegrain.clipping import devices
+from wholegrain.clipping.clip_units import Buckets, scatter_codes
+from wholegrain.clipping.lent_memory import VECTOR_BYTES
+from wholegrain.clipping.reference import ClippedSum, HasItemCoins
 from wholegrain.data.sampling import Batch, draw_batches
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
-from wholegrain.gradients import devices
-from wholegrain.gradients.clip_units import Buckets, scatter_codes
-from wholegrain.gradients.lent_memory import VECTOR_BYTES
-from wholegrain.gradients.reference import ClippedSum, HasItemCoins
 from wholegrain.models.model_inputs import values
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.silo.batch_memory import BatchMemory

@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wholegrain.gradients.batch_invariance import FixedPlaces
-from wholegrain.gradients.clip_units import scatter_codes
-from wholegrain.gradients.company import depends_on_company
-from wholegrain.gradients.value_decisions import find_decision
+from wholegrain.clipping.batch_invariance import FixedPlaces
+from wholegrain.clipping.clip_units import scatter_codes
+from wholegrain.clipping.company import depends_on_company
+from wholegrain.clipping.value_decisions import find_decision
 from wholegrain.models.dropout import seed_items
 from wholegrain.models.model_inputs import values
 
