@@ -36,7 +36,7 @@ from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.reference import ClippedSum
 from wholegrain.clipping.rounding import SLACK
 from wholegrain.clipping.trial import MOST_TRIED
-from wholegrain.clipping.unit_passes import clipped_sums
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.models.ft_transformer import ft_transformer
 from wholegrain.models.text import causal_transformer
 

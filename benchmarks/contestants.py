@@ -17,7 +17,7 @@ from wholegrain.clipping.devices import Compute
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.reference import ClippedSum
-from wholegrain.clipping.unit_passes import clipped_sums
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.data.sampling import Batch
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, find

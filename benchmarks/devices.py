@@ -21,7 +21,7 @@ from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.devices import DEVICES, HOST, PRECISIONS, Compute
 from wholegrain.clipping.parameters import flatten
 from wholegrain.clipping.trial_items import perturb
-from wholegrain.clipping.unit_passes import clipped_sums
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.errors import SpecError
 from wholegrain.models.model_catalog import build
 from wholegrain.silo.noise import SeededNoise

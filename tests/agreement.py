@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from wholegrain.clipping.backend_selection import SlowGradients
-from wholegrain.clipping.candidates import WholeModel
-from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.clipping.engine import MEMORY, BookKeeping
 from wholegrain.clipping.gradient_norms import Uses
-from wholegrain.clipping.graph_backend import Graph
 from wholegrain.clipping.parameter_sums import SplitTotal
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.pieces import Piece
@@ -30,7 +28,6 @@ MODES = (
     (ClipPer.BATCH, Pool.MEAN),
 )
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-RULED = (Chain, Graph)
 
 
 def wavy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -81,14 +78,7 @@ def assert_agrees(
 
 def program_of(engine: BookKeeping) -> object:
     """What the engine chose."""
-    assert engine._chosen is not None
-    return engine._chosen.program
-
-
-def vectorises(engine: BookKeeping) -> bool | None:
-    """Of a program for the whole model: by vmap, or one item after the other; None where rules are used."""
-    program = program_of(engine)
-    return program.vectorises if isinstance(program, WholeModel) else None
+    return None if engine._chosen is None else engine._chosen.program
 
 
 def slow(call: Callable[[], object]) -> list[str]:
@@ -115,9 +105,8 @@ class WatchedEngine(BookKeeping):
     def require_rules(self, batch: Batch) -> None:
         """That every module has its rule, and that a comparison in all modes has used it, for norms as well."""
         program = program_of(self)
-        assert isinstance(program, RULED), "the model was computed without rules"
-        assert not getattr(program, "unruled", None), f"there is no rule for {program.unruled}"
-        assert self.passes, "no pass was computed by rules"
+        assert isinstance(program, TracedGradients), f"the model was not proved: {self.reason}"
+        assert self.passes, "no pass was computed by the program"
         units = sum(
             len(batch.groups) if per is ClipPer.ITEM else len(batch.groups.unique())
             for per, _ in MODES

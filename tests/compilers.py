@@ -2,7 +2,7 @@
 
 import pytest
 
-from wholegrain.clipping.c_library import load_library
+from wholegrain.silo.c_library import load_library
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.errors import SpecError
 

@@ -11,7 +11,6 @@ from hypothesis import settings
 
 from command import Command, Outcome
 from effort import amount, coarse_grids
-from repeated_trials import remembered_trials
 
 torch.set_num_threads(1)
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=amount(100, quick=30))
@@ -60,27 +59,11 @@ def own_cache(request: pytest.FixtureRequest, places: Iterator[Path], monkeypatc
 COARSE = {"api", "contracts", "deploy", "engines", "federation", "models", "report", "runs", "silo"}
 
 
-BITWISE_ORACLES = {"test_extremes.py", "test_sensitivity.py"}
-
-
 @pytest.fixture(autouse=True, scope="module")
 def usual_prices(request: pytest.FixtureRequest) -> Iterator[None]:
     """Prices on a coarse grid wherever runs are only a means, unless the file has `pytestmark = exact_prices`."""
     coarse = request.path.parent.name in COARSE and not request.node.get_closest_marker("exact_prices")
     with coarse_grids() if coarse else nullcontext():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def usual_trials(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Equal models are tried once for the company of their rows, but in tests of the engine's own parts.
-
-    Tests that compare with the reference, up to rounding, try few companies: these decide on last bits alone.
-    """
-    folder, file = request.path.parent.name, request.path.name
-    anew = folder == "clipping" or request.node.get_closest_marker("own_trials")
-    few = folder in ("models", "oracles") and file not in BITWISE_ORACLES
-    with nullcontext() if anew else remembered_trials(few=few):
         yield
 
 

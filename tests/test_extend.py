@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from wholegrain.clipping import reference
-from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.layers import LAYERS
@@ -90,4 +90,4 @@ def test_the_rule_is_used_and_is_the_reference(
     engine, clip = BookKeeping(model, cross_entropy), Clip(per, Pool.MEAN, 0.1)
     expected = reference.clipped_sum(model, cross_entropy, flatten(model), *batch, clip).total
     torch.testing.assert_close(engine(flatten(model), *batch, clip).total, expected)
-    assert isinstance(engine._chosen.program, Chain)
+    assert isinstance(engine._chosen.program, TracedGradients)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from compilers import require_compiler
-from wholegrain.clipping.c_library import load_library
+from wholegrain.silo.c_library import load_library
 
 require_compiler()
 

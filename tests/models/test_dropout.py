@@ -13,7 +13,7 @@ from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.clip_units import Buckets, scatter_codes
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import flatten
 from wholegrain.clipping.rounding import SLACK
 from wholegrain.errors import ModelError
@@ -90,7 +90,7 @@ def test_gradients_agree_with_the_reference_on_the_fast_way() -> None:
     for key in (1, 2**127):
         engine.renew_coins(key)
         assert slow(lambda: assert_agrees(engine, model, cross_entropy, flatten(model), batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 def test_a_step_is_repeated_by_its_key_alone() -> None:

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import flatten
 from wholegrain.errors import SpecError
 from wholegrain.models.model_catalog import build
@@ -27,7 +27,7 @@ def test_it_is_on_the_fast_way(train: str) -> None:
     first = flatten(model)
     vector = first + torch.randn(first.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 0.1
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 def test_a_column_is_a_token_and_items_do_not_meet() -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 import wholegrain as wg
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.errors import DataError, ModelError
 
@@ -47,7 +47,7 @@ def assert_fast(net: nn.Module, inputs: Tensor) -> None:
     batch = Batch(inputs, torch.arange(len(inputs)) % 3, torch.tensor([0, 0, 1, 1, 1, 2, 3, 4]))
     engine = BookKeeping(net, cross_entropy)
     assert slow(lambda: assert_agrees(engine, net, cross_entropy, flatten(net), batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.errors import SpecError
 from wholegrain.models.model_catalog import build
@@ -28,7 +28,7 @@ def test_it_is_on_the_fast_way() -> None:
     batch = Batch(torch.rand(6, 64, generator=draws).double(), torch.arange(6) % 3, torch.arange(6) // 2)
     engine = BookKeeping(model, cross_entropy)
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, flatten(model), batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 @pytest.mark.parametrize(

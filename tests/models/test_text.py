@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.losses import find_loss
 from wholegrain.clipping.parameters import flatten
 from wholegrain.data.every_token import EveryToken
@@ -26,7 +26,7 @@ def test_the_causal_transformer_is_on_the_fast_way(dropout: float) -> None:
     batch = Batch(tokens, torch.arange(9), torch.arange(9) // 3)
     vector = flatten(model) + torch.randn(flatten(model).shape, generator=torch.Generator().manual_seed(2)) * 0.1
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 @pytest.mark.parametrize("name", ["causal_transformer", "stacked_lstm", "bigram", "bag_of_tokens"])
@@ -40,7 +40,7 @@ def test_models_of_padded_texts_are_on_the_fast_way(name: str) -> None:
     vector = flatten(model) + torch.randn(flatten(model).shape, generator=draws, dtype=torch.float64) * 0.1
     batch = Batch(tokens, torch.arange(9) % 3, torch.arange(9) // 3)
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 def test_a_position_sees_what_came_before_it_alone() -> None:
@@ -100,7 +100,7 @@ def test_a_transformer_of_every_position_is_on_the_fast_way() -> None:
     batch = Batch(tokens, tokens.roll(-1, 1), torch.arange(9) // 3)
     vector = flatten(model) + torch.randn(flatten(model).shape, generator=torch.Generator().manual_seed(2)) * 0.1
     assert slow(lambda: assert_agrees(engine, model, loss, vector, batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 def test_every_position_needs_windows_of_one_length() -> None:

@@ -13,7 +13,7 @@ from agreement import Around, Batch, World, assert_agrees, slow, vectorises, wav
 from effort import amount
 from wholegrain.clipping import reference
 from wholegrain.clipping.backend_selection import SlowGradients, select_backend
-from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import MEMORY, BookKeeping
 from wholegrain.clipping.parameters import Layout, flatten
@@ -338,4 +338,4 @@ def test_a_trial_does_not_fail_by_the_chance_of_its_sketch() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error", SlowGradients)
             chosen = select_backend(model, cross_entropy, Layout.of(model), vector, inputs, targets)
-        assert isinstance(chosen.program, Chain)
+        assert isinstance(chosen.program, TracedGradients)

@@ -10,7 +10,7 @@ import wholegrain as wg
 from agreement import Batch, assert_agrees, assert_same, item_gradients, program_of, slow, vectorises
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import flatten
 from wholegrain.errors import ModelError
 
@@ -56,7 +56,7 @@ def test_layers_with_rules_stay_on_the_fast_way() -> None:
     marked, plain, vector, batch = made(nn.LayerNorm)
     engine = BookKeeping(marked, cross_entropy)
     assert slow(lambda: assert_agrees(engine, marked, cross_entropy, vector, batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     clip = Clip(ClipPer.SUBJECT, Pool.MEAN, 0.1)
     arguments = (vector, batch.inputs, batch.targets, batch.groups, clip)
     assert_same(engine(*arguments), BookKeeping(plain, cross_entropy)(*arguments))

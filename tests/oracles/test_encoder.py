@@ -10,9 +10,8 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
-from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
 from wholegrain.clipping.parameters import flatten
 
 ITEMS, LENGTH, WORDS, WIDTH, CLASSES = 9, 6, 20, 16, 3
@@ -51,7 +50,7 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize(("name", "kind"), [*((name, torch.float32) for name in KINDS), ("two layers", torch.float64)])
 def test_encoder_layers_in_a_sequence_need_no_autograd(name: str, kind: torch.dtype) -> None:
     torch.manual_seed(1)
-    assert isinstance(agree(KINDS[name](), kind), Chain)
+    assert isinstance(agree(KINDS[name](), kind), TracedGradients)
 
 
 @pytest.mark.parametrize("frozen", ["self_attn.in_proj_weight", "linear1.weight", "linear2.bias", "norm1.weight"])
@@ -59,7 +58,7 @@ def test_frozen_parts_of_an_encoder_layer(frozen: str) -> None:
     torch.manual_seed(1)
     layer = encoder()
     layer.get_parameter(frozen).requires_grad_(False)
-    assert isinstance(agree(sequence(layer)), Chain)
+    assert isinstance(agree(sequence(layer)), TracedGradients)
 
 
 class Scaled(nn.Linear):
@@ -78,4 +77,4 @@ def replaced() -> nn.Module:
 @pytest.mark.parametrize("make", [replaced, lambda: encoder(activation=functional.silu)])
 def test_an_encoder_layer_that_computes_something_else_is_left_to_autograd(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(1)
-    assert isinstance(agree(sequence(make())), Graph)
+    assert isinstance(agree(sequence(make())), TracedGradients)

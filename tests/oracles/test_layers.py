@@ -8,8 +8,7 @@ from torch import nn
 
 from agreement import Around, World, worlds
 from effort import examples
-from wholegrain.clipping.chain_backend import Chain
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.layers import convolution, embedding
 
 FEW = examples(10)
@@ -22,7 +21,7 @@ def test_linear(world: World, between: list[int], bias: bool, width: int, alone:
         last = nn.Linear(5, width, bias)
         return last if alone else nn.Sequential(nn.Linear(5, 5), nn.Tanh(), last)
 
-    assert isinstance(program(world, make, (*between, 5)), Chain)
+    assert isinstance(program(world, make, (*between, 5)), TracedGradients)
 
 
 @given(worlds(), st.integers(2, 30))
@@ -141,7 +140,7 @@ def test_norms(world: World, norm: tuple[object, tuple[int, ...]], chained: bool
         sequence = nn.Sequential(nn.Linear(shape[-1], shape[-1]), layer, nn.Tanh(), nn.Linear(shape[-1], 2))
         return sequence if chained else Around(sequence)
 
-    assert isinstance(program(world, make, shape), Chain if chained else Graph)
+    assert isinstance(program(world, make, shape), TracedGradients)
 
 
 @pytest.mark.parametrize("shape", [(8,), (3, 8)])
@@ -154,7 +153,7 @@ def test_two_norms_have_buffers_of_their_own(world: World, shape: tuple[int, ...
             jitter(layer)
         return nn.Sequential(nn.Linear(8, 8), layers[0], nn.Tanh(), nn.Linear(8, 8), layers[1], nn.Linear(8, 2))
 
-    assert isinstance(program(world, make, shape), Chain)
+    assert isinstance(program(world, make, shape), TracedGradients)
 
 
 def jitter(module: nn.Module) -> None:

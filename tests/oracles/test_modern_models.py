@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from agreement import Batch, assert_agrees, program_of, slow, vectorises
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.shape_probe import PAIRS
 from wholegrain.models.model_catalog import build
@@ -203,7 +203,7 @@ def test_the_patterns_of_todays_models_have_rules(name: str) -> None:
     model, batch = make(), batch_of(shape, 9)
     engine = BookKeeping(model, cross_entropy)
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, flatten(model), batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 PARTS: dict[str, str | tuple[str, ...]] = {
@@ -226,7 +226,7 @@ def test_what_is_trained_of_a_transformer_has_rules(name: str) -> None:
     assert vector.numel() < sum(parameter.numel() for parameter in model.parameters())
     engine = BookKeeping(model, cross_entropy)
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, vector, batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
 
 
 @pytest.mark.slow
@@ -303,4 +303,4 @@ def test_a_model_may_decide_by_shapes_and_constants() -> None:
     model, batch = ByShape(), batch_of((4,), 7)
     engine = BookKeeping(model, cross_entropy)
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, flatten(model), batch)) == []
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)

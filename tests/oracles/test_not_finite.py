@@ -13,7 +13,7 @@ from agreement import MODES, Around, Batch, assert_agrees, assert_same, item_gra
 from effort import examples
 from wholegrain.clipping.clipping import Clip, ClipPer, pool_gradients
 from wholegrain.clipping.engine import MEMORY, BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import flatten
 
 MODELS = {
@@ -112,7 +112,7 @@ def test_one_parameter_that_is_infinite() -> None:
     model, batch = fresh("lstm", 0, torch.float32, 5)
     engine, vector = BookKeeping(model, wavy), flatten(model)
     assert_agrees(engine, model, wavy, vector, batch, norm=0.5)
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     vector[-1] = math.inf
     expected = item_gradients(model, wavy, vector, batch)
     for mode in MODES:

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from agreement import Around, Batch, assert_agrees, program_of, slow, vectorises, wavy
-from wholegrain.clipping.chain_backend import Chain
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
 from wholegrain.clipping.parameters import flatten
 
 
@@ -115,7 +114,7 @@ def same_parameters_each_time() -> None:
 
 def test_a_sequence_is_a_chain() -> None:
     engine, notices = compared(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 3))))
-    assert isinstance(program_of(engine), Chain)
+    assert isinstance(program_of(engine), TracedGradients)
     assert notices == []
 
 
@@ -123,7 +122,7 @@ def test_hooks_are_kept_by_following_the_graph() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     model[0].register_forward_hook(lambda module, inputs, output: output.tanh())
     engine, notices = compared(model)
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     assert notices == []
 
 
@@ -144,7 +143,7 @@ def test_hooks_are_kept_by_following_the_graph() -> None:
 )
 def test_what_has_no_rule_is_tapped_and_named(model: Callable[[], nn.Module], names: str) -> None:
     engine, notices = compared(model())
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     assert notices == [
         f"There is no gradient rule for {names}. Its own parameters go item by item with vmap, which is slower."
     ]
@@ -153,13 +152,13 @@ def test_what_has_no_rule_is_tapped_and_named(model: Callable[[], nn.Module], na
 @pytest.mark.parametrize("model", [lambda: nn.Sequential(nn.Linear(4, 4), Scaled(), nn.Linear(4, 3)), Positions])
 def test_parameters_that_meet_every_item_alike_have_rules(model: Callable[[], nn.Module]) -> None:
     engine, notices = compared(model())
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     assert notices == []
 
 
 def test_what_is_read_past_its_layer_has_rules() -> None:
     engine, notices = compared(PastItsLayer())
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     assert notices == []
 
 
@@ -180,7 +179,7 @@ def test_what_vmap_cannot_do_goes_one_by_one() -> None:
 @pytest.mark.parametrize("items", [2, 3, 6, 7])
 def test_items_before_positions_in_one_dimension_have_rules(times: int, items: int) -> None:
     engine, notices = compared(Flattened(position_major=False), (times, 4), items)
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     assert notices == []
 
 
@@ -206,7 +205,7 @@ def test_subclasses_of_ruled_layers_are_not_taken_for_them() -> None:
             return super().forward(x) * 2
 
     engine, notices = compared(nn.Sequential(nn.Linear(4, 4), Doubled(4, 3)))
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     assert notices == []
 
 
@@ -225,7 +224,7 @@ def test_convolutions_without_a_rule_are_tapped(padding: str) -> None:
     model = Around(nn.Sequential(nn.Conv1d(2, 3, 2, **options), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3)))
     model(torch.zeros(1, 2, 4))
     engine, (notice,) = compared(model, (2, 4))
-    assert isinstance(program_of(engine), Graph)
+    assert isinstance(program_of(engine), TracedGradients)
     assert "inner.0 (Conv1d)" in notice
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from compilers import require_compiler
 from draw_cases import SAMPLINGS, SILOS
 from wholegrain.clipping import c_library
-from wholegrain.clipping.c_library import load_library
+from wholegrain.silo.c_library import load_library
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.parameters import flatten
 from wholegrain.data.sampling import Sampling, draw_batches

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wholegrain.clipping import reference
-from wholegrain.clipping.backend_selection import Backend, select_backend
-from wholegrain.clipping.backends import Program
+from wholegrain.clipping.backend_selection import Backend, prove_backend
 from wholegrain.clipping.batch_invariance import LEAST_ROWS
 from wholegrain.clipping.clip_units import Buckets, Units
 from wholegrain.clipping.clipping import MOST_NORM, Clip, ClippedTotal, ClipPer, Pool, pool_gradients
+from wholegrain.clipping.devices import USUAL
 from wholegrain.clipping.gradient_norms import Uses, gradient_lengths, merge_uses
-from wholegrain.clipping.layers.base import RuleError
+from wholegrain.clipping.kernels import MOST_TRIED
 from wholegrain.clipping.parameter_sums import AddBuffers, LazyZeros, SingleSums, SplitTotal, WideSums
 from wholegrain.clipping.parameters import Layout, Views
 from wholegrain.clipping.piece_gradients import PieceGradients, compute_weights, may_fit, pad_weights
@@ -41,13 +41,12 @@ from wholegrain.clipping.pieces import (
     whole_groups,
 )
 from wholegrain.clipping.plain_arithmetic import in_plain_arithmetic
-from wholegrain.clipping.products import find_products, multiplied_by
 from wholegrain.clipping.reference import Loss
 from wholegrain.clipping.rounding import SUM, all_finite
 from wholegrain.clipping.sum_groups import SumGroups, narrow_adds, plan_groups
-from wholegrain.clipping.trial import MOST_TRIED
+from wholegrain.clipping.traced import TracedGradients
+from wholegrain.clipping.unit_passes import UnitPasses
 from wholegrain.clipping.workspace import Lease
-from wholegrain.errors import ModelError
 from wholegrain.models.dropout import DropoutCoins
 
 MEMORY = 1 << 28
@@ -80,22 +79,19 @@ class BookKeeping(DropoutCoins):
     tensor(True)
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY, compiled: bool = False) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY) -> None:
         self.model, self._loss, self._memory = model, loss, memory
-        self._products = find_products(compiled)
+        self.reason: str | None = None
+        """Why units are computed one after the other, where they are."""
         self._layout = Layout.of(model)
-        self._by_shape: dict[Shape, Backend] = {}
+        self._by_shape: dict[Shape, Backend | str] = {}
         self._shape: Shape | None = None
         self._chosen: Backend | None = None
         self._most_items = 0
         self._small: Views | None = None
         self._single, self._wide = Lease(), Lease()
         self._buffers: AddBuffers | None = None
-
-    @property
-    def in_c(self) -> bool:
-        """Whether any of its products are computed in C."""
-        return any(self._products.takes_weight(p.detach().flatten(1)) for p in self.model.parameters() if p.dim() > 1)
+        self._units: UnitPasses | None = None
 
     @in_plain_arithmetic
     def __call__(
@@ -116,11 +112,14 @@ class BookKeeping(DropoutCoins):
             return ClippedTotal(torch.zeros_like(vector), 0)
         if not all_finite(vector):  # a public fact, and the same answer whoever is in the batch
             return ClippedTotal(torch.zeros_like(vector), clip.count(groups))
-        with multiplied_by(self._products):
-            return self._sum(vector, inputs, targets, groups, clip, buckets)
+        program = self._prepare(vector, inputs, targets)
+        if program is None:
+            return self._by_units(vector, inputs, targets, groups, clip, buckets)
+        return self._sum(program, vector, inputs, targets, groups, clip, buckets)
 
     def _sum(
         self,
+        program: TracedGradients,
         vector: Tensor,
         inputs: Tensor,
         targets: Tensor,
@@ -128,7 +127,6 @@ class BookKeeping(DropoutCoins):
         clip: Clip,
         buckets: Buckets | None,
     ) -> ClippedTotal:
-        program = self._prepare(vector, inputs, targets)
         grouping, numbers = self._find_groups(vector, groups, clip, buckets)
         # Made before the program's mode is entered: what is handed to a caller must be an ordinary tensor.
         single = self._single_total(vector) if grouping.single else None
@@ -146,18 +144,35 @@ class BookKeeping(DropoutCoins):
             return pool_gradients(mean, torch.zeros(1, dtype=torch.int64), clip)
         return ClippedTotal(total, zeroed)
 
-    def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> Program:
-        """Take the program for items of this shape: what was tried with one shape says nothing of another."""
+    def _prepare(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> TracedGradients | None:
+        """Take the program for items of this shape; None where there is none."""
         shape = inputs.shape[1:], targets.shape[1:], vector.dtype
         if shape != self._shape:
             if shape not in self._by_shape:
-                tried = self.model, self._loss, self._layout, vector, inputs, targets, self._memory
-                self._by_shape[shape] = select_backend(*tried)
-            self._shape, self._chosen = shape, self._by_shape[shape]
-            self._most_items = self._chosen.most_items
-        assert self._chosen is not None
-        self._chosen.attach(vector)
+                given = self.model, self._loss, self._layout, inputs, targets, self._memory
+                self._by_shape[shape] = prove_backend(*given)
+            found = self._by_shape[shape]
+            self._shape, self._chosen = shape, None if isinstance(found, str) else found
+            self.reason = found if isinstance(found, str) else None
+            self._most_items = self._chosen.most_items if self._chosen is not None else 0
+        if self._chosen is None:
+            return None
+        self._chosen.program.attach(vector)
         return self._chosen.program
+
+    def _by_units(
+        self,
+        vector: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        groups: Tensor,
+        clip: Clip,
+        buckets: Buckets | None,
+    ) -> ClippedTotal:
+        """One unit after the other."""
+        if self._units is None:
+            self._units = UnitPasses(self.model, self._loss, USUAL)
+        return self._units(vector, inputs, targets, groups, clip, buckets)
 
     def _find_groups(
         self, vector: Tensor, groups: Tensor, clip: Clip, buckets: Buckets | None
@@ -174,7 +189,7 @@ class BookKeeping(DropoutCoins):
             grouping = plan_groups(buckets, subjects, terms, self._most_items, vector.dtype)
             most = min(buckets.largest, MOST_TRIED + 1) if subjects else 1
             unordered = grouping.single and all(self._chosen.steady(size, subjects) for size in range(1, most + 1))
-            self._chosen.attach(vector)  # sizes were tried at other parameters
+            self._chosen.program.attach(vector)  # sizes were tried at other parameters
             self._chosen.groupings[key] = grouping, not unordered
         grouping, ordered = self._chosen.groupings[key]
         return grouping, buckets.numbers if ordered else None
@@ -193,16 +208,11 @@ class BookKeeping(DropoutCoins):
         if items > self._most_items or batch.numbers is not None or items > grouping.most(1):
             return None
         assert self._chosen is not None
-        dense = self._chosen.dense
-        if dense is not None and not dense.covers(batch, clip):
-            dense = None
-        if dense is None and not may_fit(batch, clip, vector.dtype):
+        if not may_fit(batch, clip, vector.dtype):
             return None
         size = self._find_size(vector, items)
         if size is None:
             return None
-        if dense is not None:
-            return dense.sum_up(vector, batch, clip, size, total, self._wide)
         computed = self._compute(vector, batch, clip, size)
         if computed.bad is not None or (computed.apart and not computed.fits(SUM * clip.norm, clip, grouping)):
             return None
@@ -219,7 +229,7 @@ class BookKeeping(DropoutCoins):
         pieces = list(self._cut(batch, grouping))
         total = self._begin_total(vector, batch, clip, 2 * len(pieces))
         assert self._chosen is not None
-        self._chosen.attach(vector)  # sizes of subjects may have been tried at other parameters
+        self._chosen.program.attach(vector)  # sizes of subjects may have been tried at other parameters
         zeroed = sum([self._add(vector, piece, clip, total, grouping) for piece in pieces])
         if clip.per is ClipPer.NONE and not all_finite(total.settle()):
             total.wide.clear()
@@ -282,17 +292,14 @@ class BookKeeping(DropoutCoins):
         sizes = self._chosen.pass_sizes
         if items not in sizes:
             sizes[items] = self._chosen.sizes.fit(items)
-            self._chosen.attach(vector)  # it was tried at other parameters
+            self._chosen.program.attach(vector)  # it was tried at other parameters
         return sizes[items]
 
     def _run(self, piece: Piece, units: Units) -> Uses:
         """Play a piece, filled up to the units that there are to be: with its own first item, which costs nothing."""
         assert self._chosen is not None
         inputs, targets = fill_up(piece, units.whole.items.stop)
-        try:
-            return merge_uses(self._chosen.program.run(self._loss, inputs, targets, units))
-        except RuleError as error:
-            raise ModelError(f"The model computes something else than it was tried with: {error}.") from error
+        return merge_uses(self._chosen.program.run(inputs, targets, units))
 
     def _add_gradients(
         self, vector: Tensor, computed: PieceGradients, clip: Clip, total: SplitTotal, grouping: SumGroups

@@ -1,6 +1,6 @@
 """Ghost norms of matrix products [Goodfellow 2015; Li et al. 2022]: what most parameters of most models are used in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -10,17 +10,13 @@ from wholegrain.clipping.bookkeeping import Lengths, Rows, chunks, distrust_lost
 from wholegrain.clipping.clip_units import UnitRange, UnitRun, Units
 from wholegrain.clipping.parameter_sums import ParameterSums, align
 from wholegrain.clipping.parameters import Slot
-from wholegrain.clipping.products import CompiledProducts, current
 from wholegrain.clipping.rounding import LEAST, MOST, raised_product, raised_squares, rounding_bound, squared_norms
-from wholegrain.clipping.workspace import fresh
 
 ALL = slice(None)
 # Values up to which each item's gradient is simply formed, where they are pooled by subject.
 SMALL = 1 << 12
 # Gradients of units are formed up to so many times as large as the factors: one product then serves norm and sum.
 FORMED = 2
-Make = Callable[[tuple[int, ...], Tensor], Tensor]
-"""Makes a contiguous tensor of this shape, with the kind of numbers of another."""
 # Values that a product of two positions adds up at once: fewer roundings in a row than with all of them.
 WIDTH = 128
 
@@ -77,17 +73,9 @@ class Outer:
         """Whether the gradient of every unit is formed by one product: where an item's is, also those of more items."""
         return not self._pools(units) and self._forms(self._positions)
 
-    def form(self, units: Units, make: Make = fresh) -> Rows:
-        """Every unit's gradient, by a product for each size of units; all are squared and summed at once.
-
-        `make` gives the memory for them.
-        """
-        products = current()
-        if isinstance(products, CompiledProducts) and self._suits(products):
-            squares = torch.zeros(units.count, dtype=torch.float64)
-            held = list(self._form_compiled(products, units, squares, make))
-            return Rows(held, squares=squares.to(self.outward.dtype).add_(LEAST * self.width), in_c=True)
-        return Rows(list(self._form_units(units, make)))
+    def form(self, units: Units) -> Rows:
+        """Every unit's gradient, by a product for each size of units; all are squared and summed at once."""
+        return Rows(list(self._form_units(units)))
 
     def apart(self, units: Units) -> Tensor:
         """A part for each position."""
@@ -122,7 +110,8 @@ class Outer:
         """Formed by a product for each unit."""
         outward = self._of(self.outward, run)[chosen]
         for slot, inward in self.factors:
-            yield slot, torch.bmm(outward.transpose(1, 2), self._of(inward, run)[chosen])
+            left, right = _sides(slot, outward, self._of(inward, run)[chosen])
+            yield slot.plain, torch.bmm(left.transpose(1, 2), right)
         for slot in self.biases:
             yield slot, outward.sum(1)
 
@@ -155,7 +144,7 @@ class Outer:
             return
         chosen = align(weights[start:stop])
         for slot, kept in zip(self.slots, self._kept[run.units.start], strict=True):
-            sums.add_rows(slot, align(kept[start - run.units.start : stop - run.units.start]), chosen)
+            sums.add_rows(slot.plain, align(kept[start - run.units.start : stop - run.units.start]), chosen)
 
     def _add_items(self, items: slice, per_item: Tensor, sums: ParameterSums) -> None:
         per_row = align(self._per_row(per_item))
@@ -171,13 +160,14 @@ class Outer:
         for slot in self.biases:
             sums.add_rows(slot, outward, per_row)
 
-    def _form_units(self, units: Units, make: Make) -> Iterator[tuple[Slot, Tensor]]:
+    def _form_units(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
         outward = [self._of(self.outward, run) for run in units.runs]
         for slot, rows in self.factors:
-            formed = make((units.count, outward[0].shape[2], rows.shape[-1]), rows)
-            for run, g in zip(units.runs, outward, strict=True):
-                torch.bmm(g.transpose(1, 2), self._of(rows, run), out=formed[run.units])
-            yield slot, formed
+            pairs = [_sides(slot, g, self._of(rows, run)) for run, g in zip(units.runs, outward, strict=True)]
+            formed = rows.new_empty(units.count, pairs[0][0].shape[2], pairs[0][1].shape[2])
+            for run, (left, right) in zip(units.runs, pairs, strict=True):
+                torch.bmm(left.transpose(1, 2), right, out=formed[run.units])
+            yield slot.plain, formed
         if self.biases:
             bias = self.outward.new_empty(units.count, outward[0].shape[2])
             for run, g in zip(units.runs, outward, strict=True):
@@ -185,36 +175,18 @@ class Outer:
             for slot in self.biases:
                 yield slot, bias
 
-    def _suits(self, products: CompiledProducts) -> bool:
-        """Whether C is to compute what units have: sizes of the layer decide."""
-        out, kind = self.outward.shape[-1], self.outward.dtype
-        return bool(self.factors) and all(products.forms(out, x.shape[-1], kind) for _, x in self.factors)
-
-    def _form_compiled(
-        self, products: CompiledProducts, units: Units, squares: Tensor, make: Make
-    ) -> Iterator[tuple[Slot, Tensor]]:
-        """The same in C; squared norms are added to `squares` while a gradient is in the cache."""
-        outward, sizes = self._laid_out(self.outward), [(run.size, run.items) for run in units.runs]
-        bias = outward.new_empty(units.count, outward.shape[2]) if self.biases else None
-        for place, (slot, rows) in enumerate(self.factors):
-            formed = make((units.count, outward.shape[2], rows.shape[-1]), rows)
-            sums = None if place else bias
-            products.form_units(sizes, outward, self._laid_out(rows), formed, squares, sums, len(self.biases))
-            yield slot, formed
-        if bias is not None:
-            yield from ((slot, bias) for slot in self.biases)
-
     def _pool_items(self, units: Units) -> Iterator[tuple[Slot, Tensor]]:
         if self._positions == 1:  # a product of one row and one column: broadcasting beats a matrix product
             outward = self._matrix(self.outward, ALL)
             for slot, rows in self.factors:
-                formed = outward[:, :, None] * self._matrix(rows, ALL)[:, None]
-                yield slot, units.pool(formed)
+                left, right = _sides(slot, outward, self._matrix(rows, ALL))
+                yield slot.plain, units.pool(left[:, :, None] * right[:, None])
             pooled = units.pool(outward) if self.biases else outward
         else:
             outward = self._by_item(self.outward)
             for slot, rows in self.factors:
-                yield slot, units.pool(torch.bmm(outward.transpose(1, 2), self._by_item(rows)))
+                left, right = _sides(slot, outward, self._by_item(rows))
+                yield slot.plain, units.pool(torch.bmm(left.transpose(1, 2), right))
             pooled = units.pool(outward.sum(1))
         for slot in self.biases:
             yield slot, pooled
@@ -222,12 +194,6 @@ class Outer:
     def _by_item(self, rows: Tensor) -> Tensor:
         """[item, position, value]."""
         return rows.transpose(0, 1) if self.positions_first else rows
-
-    def _laid_out(self, rows: Tensor) -> Tensor:
-        """[item, position, value], with the values of a row one after the other."""
-        rows = self._by_item(rows)
-        rows = rows if rows.dim() == 3 else rows[:, None]
-        return rows if rows.stride(2) == 1 else rows.contiguous()
 
     def _matrix(self, rows: Tensor, items: slice) -> Tensor:
         """Rows of these items [item × position, value], in the storage's own order."""
@@ -271,12 +237,8 @@ class Outer:
 
         Products are added up in double precision: positions that pull against each other leave a small difference.
         """
-        products = current()
         widths = [rows.shape[-1] for _, rows in self.factors]
-        if isinstance(products, CompiledProducts) and self._suits(products):
-            squares, apart = self._pair_compiled(products, run)
-        else:
-            squares, apart = self._pair(run, positions)
+        squares, apart = self._pair(run, positions)
         # Of products in a row, and then of their sums: of one factor with itself, or of all others together.
         widest, sums = max(self.outward.shape[-1], *widths), sum(-(-width // WIDTH) for width in widths)
         chain = min(widest, WIDTH) + max(-(-self.outward.shape[-1] // WIDTH), sums)
@@ -297,12 +259,6 @@ class Outer:
             squares[chosen] = seen.mul_(pairs).sum((1, 2), dtype=torch.float64).to(squares.dtype)
         return squares, apart
 
-    def _pair_compiled(self, products: CompiledProducts, run: UnitRun) -> tuple[Tensor, Tensor]:
-        """The same in C, by half of the pairs."""
-        factors = [self._laid_out(rows)[run.items] for rows in (self.outward, *(x for _, x in self.factors))]
-        squares, pairs, seen = products.pair_units(run.size, factors[0], factors[1:], len(self.biases))
-        return squares.to(self.outward.dtype), self._apart_of(pairs, seen)
-
     def _apart_of(self, pairs: Tensor, seen: Tensor) -> Tensor:
         """From products of each position with itself [unit, position]."""
         most = LEAST * max(self.outward.shape[-1], *(rows.shape[-1] for _, rows in self.factors))
@@ -310,32 +266,18 @@ class Outer:
 
     def _by_forming(self, run: UnitRun) -> Lengths:
         """Each unit's gradient is formed, squared, and kept: the sum adds up what was measured."""
-        products = current()
-        if isinstance(products, CompiledProducts) and self._suits(products):
-            return self._by_forming_compiled(products, run)
         outward = self._of(self.outward, run)
         bias = outward.sum(1)
         squares = squared_norms(bias).mul_(len(self.biases))
         kept = [bias.new_empty(run.count, size) for size in self._sizes()]
         for chosen in chunks(run.count, max(1, sum(self._sizes()))):
-            for out, (_, rows) in zip(kept, self.factors, strict=True):
-                inward = self._of(rows, run)[chosen]
-                formed = out[chosen].view(-1, bias.shape[1], inward.shape[2])
-                torch.bmm(outward[chosen].transpose(1, 2), inward, out=formed)
+            for out, (slot, rows) in zip(kept, self.factors, strict=True):
+                left, right = _sides(slot, outward[chosen], self._of(rows, run)[chosen])
+                formed = out[chosen].view(-1, left.shape[2], right.shape[2])
+                torch.bmm(left.transpose(1, 2), right, out=formed)
                 squares[chosen] += squared_norms(out[chosen])
         self._kept[run.units.start] = [*kept, *(bias for _ in self.biases)]
         return Lengths(squares)
-
-    def _by_forming_compiled(self, products: CompiledProducts, run: UnitRun) -> Lengths:
-        outward = self._laid_out(self.outward)
-        runs, squares = [(run.size, run.items)], torch.zeros(run.count, dtype=torch.float64)
-        kept = [outward.new_empty(run.count, size) for size in self._sizes()]
-        bias = outward.new_empty(run.count, outward.shape[2]) if self.biases else None
-        for place, (out, (_, rows)) in enumerate(zip(kept, self.factors, strict=True)):
-            sums = None if place else bias
-            products.form_units(runs, outward, self._laid_out(rows), out, squares, sums, len(self.biases))
-        self._kept[run.units.start] = [*kept, *(bias for _ in self.biases if bias is not None)]
-        return Lengths(squares.to(outward.dtype).add_(LEAST * self.width))
 
     def _parts(self) -> Tensor:
         """How long each position's product is [item, position]."""
@@ -353,6 +295,11 @@ class Outer:
 
     def _sizes(self) -> list[int]:
         return [self.outward.shape[-1] * inward.shape[-1] for _, inward in self.factors]
+
+
+def _sides(slot: Slot, outward: Tensor, inward: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors in the order in which their product has the parameter's own."""
+    return (inward, outward) if slot.turned else (outward, inward)
 
 
 def _unless_beyond(one: Tensor, other: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Norms of whole gradients from what all layers kept; gradients of a shared parameter are summed first."""
 
 from collections.abc import Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -10,8 +9,6 @@ from torch import Tensor
 from wholegrain.clipping.bookkeeping import CHUNK, Lengths, Share, chunks, distrust_lost, join_runs
 from wholegrain.clipping.clip_units import UnitRun, Units
 from wholegrain.clipping.ghost_norms import Outer
-from wholegrain.clipping.layers.base import RuleError
-from wholegrain.clipping.parameters import Slot
 from wholegrain.clipping.rounding import rounding_bound, squared_norms
 
 
@@ -53,20 +50,8 @@ def merge_uses(shares: Sequence[Share]) -> Uses:
     touched = [slot.name for share in shares for slot in share.slots]
     if len(set(touched)) == len(touched):
         return Uses(shares, [(share,) for share in shares])
-    for share in shares:
-        _require_different(share)
     groups = [_merge_group(group) for group in _apart(shares)]
     return Uses([share for group in groups for share in group], groups)
-
-
-def _require_different(share: Share) -> None:
-    """Refuse a layer of which one parameter is two: a share's squares are added up as those of different parameters.
-
-    A trial may not see it, where this layer's gradients are small beside those of others.
-    """
-    for one, other in combinations(share.slots, 2):
-        if _meet(one, other):
-            raise RuleError(f"two parameters of one of its layers are the same ('{one.name}')")
 
 
 def _merge_group(group: Sequence[Share]) -> Sequence[Share]:
@@ -75,7 +60,7 @@ def _merge_group(group: Sequence[Share]) -> Sequence[Share]:
 
 
 def _apart(shares: Sequence[Share]) -> list[list[Share]]:
-    """Shares in groups that have no parameter in common; slots of one parameter count as one."""
+    """Shares in groups that have no parameter in common."""
     groups: list[tuple[set[str], list[Share]]] = []
     for share in shares:
         names, members = {slot.name for slot in share.slots}, [share]
@@ -87,16 +72,8 @@ def _apart(shares: Sequence[Share]) -> list[list[Share]]:
 
 
 def _overlap(group: Sequence[Share], share: Share) -> bool:
-    """Whether a parameter is touched twice; different rows of one are different parameters."""
-    return any(_meet(one, other) for member in group for one in member.slots for other in share.slots)
-
-
-def _meet(one: Slot, other: Slot) -> bool:
-    if one.name != other.name:
-        return False
-    if one.rows is None or other.rows is None:
-        return True
-    return one.rows[0] < other.rows[1] and other.rows[0] < one.rows[1]
+    """Whether a parameter is touched twice."""
+    return any(one.name == other.name for member in group for one in member.slots for other in share.slots)
 
 
 def _lengths_of_shared(group: Sequence[Share], units: Units) -> Lengths:
@@ -136,20 +113,8 @@ def _form_together(group: Sequence[Share], units: Units, run: UnitRun) -> Tensor
         sums: dict[str, Tensor] = {}
         for share in group:
             for slot, formed in share.gradients(units, run, chosen):
-                sums[slot.name] = _with_rows(sums.get(slot.name), slot, formed)
-        squares = [squared_norms(rows.reshape(rows.shape[0], -1)) for rows in sums.values()]
+                flat = formed.reshape(formed.shape[0], -1)
+                sums[slot.name] = sums[slot.name] + flat if slot.name in sums else flat
+        squares = [squared_norms(rows) for rows in sums.values()]
         parts.append(sum(squares[1:], squares[0]))
     return torch.cat(parts)
-
-
-def _with_rows(total: Tensor | None, slot: Slot, formed: Tensor) -> Tensor:
-    """Gradients [unit, row, ...] of a parameter, as far as they are known, with those of some rows added."""
-    if formed.dim() == 1:
-        return formed if total is None else total + formed
-    total = formed[:, :0] if total is None else total
-    first = slot.rows[0] if slot.rows else 0
-    missing = first + formed.shape[1] - total.shape[1]
-    if missing > 0:
-        total = torch.cat([total, total.new_zeros(len(total), missing, *total.shape[2:])], 1)
-    total[:, first : first + formed.shape[1]] += formed
-    return total

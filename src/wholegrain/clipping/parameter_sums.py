@@ -12,7 +12,6 @@ from torch import Tensor
 
 from wholegrain.clipping.lent_memory import VECTOR_BYTES
 from wholegrain.clipping.parameters import Slot, Views
-from wholegrain.clipping.products import current
 
 PRODUCT = 1 << 20
 """Values of a product that are made at a time, 4 MB of float32: with fewer, factors are packed too often."""
@@ -48,14 +47,9 @@ class LazyZeros:
 
     def take(self, slot: Slot) -> tuple[Tensor, bool]:
         """A slot's part, and whether it holds a sum already; if not, it is to be written and not added to."""
-        views = self._total.views
-        if slot.name in self._begun:
-            return slot.of(views), True
+        begun = slot.name in self._begun
         self._begun.add(slot.name)
-        if slot.rows is None:
-            return views[slot.name], False
-        views[slot.name].zero_()
-        return slot.of(views), True
+        return slot.of(self._total.views), begun
 
     def settle(self) -> Tensor:
         """The vector, with zeros where nothing was added."""
@@ -113,7 +107,9 @@ class SingleSums:
     def add_product(self, slot: Slot, left: Tensor, right: Tensor) -> None:
         """By one product."""
         view, begun = self._total.take(slot)
-        current().add_product(view, left, right, begun)
+        if slot.turned:
+            left, right = right.t(), left.t()
+        view.addmm_(left, right, beta=int(begun))
 
     def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:
         """By one product with a vector."""
@@ -157,6 +153,8 @@ class WideSums:
 
     def add_product(self, slot: Slot, left: Tensor, right: Tensor) -> None:
         """Some rows at a time."""
+        if slot.turned:
+            slot, left, right = slot.plain, right.t(), left.t()
         width = right.shape[1]
         if width > self._product.shape[0]:
             self.add(slot, torch.mm(left, right))
@@ -166,7 +164,7 @@ class WideSums:
         for start in range(0, left.shape[0], step):
             rows = left[start : start + step]
             made = self._product[: rows.shape[0] * width]
-            current().add_product(made.view(rows.shape[0], width), rows, right, begun=False)
+            torch.mm(rows, right, out=made.view(rows.shape[0], width))
             self._add(made, total[start : start + step].view(-1), begun)
 
     def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:

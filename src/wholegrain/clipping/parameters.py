@@ -67,14 +67,24 @@ class Views(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """Some rows of a parameter, or all of it."""
+    """A parameter as something adds to it: in its own shape, or as a matrix of this one; or that matrix transposed."""
 
     name: str
-    rows: tuple[int, int] | None = None
+    shape: tuple[int, ...] | None = None
+    turned: bool = False
 
     def of(self, views: Mapping[str, Tensor]) -> Tensor:
-        """The same part among `views` of all parameters."""
-        return views[self.name] if self.rows is None else views[self.name][slice(*self.rows)]
+        """The parameter among `views` of all parameters; not transposed."""
+        return views[self.name] if self.shape is None else views[self.name].view(self.shape)
+
+    def turn(self) -> "Slot":
+        """The transposed matrix."""
+        return Slot(self.name, self.shape, not self.turned)
+
+    @property
+    def plain(self) -> "Slot":
+        """The matrix itself."""
+        return Slot(self.name, self.shape) if self.turned else self
 
 
 def parameter_places(model: nn.Module) -> Mapping[str, nn.Parameter]:

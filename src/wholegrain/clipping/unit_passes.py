@@ -18,17 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wholegrain.clipping import devices
-from wholegrain.clipping.backends import outward_gradient
-from wholegrain.clipping.c_library import load_library
 from wholegrain.clipping.clip_units import Buckets
 from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool
 from wholegrain.clipping.devices import Compute
-from wholegrain.clipping.engine import MEMORY, BookKeeping
-from wholegrain.clipping.layers.base import RuleError
+from wholegrain.clipping.losses_by_item import outward_gradient
 from wholegrain.clipping.parameters import Layout, compute_at, flatten
 from wholegrain.clipping.plain_arithmetic import in_plain_arithmetic
-from wholegrain.clipping.programs import find_program
-from wholegrain.clipping.reference import ClippedSum, Loss, batch_gradient
+from wholegrain.clipping.reference import Loss, batch_gradient
 from wholegrain.clipping.trial_items import TRIAL, make_items, perturb, zero_items
 from wholegrain.errors import ModelError
 from wholegrain.models.dropout import DropoutCoins
@@ -38,17 +34,6 @@ ROWS = 64
 
 Shape = tuple[torch.Size, torch.Size]
 """Of an item, and of its target."""
-
-
-def clipped_sums(model: nn.Module, loss: Loss, compute: Compute, memory: int = MEMORY) -> ClippedSum:
-    """The engine for a device and a precision; in C where that is asked for and there is a program for the model."""
-    if compute.compiled:
-        load_library()  # the noise is made by it, whoever computes the sums
-        if (program := find_program(model, loss)) is not None:
-            return program
-    if compute.needs_passes:
-        return UnitPasses(model, loss, compute)
-    return BookKeeping(model, loss, memory, compute.compiled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,10 +149,7 @@ class UnitPasses(DropoutCoins):
             return torch.autograd.grad(outputs, leaf, outward.to(outputs.dtype))[0]
 
         with torch.enable_grad():
-            try:
-                return compute_at(self._copy, self._layout.views(leaf), differentiate)
-            except RuleError as error:
-                raise ModelError(f"The model cannot be trained: {error}.") from error
+            return compute_at(self._copy, self._layout.views(leaf), differentiate)
 
     def _require_repeats(self, inputs: Tensor, targets: Tensor) -> None:
         """Refuse a model whose passes differ from call to call: tried on this device, once for each shape of items."""

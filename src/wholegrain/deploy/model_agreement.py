@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.devices import Compute
 from wholegrain.clipping.losses import find_loss
 from wholegrain.clipping.reference import ClippedSum, Loss
-from wholegrain.clipping.unit_passes import clipped_sums
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task

@@ -5,10 +5,9 @@ from dataclasses import replace
 from torch import nn
 
 from wholegrain import _check
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.devices import Compute
-from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.reference import ClippedSum, Loss
-from wholegrain.clipping.unit_passes import clipped_sums
 from wholegrain.runs.spec import RunSpec
 
 MOST_GIB = 2.0**30  # as good as no limit
@@ -26,9 +25,8 @@ def gradient_engine(spec: RunSpec, model: nn.Module, loss: Loss) -> ClippedSum:
 
 
 def told_compute(spec: RunSpec, gradients: ClippedSum) -> Compute:
-    """What of a compiled run is in C: the sums of some models, the products of others, and seeded noise."""
+    """What of a compiled run is in C: seeded noise."""
     compute = asked_compute(spec)
     if not compute.compiled:
         return compute
-    sums = not isinstance(gradients, BookKeeping) or gradients.in_c
-    return replace(compute, compiled=sums or spec.privacy.noise == "seeded", sums_in_c=sums)
+    return replace(compute, compiled=spec.privacy.noise == "seeded", sums_in_c=False)

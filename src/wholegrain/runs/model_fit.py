@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from wholegrain import _check
-from wholegrain.clipping.backend_selection import mixes_items
 from wholegrain.clipping.clipping import Clip
 from wholegrain.clipping.parameters import flatten
 from wholegrain.clipping.reference import ClippedSum
+from wholegrain.clipping.trial_items import TRIAL, make_items
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import ModelError
 from wholegrain.models.dropout import with_item_coins, without_dropout
@@ -63,6 +63,28 @@ def require_fit(
             f"The model {memory}, so that one person's presence changes what is computed of others; a model must be a"
             " function of its parameters and its items (nn.Dropout is fine)."
         )
+
+
+MIXING = (3, 8, 16, 50, 128)
+"""Sizes of batches in which a model is watched for items that depend on each other."""
+
+
+def mixes_items(model: nn.Module, inputs: torch.Tensor) -> bool:
+    """Whether an item's output depends on the others in its batch, as far as made-up items of this shape can show.
+
+    No guarantee rests on it: a model whose items meet where no made-up item shows it is not proved, and sees each unit
+    alone. This is to say early what would learn nothing.
+    """
+    return any(_mixes_in(model, batch, size) for batch in make_items(inputs) for size in MIXING)
+
+
+def _mixes_in(model: nn.Module, batch: torch.Tensor, size: int) -> bool:
+    """Whether made-up items, repeated up to a batch of this size, give other outputs than each alone."""
+    number = torch.arange(size) % TRIAL
+    with torch.no_grad():
+        together = model(batch[number].clone())
+        alone = torch.cat([model(batch[k : k + 1].clone()) for k in range(TRIAL)])[number]
+    return together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def _mixes(model: nn.Module, inputs: torch.Tensor) -> bool:

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from wholegrain.clipping.c_library import load_library
 from wholegrain.data.draws import NumpyDraws, Positions
 from wholegrain.data.subjects import SubjectIndex
+from wholegrain.silo.c_library import load_library
 from wholegrain.silo.counter_noise import COUNTERS, GROUP, Words, philox, words_of
 
 COINS = GROUP // 2

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wholegrain.clipping.c_library import load_library
+from wholegrain.silo.c_library import load_library
 
 GROUP, COUNTERS = 64, 16
 """Values come in groups of 64, from 16 counters of four words each."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from wholegrain.clipping.c_library import kept_library
 from wholegrain.data.draws import NumpyDraws, Positions
 from wholegrain.data.sampling import Source
 from wholegrain.data.subjects import SubjectIndex
+from wholegrain.silo.c_library import kept_library
 from wholegrain.silo.counter_coins import places_of
 
 MOST = 10_000

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from wholegrain.clipping.batch_invariance import FixedPlaces
 from wholegrain.clipping.clip_units import scatter_codes
-from wholegrain.clipping.company import depends_on_company
-from wholegrain.clipping.value_decisions import find_decision
+from wholegrain.clipping.proved_view import prove_view
 from wholegrain.models.dropout import seed_items
 from wholegrain.models.model_inputs import values
 
@@ -18,7 +17,6 @@ ROWS = 64
 """Items of a pass: always as many."""
 HASHED = 1024
 """Items that are numbered at a time, which takes eight bytes for each of their values."""
-TRIED = 3
 
 View = Callable[[Tensor], Tensor]
 """A public function of an item, computed in the silo: what a frozen part of a model makes of it."""
@@ -28,17 +26,18 @@ def apply_view(stored: Tensor, view: View, subjects: NDArray[np.int64]) -> Tenso
     """What the view makes of stored inputs [item, ...] of these subjects [item].
 
     Guarantee: an item's features are the same to the last bit whoever else is in the silo, whatever the parameters are.
-    Every pass has one size, and an item's place in it follows from the item and its subject alone. A view that decides
-    by values, or mixes items in any bit, has a pass for each item.
+    Every pass has one size, and an item's place in it follows from the item and its subject alone. A view whose rows
+    cannot be proved to stay apart has a pass for each item.
     """
     if not len(stored):
         with torch.no_grad():
             return view(values(stored.new_zeros(1, *stored.shape[1:])))[:0]
-    rows = 1 if _decides(view, stored) else ROWS
+    proved = prove_view(lambda rows: view(values(rows)), stored)
+    rows, shown = (1, lambda some: view(values(some))) if proved is None else (ROWS, proved)
     found: Tensor | None = None
     for chosen, real in FixedPlaces(rows).passes(_numbers(stored, subjects), 1):
         with torch.no_grad():
-            features = view(values(stored[torch.from_numpy(chosen)]))
+            features = shown(stored[torch.from_numpy(chosen)])
         if found is None:
             found = features.new_empty(len(stored), *features.shape[1:])
         found[torch.from_numpy(chosen[real])] = features[torch.from_numpy(real)]
@@ -50,12 +49,3 @@ def _numbers(stored: Tensor, subjects: NDArray[np.int64]) -> NDArray[np.int64]:
     """A number of each item, by its own values and its subject."""
     own = torch.cat([seed_items(some, 0, 0) for some in torch.split(stored, HASHED)])
     return np.asarray(scatter_codes(subjects) ^ own.numpy())
-
-
-def _decides(view: View, like: Tensor) -> bool:
-    """Whether the view looks at values to decide how to compute, or mixes items, as far as made-up items show."""
-    draws, shape = torch.Generator().manual_seed(0), (TRIED, *like.shape[1:])
-    drawn = torch.rand(shape, generator=draws) if like.is_floating_point() else torch.randint(2, shape, generator=draws)
-    made_up = drawn.to(like.dtype)
-    decides = find_decision(lambda rows: view(values(rows)), made_up) is not None
-    return decides or depends_on_company(lambda rows, _: view(values(rows)), made_up)

@@ -1,0 +1,252 @@
+"""A proved tape as a program for any number of rows.
+
+A tape is recorded at two numbers of rows. What differs between the two is a size that counts rows, or the tape is
+refused: a model that uses the number of rows as a value computes something else for everybody when one person leaves.
+From what is left a Python function is written, which runs every operation that an end needs and gives the operands of
+each end as soon as they are there.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wholegrain.clipping.rows import Place, Proof
+from wholegrain.clipping.trace import NotTraceable, Op, Ref, Tape
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A size that is so many times the number of rows."""
+
+    times: int
+
+
+SIZES = {"SymInt", "int", "int[]", "SymInt[]", "SymInt?", "int?", "SymInt[]?", "int[]?", "List[int]", "Optional[int]",
+         "Optional[List[int]]"}  # fmt: skip
+"""Types of arguments that may count rows."""
+COUNTS = {"arange": ("end",)}
+"""Arguments of other types that may."""
+
+
+def merge(one: Tape, other: Tape) -> Tape:
+    """The first tape with its sizes in rows, where the second, of another number of rows, is the same program."""
+    if len(one.ops) != len(other.ops):
+        raise NotTraceable("what it computes depends on how many items are in the batch")
+    ops = [_merge_op(a, b, one.rows, other.rows) for a, b in zip(one.ops, other.ops, strict=True)]
+    if one.outputs != other.outputs or one.inputs != other.inputs or one.constants.keys() != other.constants.keys():
+        raise NotTraceable("what it computes depends on how many items are in the batch")
+    for number, kept in one.constants.items():
+        again = other.constants[number]
+        if kept is not again and not _same(kept, again):
+            raise NotTraceable("it keeps a tensor whose values depend on how many items are in the batch, or change")
+    return Tape(one.rows, ops, one.values, one.inputs, one.constants, one.outputs)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _merge_op(one: Op, other: Op, rows: int, more: int) -> Op:
+    if one.target is not other.target or one.outs != other.outs or len(one.args) != len(other.args):
+        raise NotTraceable("what it computes depends on how many items are in the batch", one.line)
+    schema = {each.name: str(each.type) for each in one.target._schema.arguments}
+    names = list(schema)
+
+    def merged(name: str, a: Any, b: Any) -> Any:
+        counts = schema.get(name) in SIZES or name in COUNTS.get(one.name, ())
+        return _merge_value(a, b, rows, more, counts, one)
+
+    args = tuple(merged(names[k], a, b) for k, (a, b) in enumerate(zip(one.args, other.args, strict=True)))
+    if one.kwargs.keys() != other.kwargs.keys():
+        raise NotTraceable("what it computes depends on how many items are in the batch", one.line)
+    kwargs = {name: merged(name, value, other.kwargs[name]) for name, value in one.kwargs.items()}
+    return Op(one.target, args, kwargs, one.outs, one.line, one.several)
+
+
+def _merge_value(a: Any, b: Any, rows: int, more: int, counts: bool, op: Op) -> Any:
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return type(a)(_merge_value(x, y, rows, more, counts, op) for x, y in zip(a, b, strict=True))
+    if type(a) is type(b) and (a == b or (isinstance(a, float) and a != a and b != b)):
+        return a
+    if counts and type(a) is int and type(b) is int and a % rows == 0 and b == a // rows * more:
+        return Sized(a // rows)
+    raise NotTraceable(f"it uses the number of items in the batch as a value ({op.name})", op.line)
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """What an end is computed from: its own arguments, in which values are tensors."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+Take = Callable[[int, tuple[Any, ...]], None]
+"""Is given the number of an end and its operands, in the order of its inputs."""
+Run = Callable[..., Any]
+
+
+class Program:
+    """The operations that the ends of a proved tape need, or its outputs, as one function."""
+
+    def __init__(self, proof: Proof, ends: Collection[int] = (), wanted: Sequence[int] = ()) -> None:
+        """Of these ends; `wanted` are values that are outputs by themselves."""
+        self.proof, self.tape = proof, proof.tape
+        self.wanted = tuple(wanted)
+        self._ends = {end.op: number for number, end in enumerate(proof.ends) if number in ends}
+        self._roots = _find_roots(self.tape)
+        self.kept = self._keep()
+        self.source, names = _Writer(self).write()
+        scope: dict[str, Any] = dict(names)
+        exec(compile(self.source, "<clipped sum>", "exec"), scope)
+        self.function: Run = scope["run"]
+        self.operations: list[Callable[..., Any]] = [op.target._op for op, _ in self.kept]
+        """What is called for each operation that is run."""
+
+    def root(self, number: int) -> int:
+        """The value whose memory this one is a view of."""
+        return self._roots.get(number, number)
+
+    def _keep(self) -> list[tuple[Op, bool]]:
+        """Operations that are run, in order; and whether as an end, of which only what is no sum is computed."""
+        needed = set(self.wanted)
+        roots = {self.root(number) for number in needed}
+        kept: list[tuple[Op, bool]] = []
+
+        def need(numbers: Sequence[int]) -> None:
+            needed.update(numbers)
+            roots.update(self.root(number) for number in numbers)
+
+        for op in reversed(self.tape.ops):
+            ends = op in self._ends
+            writes = op.mutates and isinstance(op.args[0], Ref) and self.root(op.args[0].number) in roots
+            if ends or writes or any(out in needed for out in op.outs):
+                need(op.inputs)
+                kept.append((op, ends))
+        return kept[::-1]
+
+    def end_of(self, op: Op) -> int:
+        """The number of the end that an operation is."""
+        return self._ends[op]
+
+    def written_after(self, op: Op) -> set[int]:
+        """Roots of memory that is written into after an operation."""
+        later = self.tape.ops[self.tape.ops.index(op) + 1 :]
+        return {self.root(each.args[0].number) for each in later if each.mutates and isinstance(each.args[0], Ref)}
+
+
+def _find_roots(tape: Tape) -> dict[int, int]:
+    roots: dict[int, int] = {}
+    for op in tape.ops:
+        if not op.inputs or op.mutates:
+            continue
+        returns = op.target._schema.returns
+        views = bool(returns) and returns[0].alias_info is not None
+        if views or op.name in ("reshape", "contiguous", "_unsafe_view", "_to_copy"):
+            for out in op.outs:
+                roots[out] = roots.get(op.inputs[0], op.inputs[0])
+    return roots
+
+
+WITHOUT_SUMS = {"convolution_backward": -1, "native_layer_norm_backward": -1, "native_group_norm_backward": -1,
+                "native_batch_norm_backward": -1}  # fmt: skip
+"""Ends that also have a result with rows, and where they are told what is wanted of them."""
+
+
+class _Writer:
+    """Writes the function."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names: dict[str, Any] = {"torch": torch}
+        self._constants = set(program.tape.constants)
+
+    def write(self) -> tuple[str, dict[str, Any]]:
+        program = self.program
+        body = [list(self._line(number, op, ends)) for number, (op, ends) in enumerate(program.kept)]
+        self._free(body)
+        inputs = ", ".join(f"v{number}" for number in program.tape.inputs.values())
+        lines = [f"def run(rows, ops, take, {inputs}):"]
+        lines += [f"    {line}" for each in body for line in each]
+        lines.append(f"    return ({''.join(f'v{number}, ' for number in program.wanted)})")
+        return "\n".join(lines) + "\n", self.names
+
+    def _line(self, number: int, op: Op, ends: bool) -> Iterator[str]:
+        if ends:
+            yield self._take(op)
+            if op.name not in WITHOUT_SUMS or not _place_out(self.program.proof, op):
+                return
+        if op.name in ("detach", "alias") and not ends:
+            yield f"v{op.outs[0]} = {self._value(op.inputs[0])}"
+            return
+        args = [self._text(each) for each in op.args]
+        if ends:
+            args[WITHOUT_SUMS[op.name]] = "[True, False, False]"
+        args += [f"{name}={self._text(value)}" for name, value in op.kwargs.items()]
+        call = f"ops[{number}]({', '.join(args)})"
+        if not op.several or ends:
+            yield f"v{op.outs[0]} = {call}" + ("[0]" if ends else "")
+            return
+        named = dict(zip(result_places(op), op.outs, strict=True))
+        outs = [f"v{named[place]}" if place in named else "_" for place in range(max(named) + 1)]
+        yield f"{', '.join(outs)}, *_ = {call}"
+
+    def _take(self, op: Op) -> str:
+        written = self.program.written_after(op)
+        values = [self._value(each) + (".clone()" if self.program.root(each) in written else "") for each in op.inputs]
+        return f"take({self.program.end_of(op)}, ({''.join(f'{each}, ' for each in values)}))"
+
+    def _value(self, number: int) -> str:
+        if number in self._constants:
+            self.names[f"v{number}"] = self.program.tape.constants[number]
+        return f"v{number}"
+
+    def _text(self, value: Any) -> str:
+        if isinstance(value, Ref):
+            return self._value(value.number)
+        if isinstance(value, Sized):
+            return f"rows * {value.times}" if value.times != 1 else "rows"
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self._text(each) for each in value)
+            return f"[{inner}]"
+        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+            return f"float('{value}')"
+        if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
+            return str(value)
+        if isinstance(value, torch.device):
+            return f"torch.device({str(value)!r})"
+        return repr(value)
+
+    def _free(self, body: list[list[str]]) -> None:
+        """Forget every value after the operation that uses it last."""
+        inputs, wanted = set(self.program.tape.inputs.values()), set(self.program.wanted)
+        last: dict[int, int] = {}
+        for number, (op, ends) in enumerate(self.program.kept):
+            for each in (*op.inputs, *(op.outs if not ends or len(body[number]) > 1 else ())):
+                last[each] = number
+        for number, (op, ends) in enumerate(self.program.kept):
+            outs = op.outs[:1] if ends else op.outs
+            made = {*op.inputs, *(outs if len(body[number]) > (1 if ends else 0) else ())}
+            kept = wanted | inputs | self._constants
+            gone = [f"v{each}" for each in sorted(made - kept) if last.get(each) == number]
+            if gone:
+                body[number].append(f"del {', '.join(gone)}")
+
+
+def _place_out(proof: Proof, op: Op) -> bool:
+    return bool(op.outs) and isinstance(proof.where.get(op.outs[0]), Place)
+
+
+def result_places(op: Op) -> list[int]:
+    """The place of every value of an operation among its results, of which a mask may leave out some."""
+    names = [each.name for each in op.target._schema.arguments]
+    if "output_mask" not in names:
+        return list(range(len(op.outs)))
+    at = names.index("output_mask")
+    mask = op.args[at] if at < len(op.args) else op.kwargs["output_mask"]
+    return [place for place, wanted in enumerate(mask) if wanted]

@@ -1,0 +1,38 @@
+"""A function of items without gradients, as a proved program: what a model predicts, or what its frozen part makes."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from wholegrain.clipping.program import Program, merge
+from wholegrain.clipping.rows import Place, Proof
+from wholegrain.clipping.trace import SIZES, NotTraceable, Recorder, Tape, record
+
+View = Callable[[Tensor], Tensor]
+
+
+def prove_view(view: View, like: Tensor) -> View | None:
+    """The same function as a program in which rows stay apart; None where that is not proved."""
+    try:
+        proof = Proof.of(merge(*(_record(view, like, rows) for rows in SIZES)), ("inputs",))
+    except NotTraceable:
+        return None
+    (output,) = proof.tape.outputs
+    if output is None or proof.where[output] != Place(0):
+        return None
+    program = Program(proof, wanted=(output,))
+
+    def proved(rows: Tensor) -> Tensor:
+        found: tuple[Tensor] = program.function(len(rows), program.operations, None, rows)
+        return found[0]
+
+    return proved
+
+
+def _record(view: View, like: Tensor, rows: int) -> Tape:
+    def program(recorder: Recorder) -> tuple[Tensor]:
+        with torch.no_grad():
+            return (view(recorder.input("inputs", like, (rows, *like.shape[1:]))),)
+
+    return record(rows, program)

@@ -1,0 +1,108 @@
+"""A model's gradients as a proved program: recorded, proved and written once for one shape of items."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from wholegrain.clipping.bookkeeping import Rows, Share
+from wholegrain.clipping.clip_units import Units
+from wholegrain.clipping.flows import Flows
+from wholegrain.clipping.gradient_norms import merge_uses
+from wholegrain.clipping.parameters import Layout, compute_at
+from wholegrain.clipping.program import Program, merge
+from wholegrain.clipping.reference import Loss
+from wholegrain.clipping.rows import Place, Proof
+from wholegrain.clipping.shares_of_pass import Pass
+from wholegrain.clipping.trace import SIZES, Recorder, Tape, record
+
+CARRY = ("inputs", "targets")
+"""Inputs of a program that have a row for each item."""
+
+
+class TracedGradients:
+    """The gradients of a model's loss: what every parameter's sum over units is made of.
+
+    Guarantee: whatever finite values parameters, inputs and targets have, what is computed of an item before it is
+    added up depends on that item's own values and the parameters, up to how kernels round; see `kernels`.
+    """
+
+    mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
+
+    def __init__(self, model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, targets: Tensor) -> None:
+        tapes = [_record(model, loss, layout, inputs, targets, rows) for rows in SIZES]
+        self.proof = Proof.of(merge(*tapes), CARRY)
+        self.flows = Flows(self.proof, layout, self.proof.tape.outputs)
+        self.program = Program(self.proof, self.flows.needed, self.flows.shared)
+        self._layout = layout
+        self._parameters: list[Tensor] = []
+        self.signature = self._sign()
+        """Tells this program from any other, as far as kernels matter."""
+
+    def attach(self, vector: Tensor) -> None:
+        """Use these parameters from now on."""
+        self._parameters = list(self._layout.views(vector.detach()).values())
+
+    def _sign(self) -> str:
+        tape = self.proof.tape
+        names = [str(op.target) for op, _ in self.program.kept]
+        shapes = [(number, tape.shape(number), str(value.dtype)) for number, value in enumerate(tape.values)]
+        ends = [(end.op.target.name(), end.rule, self.proof.where) for end in self.proof.ends[:1]]
+        told = repr(
+            (self.program.source, names, shapes, [end.rule for end in self.proof.ends], ends, self.flows.told())
+        )
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def made_up(self) -> list[Tensor]:
+        """Parameters for trials."""
+        draws = torch.Generator().manual_seed(1)
+        return [torch.randn(shape, generator=draws) * 0.05 for shape in self._layout.shapes]
+
+    @property
+    def bytes_per_item(self) -> int:
+        """Memory that one more item takes, from above: all that is computed of it."""
+        tape, where = self.proof.tape, self.proof.where
+        made = [out for op, _ in self.program.kept for out in op.outs if self.program.root(out) == out]
+        sizes = [tape.values[out].nbytes for out in made if isinstance(where.get(out), Place)]
+        return max(1, sum(sizes) // tape.rows)
+
+    def count_terms(self, inputs: Tensor, targets: Tensor) -> Callable[[Units, int], int]:
+        """How many products a unit of so many items adds to one parameter, where they are most."""
+        units = Units.of_items(2)
+        self._parameters = self.made_up()
+        x, y = (each.new_zeros(2, *each.shape[1:]) for each in (inputs, targets))
+        found = merge_uses(self.run(x, y, units)).shares
+        shares = [share for share in found if not isinstance(share, Rows)]  # which are one product, and large
+        return lambda units, size: max((share.terms(units, size) for share in shares), default=1)
+
+    def run(self, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
+        """The shares of every parameter."""
+        rows = inputs.shape[0]
+        found = Pass(self.flows, self.proof, rows, units)
+        values: tuple[Tensor, ...] = self.program.function(
+            rows, self.program.operations, found.take, *self._parameters, inputs, targets
+        )
+        return found.finish(dict(zip(self.flows.shared, values, strict=True)))
+
+
+def _record(model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, targets: Tensor, rows: int) -> Tape:
+    parameters = dict(model.named_parameters())
+
+    def program(recorder: Recorder) -> Sequence[Tensor | None]:
+        leaves = {name: recorder.input(name, parameters[name].detach()).requires_grad_() for name in layout.names}
+        x = recorder.input("inputs", inputs, (rows, *inputs.shape[1:]))
+        y = recorder.input("targets", targets, (rows, *targets.shape[1:]))
+
+        def differentiate(placed: nn.Module) -> Any:
+            losses = vmap(lambda output, target: loss(output[None], target[None]))(placed(x), y)
+            ones = torch.ones_like(losses)
+            return torch.autograd.grad(losses, list(leaves.values()), ones, allow_unused=True)
+
+        found: Sequence[Tensor | None] = compute_at(model, leaves, differentiate)  # type: ignore[assignment]
+        return found
+
+    return record(rows, program)
