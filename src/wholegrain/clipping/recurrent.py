@@ -36,6 +36,11 @@ def _after(states: Tensor, reverse: bool) -> Tensor:
     return states[:-1] if reverse else states[1:]
 
 
+def _tanh(x: Tensor, out: Tensor) -> Tensor:
+    """2 σ(2x) − 1, which torch computes several times as fast as its tanh, and to 2e-7 in single precision."""
+    return torch.add(x, x, out=out).sigmoid_().mul_(2).sub_(1)
+
+
 def _begin(given: Maybe, like: Tensor) -> Tensor:
     """A gradient to add to."""
     return torch.zeros_like(like) if given is None else given.clone(memory_format=torch.contiguous_format)
@@ -82,14 +87,13 @@ def _lstm(x: Tensor, h: Tensor, c: Tensor, weight: Tensor, reverse: bool) -> tup
     hs[0].copy_(h)
     cs[0].copy_(c)
     product, squashed = _Product(weight), x.new_empty(rows, hidden)
-    openings = _times(gates[:, :, : 2 * hidden], reverse)
     i, f, g, o = (_times(part, reverse) for part in torch.split(gates, hidden, 2))
     for t, (given, gate) in enumerate(zip(_times(x, reverse), _times(gates, reverse), strict=True)):
         product.add(given, hs[t], gate)
-        openings[t].sigmoid_()
-        torch.mul(i[t], g[t].tanh_(), out=cs[t + 1]).addcmul_(f[t], cs[t])
-        torch.tanh(cs[t + 1], out=squashed)
-        torch.mul(o[t].sigmoid_(), squashed, out=hs[t + 1])
+        g[t].mul_(2)  # for its tanh: see below
+        gate.sigmoid_()
+        torch.mul(i[t], g[t].mul_(2).sub_(1), out=cs[t + 1]).addcmul_(f[t], cs[t])
+        torch.mul(o[t], _tanh(cs[t + 1], squashed), out=hs[t + 1])
     return states, cells, gates
 
 
@@ -103,7 +107,7 @@ def _lstm_backward(
         return delta, dh, dc
     after, before = _after(cells, reverse), _after(cells, not reverse)
     (i, f, g, o), (di, df, dg, do) = torch.split(gates, hidden, 2), torch.split(delta, hidden, 2)
-    squashed = after.tanh()
+    squashed = _tanh(after, torch.empty_like(after))
     # What each gate's gradient is a multiple of, for all times at once, and what of a state's reaches its cell.
     aten.sigmoid_backward.grad_input(g, i, grad_input=di)
     aten.sigmoid_backward.grad_input(before, f, grad_input=df)
@@ -141,7 +145,7 @@ def _gru(x: Tensor, h: Tensor, weight: Tensor, bias: Maybe, reverse: bool) -> tu
         product.add(start, hs[t], inner)
         torch.add(given[t], inner[:, : 2 * hidden], out=gate[t]).sigmoid_()
         kept[t].copy_(inner[:, 2 * hidden :])
-        torch.addcmul(new, r[t], kept[t], out=n[t]).tanh_()
+        _tanh(torch.addcmul(new, r[t], kept[t], out=n[t]), n[t])
         torch.sub(hs[t], n[t], out=hs[t + 1]).mul_(z[t]).add_(n[t])
     return states, gates, scaled
 
@@ -186,7 +190,7 @@ def _rnn(x: Tensor, h: Tensor, weight: Tensor, relu: bool, reverse: bool) -> Ten
     hs[0].copy_(h)
     for t, given in enumerate(_times(x, reverse)):
         product.add(given, hs[t], hs[t + 1])
-        hs[t + 1].relu_() if relu else hs[t + 1].tanh_()
+        hs[t + 1].relu_() if relu else _tanh(hs[t + 1], hs[t + 1])
     return states
 
 
@@ -335,7 +339,10 @@ def _compute(kind: Kind, given: dict[str, Any]) -> tuple[Tensor, ...]:
             outs.append(out)
             ends.append(end)
         x = torch.cat(outs, 2) if ways > 1 else outs[0]
-    return (x.transpose(0, 1) if given["batch_first"] else x), *(torch.stack(part) for part in zip(*ends, strict=True))
+    out = x.transpose(0, 1) if given["batch_first"] else x
+    # What may be written into is no longer memory that the way back reads.
+    out = out.clone(memory_format=torch.contiguous_format) if ways == 1 else out
+    return out, *(torch.stack(part) for part in zip(*ends, strict=True))
 
 
 def _layer(
