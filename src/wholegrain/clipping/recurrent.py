@@ -3,13 +3,12 @@
 Taken apart, an LSTM is thousands of operations. These are inside only for what hangs on the time before: products with
 inputs and gradients of weights are ordinary operations outside, so that nothing that reads a recorded program has to
 know of recurrence but where the rows of these six operations lie. That is always along the second-last dimension, of
-values [time, row, feature] and states [row, feature]; the weight and bias of `gru` and all weights have no rows.
+values [time, row, feature] and states [row, feature]; only weights, and the bias of `gru`, have none.
 
 Inside, each row is computed by itself: products of rows with a weight, and pointwise functions.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,11 +21,12 @@ from wholegrain.errors import ModelError
 aten = torch.ops.aten
 WORTH = 1 << 15
 """Values of a weight, from which on oneDNN multiplies faster than torch's `mm`, which may be half as fast on AMD."""
+ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+"""A fact about the build of torch alone: a switch could be turned after the kernels were checked."""
 Maybe = Tensor | None
-Times = Sequence[Tensor]
 
 
-def _times(values: Tensor, reverse: bool) -> Times:
+def _times(values: Tensor, reverse: bool) -> Sequence[Tensor]:
     """Values by time, in the order in which they are computed."""
     return values.unbind()[::-1] if reverse else values.unbind()
 
@@ -46,19 +46,13 @@ def _begin(given: Maybe, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if given is None else given.clone(memory_format=torch.contiguous_format)
 
 
-@cache
-def _has_onednn() -> bool:
-    # A fact about the build of torch alone: a switch could be turned after the kernels were checked.
-    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
 class _Product:
     """Rows times one weight [out, in], time after time; how is chosen by the weight alone, not by how many rows."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight, self._turned = weight, weight.t()
         host = weight.device.type == "cpu" and weight.dtype is torch.float32
-        self._fast = host and weight.numel() >= WORTH and _has_onednn()
+        self._fast = ONEDNN and host and weight.numel() >= WORTH
 
     def add(self, start: Tensor, rows: Tensor, out: Tensor) -> None:
         """The product, plus what it starts from."""
@@ -69,11 +63,11 @@ class _Product:
 
     def to(self, rows: Tensor, out: Tensor) -> Tensor:
         """The product, in `out` or in memory of its own."""
-        return self._multiply(rows) if self._fast else torch.mm(rows, self._turned, out=out)
-
-    def _multiply(self, rows: Tensor) -> Tensor:
-        made: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, None, "none", [], "")
+        made: Tensor = self._multiply(rows) if self._fast else torch.mm(rows, self._turned, out=out)
         return made
+
+    def _multiply(self, rows: Tensor) -> Any:
+        return torch.ops.mkldnn._linear_pointwise(rows, self._weight, None, "none", [], "")
 
 
 def _lstm(x: Tensor, h: Tensor, c: Tensor, weight: Tensor, reverse: bool) -> tuple[Tensor, ...]:
@@ -90,7 +84,7 @@ def _lstm(x: Tensor, h: Tensor, c: Tensor, weight: Tensor, reverse: bool) -> tup
     i, f, g, o = (_times(part, reverse) for part in torch.split(gates, hidden, 2))
     for t, (given, gate) in enumerate(zip(_times(x, reverse), _times(gates, reverse), strict=True)):
         product.add(given, hs[t], gate)
-        g[t].mul_(2)  # for its tanh: see below
+        g[t].mul_(2)  # its tanh is 2 σ(2g) − 1
         gate.sigmoid_()
         torch.mul(i[t], g[t].mul_(2).sub_(1), out=cs[t + 1]).addcmul_(f[t], cs[t])
         torch.mul(o[t], _tanh(cs[t + 1], squashed), out=hs[t + 1])
@@ -159,11 +153,8 @@ def _gru_backward(
     if gates.is_meta:
         return delta, dh, inner
     before = _after(states, not reverse)
-    (r, z, n), (ir, iz, in_), dn = (
-        torch.split(gates, hidden, 2),
-        torch.split(inner, hidden, 2),
-        delta[:, :, 2 * hidden :],
-    )
+    (r, z, n), (ir, iz, in_) = torch.split(gates, hidden, 2), torch.split(inner, hidden, 2)
+    dn = delta[:, :, 2 * hidden :]
     # What each gradient is a multiple of, for all times at once.
     aten.tanh_backward.grad_input(1 - z, n, grad_input=dn)
     aten.sigmoid_backward.grad_input(dn * scaled, r, grad_input=ir)
@@ -345,9 +336,7 @@ def _compute(kind: Kind, given: dict[str, Any]) -> tuple[Tensor, ...]:
     return out, *(torch.stack(part) for part in zip(*ends, strict=True))
 
 
-def _layer(
-    kind: Kind, x: Tensor, weights: Sequence[Tensor], begins: Sequence[Tensor], reverse: bool
-) -> Sequence[Tensor]:
+def _layer(kind: Kind, x: Tensor, weights: Sequence[Tensor], begins: list[Tensor], reverse: bool) -> Sequence[Tensor]:
     """Outputs of a layer in one direction, and its last states."""
     (name, options), (weight, recurrent, *biases) = kind, weights
     bias, inner = biases or (None, None)
@@ -355,8 +344,6 @@ def _layer(
         bias, inner = bias + inner, None
     rows = x.flatten(0, 1)
     product = torch.mm(rows, weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
-    product = product.view(*x.shape[:2], len(weight))
-    made: Sequence[Tensor] = _Recurrence.apply(  # type: ignore[no-untyped-call]
-        name, (*options, reverse), product, recurrent, inner, *begins
-    )
+    given = product.view(*x.shape[:2], len(weight)), recurrent, inner, *begins
+    made: Sequence[Tensor] = _Recurrence.apply(name, (*options, reverse), *given)  # type: ignore[no-untyped-call]
     return made[: 1 + len(begins)]
