@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from wholegrain.clipping.tape import aten
 
@@ -123,3 +125,57 @@ SAME_ORDER = frozenset({
 })  # fmt: skip
 SAME = frozenset({aten.alias.default, aten.detach.default, aten.lift_fresh.default})
 """The same value, as another tensor of Python's."""
+
+
+class Plainly(TorchFunctionMode):
+    """Functions that look at values to check them, or that torch cannot take row by row, from simpler ones."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = PLAIN[func](*args, **(kwargs or {})) if func in PLAIN else None
+        return func(*args, **(kwargs or {})) if made is None else made
+
+
+def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor | None:
+    return None if num_classes < 0 else (x[..., None] == torch.arange(num_classes)).long()
+
+
+def _bag(x: Tensor, weight: Tensor, offsets: Any = None, *args: Any, **kwargs: Any) -> Tensor | None:
+    mode = kwargs.pop("mode", None)
+    if x.dim() != 2 or offsets is not None or args or mode is None or any(kwargs.values()):
+        return None
+    taken = functional.embedding(x, weight)
+    return taken.amax(1) if mode == "max" else taken.sum(1) if mode == "sum" else taken.mean(1)
+
+
+def _reduce(values: Tensor, reduction: int) -> Tensor:
+    return (values, values.mean(), values.sum())[reduction] if reduction else values
+
+
+def _kl(x: Tensor, target: Tensor, reduction: int = 1, log_target: bool = False) -> Tensor:
+    values = target.exp() * (target - x) if log_target else torch.xlogy(target, target) - target * x
+    return _reduce(values, reduction)
+
+
+def _soft_margin(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    return _reduce(functional.softplus(-target * x), reduction)
+
+
+def _multi_margin(
+    x: Tensor, target: Tensor, p: int = 1, margin: float = 1, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor | None:
+    if x.dim() != 2:
+        return None
+    above = (margin - x.gather(1, target[:, None]) + x).relu() ** p
+    above = above if weight is None else above * weight[target][:, None]
+    others = target[:, None] != torch.arange(x.shape[1])
+    return _reduce((above * others).mean(1), reduction)
+
+
+PLAIN: dict[Any, Callable[..., Tensor | None]] = {
+    functional.one_hot: _one_hot,
+    functional.embedding_bag: _bag,
+    torch.kl_div: _kl,
+    torch._C._nn.soft_margin_loss: _soft_margin,
+    torch._C._nn.multi_margin_loss: _multi_margin,
+}
+"""None where torch's own has to do."""

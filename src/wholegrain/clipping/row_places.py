@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from wholegrain.clipping.tape import Op, Ref, Tape
+from wholegrain.clipping.tape import Op, Ref, Sized, Tape, map_tree
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,13 @@ class Call:
         for number, each in enumerate(self.op.target._schema.arguments):
             if each.name == name:
                 if number < len(self.op.args) and not each.kwarg_only:
-                    return self.op.args[number]
-                return self.op.kwargs.get(name, each.default_value if each.has_default_value() else None)
+                    return map_tree(self._size, self.op.args[number])
+                usual = each.default_value if each.has_default_value() else None
+                return map_tree(self._size, self.op.kwargs.get(name, usual))
         raise KeyError(name)
+
+    def _size(self, value: Any) -> Any:
+        return value.times * self.rows if isinstance(value, Sized) else value
 
     def has(self, name: str) -> bool:
         """Whether the schema names such an argument."""

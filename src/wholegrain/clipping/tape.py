@@ -27,6 +27,13 @@ class Ref:
     number: int
 
 
+@dataclass(frozen=True)
+class Sized:
+    """A size that is so many times the number of rows."""
+
+    times: int
+
+
 @dataclass(eq=False)
 class Op:
     """One operation: its arguments, in which values are references, and the numbers of what it gives.
@@ -51,6 +58,11 @@ class Op:
     def name(self) -> str:
         """As torch calls it, without the overload; with the library's name, where that is not torch's own."""
         return name_of(self.target)
+
+    @property
+    def mutates(self) -> bool:
+        """Whether it writes into an argument: no operation of a tape does."""
+        return bool(self.target._schema.is_mutable)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Its arguments with their names in the schema."""
@@ -111,26 +123,22 @@ def name_of(target: Any) -> str:
     return str(name if library == "aten" else f"{library}::{name}")
 
 
-SIZES = frozenset({"size", "sizes", "input_size", "input_sizes", "repeats", "end", "N"})
+SIZED = frozenset({"size", "sizes", "input_size", "input_sizes", "repeats", "end", "N"})
 """Arguments by which an operation is told how many rows there are; elsewhere such a number would be a value."""
 
 
 def compare(one: Tape, other: Tape) -> None:
-    """Note in one tape which dimensions count rows; refused where two numbers of rows make two programs.
+    """Note in one tape which sizes count rows; refused where two numbers of rows make two programs.
 
     Guarantee: every value that is not in `counts` has the same shape for both, every number in the program is the
-    same for both unless it is the size of such a dimension, and every tensor that is kept is the same.
+    same for both, and every tensor that is kept. So the tape is the program for any number of rows.
     """
     if len(one.ops) != len(other.ops) or one.outputs != other.outputs or one.inputs != other.inputs:
         raise NotTraceable("its program changes from call to call, or with the number of rows", _parting(one, other))
     for this, that in zip(one.ops, other.ops, strict=True):
         if this.target is not that.target or this.outs != that.outs or set(this.kwargs) != set(that.kwargs):
             raise NotTraceable("its program changes from call to call, or with the number of rows", this.line)
-        for (name, value), (_, second) in zip(this, that, strict=True):
-            if not _agrees(value, second, (one.rows, other.rows) if name in SIZES else None):
-                raise NotTraceable(
-                    f"in {this.name} a number changes from call to call, or with the number of rows", this.line
-                )
+        _merge_arguments(this, that, (one.rows, other.rows))
     for number, kept in one.constants.items():
         second = other.constants.get(number)
         if second is not kept and not (second is not None and _same_tensor(kept, second)):
@@ -145,15 +153,37 @@ def _parting(one: Tape, other: Tape) -> str:
     return next(lines, "")
 
 
-def _agrees(one: Any, other: Any, rows: tuple[int, int] | None) -> bool:
-    """Whether arguments are the same, but for sizes in proportion to the rows, where these are allowed."""
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_agrees(a, b, rows) for a, b in zip(one, other, strict=True))
+class _Differ(Exception):  # noqa: N818
+    """Two recordings have other arguments."""
+
+
+def _merge_arguments(op: Op, other: Op, rows: tuple[int, int]) -> None:
+    names = [each.name for each in op.target._schema.arguments]
+    try:
+        pairs = zip(names, op.args, other.args, strict=False)
+        args = tuple(_merge(one, two, name in SIZED, rows) for name, one, two in pairs)
+        op.kwargs = {name: _merge(one, other.kwargs[name], name in SIZED, rows) for name, one in op.kwargs.items()}
+        if not len(args) == len(op.args) == len(other.args):
+            raise _Differ
+        op.args = args
+    except _Differ as found:
+        what = f"in {op.name} a number changes from call to call, or with the number of rows"
+        raise NotTraceable(what, op.line) from found
+
+
+def _merge(one: Any, other: Any, sized: bool, rows: tuple[int, int]) -> Any:
+    """An argument that both have; sizes in proportion to the rows are so many times their number."""
     if type(one) is not type(other):
-        return False
-    if isinstance(one, float) and isnan(one):
-        return isnan(other)
-    return bool(one == other) or (type(one) is int and rows is not None and one * rows[1] == other * rows[0])
+        raise _Differ
+    if isinstance(one, (list, tuple)):
+        if len(one) != len(other):
+            raise _Differ
+        return type(one)(_merge(a, b, sized, rows) for a, b in zip(one, other, strict=True))
+    if one == other or (isinstance(one, float) and isnan(one) and isnan(other)):
+        return one
+    if sized and type(one) is int and one % rows[0] == 0 and one * rows[1] == other * rows[0]:
+        return Sized(one // rows[0])
+    raise _Differ
 
 
 def _same_tensor(one: Tensor, other: Tensor) -> bool:

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ class Lines:
 
     def find(self) -> str:
         """Of the operation that runs now."""
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()  # None where none runs
         if node is not None:
             return self._of.get(node._sequence_nr(), "")
         line = find_line()

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wholegrain.clipping.in_pieces import CHOICES, PIECES, SAME, SKIPPED, choose, undo
-from wholegrain.clipping.tape import NotTraceable, Op, Ref, Tape, aten, compare, map_tree, name_of, simplify
+from wholegrain.clipping.in_pieces import CHOICES, PIECES, SAME, SKIPPED, Plainly, choose, undo
+from wholegrain.clipping.tape import NotTraceable, Op, Ref, Sized, Tape, aten, compare, map_tree, name_of, simplify
 from wholegrain.clipping.tape_lines import Lines, find_fault
 
+SIZES = (31, 37)
+"""Numbers of rows with which a program is recorded: primes, so that a size is seldom one of them by chance."""
 SEEDED = torch.Tag.nondeterministic_seeded
 TELLS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
@@ -237,7 +239,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What turns itself into a view of itself is a view of what it was."""
         before = self._shadow(Ref(self._number(target)), source=target.source)
         before.memory = target.memory
-        view = getattr(getattr(aten, name_of(func)[:-1]), func._overloadname)
+        view = getattr(
+            getattr(aten, name_of(func)[:-1]), "int" if func is aten.transpose_.default else func._overloadname
+        )
         target.number, target.source = (
             self._emit(view, (before, *args[1:]), kwargs).number,
             (before, view, args[1:], kwargs),
@@ -293,16 +297,21 @@ def _draws_nothing(name: str, args: Any, kwargs: Any) -> bool:
     return name == "rrelu_with_noise_functional" and not (args[4] if len(args) > 4 else kwargs.get("training", False))
 
 
+__all__ = ["SIZES", "NotTraceable", "Op", "Recorder", "Ref", "Sized", "Tape", "record"]
 LOCK = threading.RLock()
 
 
 @contextmanager
 def as_compiled() -> Iterator[None]:
-    """Libraries take no shortcut that hangs on values where torch says that a program is compiled."""
+    """Libraries take no shortcut that hangs on values where torch says that a program is compiled.
+
+    Nor does torch choose kernels that do several things at once for the host.
+    """
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True
     try:
-        yield
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
     finally:
         torch.compiler._is_compiling_flag = before
 
@@ -318,7 +327,7 @@ def record(rows: int, program: Program) -> Tape:
     if rows < 2:
         raise ValueError("one row meets no other; record at least 2")
     with LOCK:
-        recorder, other = _record(rows, program), _record(rows + 1, program)
+        recorder, other = _record(rows, program), _record(next(each for each in SIZES if each != rows), program)
     compare(recorder.tape, other.tape)
     simplify(recorder.tape, recorder.known)
     return recorder.tape
@@ -328,7 +337,7 @@ def _record(rows: int, program: Program) -> Recorder:
     recorder = Recorder(rows)
     drawn = _random_states()
     try:
-        with as_compiled(), recorder:
+        with as_compiled(), recorder, Plainly():
             outputs = program(recorder)
             recorder.tape.outputs = [None if each is None else recorder._ref(each).number for each in outputs]
     except NotTraceable:
