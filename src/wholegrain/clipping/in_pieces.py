@@ -139,31 +139,34 @@ def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor | None:
     return None if num_classes < 0 else (x[..., None] == torch.arange(num_classes)).long()
 
 
-def _bag(x: Tensor, weight: Tensor, offsets: Any = None, *args: Any, **kwargs: Any) -> Tensor | None:
-    mode = kwargs.pop("mode", None)
-    if x.dim() != 2 or offsets is not None or args or mode is None or any(kwargs.values()):
+def _bag(x: Tensor, weight: Tensor, offsets: Any = None, mode: str = "mean", **options: Any) -> Tensor | None:
+    options.pop("norm_type", None)
+    if x.dim() != 2 or offsets is not None or any(options.values()):
         return None
     taken = functional.embedding(x, weight)
     return taken.amax(1) if mode == "max" else taken.sum(1) if mode == "sum" else taken.mean(1)
 
 
-def _reduce(values: Tensor, reduction: int) -> Tensor:
-    return (values, values.mean(), values.sum())[reduction] if reduction else values
+def _reduce(values: Tensor, reduction: str) -> Tensor | None:
+    if reduction == "batchmean":
+        return values.sum() / values.shape[0]
+    return {"none": values, "mean": values.mean(), "sum": values.sum()}[reduction]
 
 
-def _kl(x: Tensor, target: Tensor, reduction: int = 1, log_target: bool = False) -> Tensor:
+def _kl(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False, **old: Any) -> Tensor | None:
     values = target.exp() * (target - x) if log_target else torch.xlogy(target, target) - target * x
-    return _reduce(values, reduction)
+    return None if any(old.values()) else _reduce(values, reduction)
 
 
-def _soft_margin(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    return _reduce(functional.softplus(-target * x), reduction)
+def _soft_margin(x: Tensor, target: Tensor, *, reduction: str = "mean", **old: Any) -> Tensor | None:
+    return None if any(old.values()) else _reduce(functional.softplus(-target * x), reduction)
 
 
 def _multi_margin(
-    x: Tensor, target: Tensor, p: int = 1, margin: float = 1, weight: Tensor | None = None, reduction: int = 1
-) -> Tensor | None:
-    if x.dim() != 2:
+    x: Tensor, target: Tensor, *, p: int = 1, margin: float = 1, weight: Tensor | None = None,
+    reduction: str = "mean", **old: Any,
+) -> Tensor | None:  # fmt: skip
+    if x.dim() != 2 or any(old.values()):
         return None
     above = (margin - x.gather(1, target[:, None]) + x).relu() ** p
     above = above if weight is None else above * weight[target][:, None]
@@ -174,8 +177,8 @@ def _multi_margin(
 PLAIN: dict[Any, Callable[..., Tensor | None]] = {
     functional.one_hot: _one_hot,
     functional.embedding_bag: _bag,
-    torch.kl_div: _kl,
-    torch._C._nn.soft_margin_loss: _soft_margin,
-    torch._C._nn.multi_margin_loss: _multi_margin,
+    functional.kl_div: _kl,
+    functional.soft_margin_loss: _soft_margin,
+    functional.multi_margin_loss: _multi_margin,
 }
-"""None where torch's own has to do."""
+"""None where torch's own has to do. Torch gives their arguments by name."""

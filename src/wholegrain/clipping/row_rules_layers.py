@@ -139,34 +139,25 @@ TRAINING = "a batch norm in training puts all rows together; use a group or laye
 def batch_norm(call: Call) -> Found:
     """By statistics that are kept, or of channels that belong to one row, as an instance norm has them."""
     if call.has("training") and call["training"]:
-        return _of_channels(call, "input")
-    if call.where(call["running_mean"]) is not Kind.SHARED:  # an instance norm in eval mode
-        return _of_channels(call, "input")
+        place = _of_channels(call, "input")
+        return place, place.moved(-1), place.moved(-1)
     return (_first(call.together("input")), *(Kind.SHARED for _ in call.op.outs[1:]))
 
 
-def _of_channels(call: Call, *names: str) -> tuple[Where, ...]:
+def _of_channels(call: Call, *names: str) -> Place:
     """Each channel of one row, with statistics, weights and biases of its own."""
-    place = call.agree((call[each], call.place(call[each])) for each in names)
-    require(place.dim == 1, TRAINING)
-    own = [(each, call.place(each).moved(1)) for name, each in call.op if name not in names and isinstance(each, Ref)]
-    call.agree([(call["input"], place), *own])
-    outs = [place, *(place.moved(-1) for _ in range(2))]
-    there = (
-        call["output_mask"]
-        if call.has("output_mask")
-        else [True, *(out in call.facts.tape.counts for out in call.op.outs[1:])]
-    )
-    if not call.has("output_mask"):
-        return tuple(each if yes else Kind.SHARED for each, yes in zip(outs, there, strict=False))
-    return tuple(each for each, yes in zip(outs, there, strict=True) if yes)
+    own = [(each, call.place(each)) for name, each in call.op if name not in names and isinstance(each, Ref)]
+    places = [(call[each], call.place(call[each])) for each in names]
+    require(all(place.dim == 1 for _, place in places), TRAINING)
+    return call.agree([*places, *((each, place.moved(1)) for each, place in own)])
 
 
 @rule("native_batch_norm_backward")
 def batch_norm_back(call: Call) -> Found:
     """As forward."""
-    if call["train"] or call.where(call["running_mean"]) is not Kind.SHARED:
-        return _of_channels(call, "grad_out", "input")
+    if call["train"]:
+        place = _of_channels(call, "grad_out", "input")
+        return _wanted(call, place, place.moved(-1), place.moved(-1))
     return _with_end(call, "batch norm", _first(call.together("grad_out", "input")))
 
 

@@ -115,13 +115,19 @@ def cut(call: Call) -> Found:
     return place.moved(-(call.name == "select" and place.dim > dim))
 
 
-@rule("slice_backward", "select_backward")
+@rule("slice_backward", "select_backward", "unfold_backward", "diagonal_backward")
 def uncut(call: Call) -> Found:
     """Zeros around it."""
-    place, dim = call.place(call["grad_output"]), call["dim"] % len(call.out)
+    value, size = call.op.args[0], len(call.out)
+    place = call.place(value)
+    if call.name == "diagonal_backward":
+        for dim in sorted([call["dim1"] % size, call["dim2"] % size]):
+            place = place.moved(place.dim >= dim)
+        return place
+    dim = call["dim"] % size
     if call.name == "select_backward":
         return place.moved(place.dim >= dim)
-    require(place.dim != dim or call.out == call.shape(call["grad_output"]), "rows are put among other rows")
+    require(place.dim != dim or call.out == call.shape(value), "rows are put among other rows")
     return place
 
 

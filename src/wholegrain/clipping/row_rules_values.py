@@ -11,7 +11,7 @@ TOGETHER = "values of several rows are put together"
     "softplus_backward", "hardswish", "hardswish_backward", "hardsigmoid_backward", "hardshrink_backward",
     "softshrink_backward", "mish_backward", "log_sigmoid_forward", "log_sigmoid_backward", "_prelu_kernel",
     "_prelu_kernel_backward", "zero", "smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy",
-    "soft_margin_loss", "smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward",
+    "soft_margin_loss", "binary_cross_entropy_with_logits", "smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward",
     "binary_cross_entropy_backward", "soft_margin_loss_backward",
 )  # fmt: skip
 def pointwise(call: Call) -> Found:

@@ -25,32 +25,27 @@ class Lines:
         if node is not None:
             return self._of.get(node._sequence_nr(), "")
         line = find_line()
-        self._of[torch.autograd._get_sequence_nr() - 1] = line
+        self._of[torch._C._autograd._get_sequence_nr() - 1] = line
         return line
 
 
 def find_line() -> str:
     """The innermost line of somebody's own code, and otherwise of an installed library."""
     frame: FrameType | None = sys._getframe(1)
-    found, outside = "", False
-    while frame is not None:
+    found = ""
+    while frame is not None and frame.f_code.co_name != "_record":  # who asked for a recording is not in it
         name = frame.f_code.co_filename
-        if name.startswith(HERE):
-            if outside:
-                break
-        else:
-            outside = True
-            if _is_code(name):
-                if "site-packages" not in name:
-                    return _say(frame, frame.f_lineno)
-                found = found or _say(frame, frame.f_lineno)
+        if _is_code(name):
+            if "site-packages" not in name:
+                return _say(frame, frame.f_lineno)
+            found = found or _say(frame, frame.f_lineno)
         frame = frame.f_back
     return found
 
 
 def _is_code(name: str) -> bool:
-    """Neither torch's nor Python's."""
-    return not name.startswith((TORCH, "<")) and (not name.startswith(PYTHON) or "site-packages" in name)
+    """Neither torch's nor Python's nor from here."""
+    return not name.startswith((TORCH, HERE, "<")) and (not name.startswith(PYTHON) or "site-packages" in name)
 
 
 def _say(frame: FrameType, number: int) -> str:
@@ -62,7 +57,7 @@ def find_fault(error: BaseException) -> str:
     found, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if _is_code(name) and not name.startswith(HERE):
+        if _is_code(name):
             found = _say(trace.tb_frame, trace.tb_lineno)
         trace = trace.tb_next
     return found

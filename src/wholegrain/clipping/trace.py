@@ -307,13 +307,14 @@ def as_compiled() -> Iterator[None]:
 
     Nor does torch choose kernels that do several things at once for the host.
     """
-    before = torch.compiler._is_compiling_flag
+    before = torch.compiler._is_compiling_flag, torch._C._get_mkldnn_enabled()
     torch.compiler._is_compiling_flag = True
+    torch._C._set_mkldnn_enabled(False)
     try:
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
+        yield
     finally:
-        torch.compiler._is_compiling_flag = before
+        torch.compiler._is_compiling_flag = before[0]
+        torch._C._set_mkldnn_enabled(before[1])
 
 
 Program = Callable[[Recorder], Sequence[Tensor | None]]
