@@ -2,366 +2,358 @@
 
 Whatever a module is made of (hooks, parametrisations, wrappers, functional code), what it does to a batch is a list of
 operations, and afterwards only that list is run. Tensors have shapes here and no values: a model that looks at a value
-to decide how to compute cannot be recorded, and is refused with the operation and the line that looked.
+to decide how to compute cannot be recorded, and is refused with the operation and the line that looked. It is recorded
+with two numbers of rows: what differs between the two counts rows.
 """
 
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
-aten = torch.ops.aten
+from wholegrain.clipping.in_pieces import CHOICES, PIECES, SAME, SKIPPED, Plainly, choose, undo
+from wholegrain.clipping.tape import NotTraceable, Op, Ref, Sized, Tape, aten, compare, map_tree, name_of, simplify
+from wholegrain.clipping.tape_lines import Lines, find_fault
+
 SIZES = (31, 37)
-"""Numbers of rows that are traced: what differs between the two counts rows, and a prime is no other size."""
-TORCH = str(Path(torch.__file__).parent)
-HERE = str(Path(__file__).parent)
+"""Numbers of rows with which a program is recorded: primes, so that a size is seldom one of them by chance."""
 SEEDED = torch.Tag.nondeterministic_seeded
+TELLS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 
-class NotTraceable(Exception):
-    """A fact about a model's program because of which its rows cannot be proved to stay apart; and where it stands."""
+class Memory:
+    """What several shadows are views of: its newest value, and why it may not be written into."""
 
-    def __init__(self, reason: str, line: str = "") -> None:
-        super().__init__(f"{reason} ({line})" if line else reason)
-        self.reason, self.line = reason, line
-
-
-@dataclass(frozen=True)
-class Ref:
-    """A value of the program, by its number."""
-
-    number: int
-
-
-@dataclass(eq=False)
-class Op:
-    """One operation: its arguments, in which values are references, and the numbers of what it gives."""
-
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outs: tuple[int, ...]
-    line: str
-    several: bool
-    """Whether it gives a tuple, however long."""
-
-    @property
-    def inputs(self) -> list[int]:
-        """The numbers of its arguments, in order."""
-        return list(_refs((self.args, self.kwargs)))
-
-    @property
-    def name(self) -> str:
-        """As torch calls it, without the overload."""
-        return str(self.target.name()).partition("::")[2].partition(".")[0]
-
-    @property
-    def mutates(self) -> bool:
-        """Whether it writes into an argument."""
-        return bool(self.target._schema.is_mutable)
-
-
-@dataclass(eq=False)
-class Tape:
-    """All operations in their order, with the shape of every value, tensors that are kept, and inputs and outputs."""
-
-    rows: int
-    ops: list[Op] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
-    """A tensor without memory for each value."""
-    inputs: dict[str, int] = field(default_factory=dict)
-    constants: dict[int, Tensor] = field(default_factory=dict)
-    outputs: list[int | None] = field(default_factory=list)
-
-    def shape(self, number: int) -> tuple[int, ...]:
-        """Of a value."""
-        return tuple(self.values[number].shape)
-
-
-def _refs(tree: Any) -> Iterator[int]:
-    if isinstance(tree, Ref):
-        yield tree.number
-    elif isinstance(tree, dict):
-        for each in tree.values():
-            yield from _refs(each)
-    elif isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from _refs(each)
+    def __init__(self, number: int, frozen: str = "") -> None:
+        self.number, self.version, self.frozen = number, 0, frozen
 
 
 class Shadow(Tensor):
     """A tensor of the host that has a shape and no values."""
 
-    empty: Tensor
+    memory: Memory
     number: int
+    version: int
+    recorder: "Recorder"
+    source: "tuple[Shadow, Any, Any, Any] | None"
+    """What it is a view of, and by which operation with which other arguments."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, empty: Tensor, number: int) -> "Shadow":
-        """For a tensor without memory, which is a value with this number."""
-        made: Shadow = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    def __new__(cls, empty: Tensor) -> "Shadow":
+        """As this tensor without memory."""
+        made: Shadow = torch.Tensor._make_wrapper_subclass(
             cls, empty.shape, strides=empty.stride(), storage_offset=empty.storage_offset(), dtype=empty.dtype,
-            layout=empty.layout, device="cpu", requires_grad=False,
+            layout=empty.layout, device=torch.device("cpu"), requires_grad=False,
         )  # fmt: skip
-        made.empty, made.number = empty, number
         return made
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"<{self.dtype} of shape {list(self.shape)}>"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise NotTraceable("a value of the batch is used after the model was recorded")
 
 
-class Recorder(TorchDispatchMode):
-    """Records every operation on shadows; what has to do with none of them is computed at once, and kept."""
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records every operation; what depends on nothing from outside has its values, too."""
 
     def __init__(self, rows: int) -> None:
-        super().__init__()
-        self.tape = Tape(rows)
-        self._kept: dict[int, int] = {}
-        self._own: set[int] = set()
-        """Memory of tensors that were made while the model ran."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tape, self.rows = Tape(rows), rows
+        self.known: dict[int, Tensor] = {}
+        """Values of what was made from nothing while the model ran: masks, positions."""
+        self._kept: dict[int, tuple[Tensor, Shadow]] = {}
+        self._lines = Lines()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch would import its compiler, which takes a second
 
     def input(self, name: str, like: Tensor, shape: Sequence[int] | None = None) -> Shadow:
-        """A value that is given from outside."""
+        """A value that is given from outside; with a shape it has rows, along its first dimension."""
+        size = tuple(like.shape) if shape is None else (self.rows, *shape[1:])
+        frozen = "it changes its own parameters" if shape is None else ""
         with torch._C._DisableTorchDispatch():  # an input is no operation of the program
-            empty = torch.empty(tuple(like.shape if shape is None else shape), dtype=like.dtype, device="meta")
-            made = self._shadow(empty)
+            made = self._shadow(self._new(torch.empty(size, dtype=like.dtype, device="meta")), frozen)
         self.tape.inputs[name] = made.number
         return made
 
-    def _shadow(self, empty: Tensor) -> Shadow:
+    def _new(self, empty: Tensor) -> Ref:
         self.tape.values.append(empty)
-        return Shadow(empty, len(self.tape.values) - 1)
+        return Ref(len(self.tape.values) - 1)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        tensors = [each for each in _tensors((args, kwargs))]
-        shadows = any(isinstance(each, Shadow) for each in tensors)
-        if SEEDED in func.tags and not _draws_nothing(func, args, kwargs):
-            raise NotTraceable(f"it draws random numbers by {_plain(func)}", find_line())
-        if not shadows and not self._counts_rows((args, kwargs)):
-            return self._compute(func, tensors, args, kwargs)
-        return self._record(func, args, kwargs)
-
-    def _compute(self, func: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
-        """What depends on no input, for good; nothing that was there before may be written into."""
-        if func._schema.is_mutable:
-            self._require_own(func, args[0])
-        made = func(*args, **kwargs)
-        given = {each.untyped_storage()._cdata for each in tensors}
-        self._own.update(each.untyped_storage()._cdata for each in _tensors(made) if not given)
-        self._own.update(key for each in _tensors(made) if (key := each.untyped_storage()._cdata) not in given)
+    def _shadow(self, ref: Ref, frozen: str = "", source: Any = None) -> Shadow:
+        made = Shadow(self.tape.values[ref.number])
+        made.number, made.recorder, made.source = ref.number, self, source
+        made.memory = source[0].memory if source else Memory(ref.number, frozen)
+        made.version = made.memory.version
         return made
 
-    def _require_own(self, func: Any, target: Any) -> None:
-        if isinstance(target, Tensor) and target.untyped_storage()._cdata not in self._own:
-            raise NotTraceable(f"it changes a tensor that it keeps ({_plain(func)})", find_line())
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.run(func, *args, **(kwargs or {}))
 
-    def _counts_rows(self, tree: Any) -> bool:
-        """Whether a size among the arguments counts rows."""
-        return any(each % self.tape.rows == 0 and each > 0 for each in _sizes(tree))
+    def run(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record an operation, and give shadows of its results."""
+        name = name_of(func)
+        if func in SKIPPED:
+            return None
+        if func in CHOICES:
+            return choose(func, args, kwargs)
+        if func is aten.lift_fresh.default and not isinstance(args[0], Shadow):
+            return self._adopt(args[0], fresh=True)
+        if SEEDED in func.tags and not _draws_nothing(name, args, kwargs):
+            raise NotTraceable(f"it draws random numbers by {name}", self._lines.find())
+        args, kwargs = map_tree(self._taken, (args, kwargs))
+        tells = not TELLS.isdisjoint(func.tags) and func not in BY_INDEX
+        if tells or not any("Tensor" in str(each.type) for each in func._schema.returns):
+            return self._tell(func, args, kwargs)
+        if func._schema.is_mutable or _writes_statistics(name, args):
+            return self._write(func, name, args, kwargs)
+        if func in PIECES:
+            return PIECES[func](self.run, *args, **kwargs)
+        made = self._ref(args[0]) if func in SAME else self._emit(func, args, kwargs)
+        source = (args[0], func, args[1:], kwargs) if _is_view(func) else None
+        return map_tree(lambda each: self._shadow(each, source=source) if isinstance(each, Ref) else each, made)
 
-    def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
-        line = find_line()
-        special = _without_record(func, args)
-        if special is not None:
-            return special
-        if func in READS:
-            raise NotTraceable("it decides by the values of its inputs how to compute", line)
-        if func._schema.is_mutable and not isinstance(args[0], Shadow):
-            if isinstance(args[0], Tensor) and args[0].untyped_storage()._cdata in self._own:
-                raise NotTraceable(f"it writes the batch into a tensor that has no rows ({_plain(func)})", line)
-            raise NotTraceable(f"it changes a tensor that it keeps ({_plain(func)})", line)
-        empty_args, empty_kwargs = tree_map(self._empty, (args, kwargs))
-        if ("device" in empty_kwargs and empty_kwargs["device"] is not None) or _is_factory(func):
+    def _taken(self, each: Any) -> Any:
+        if not isinstance(each, Tensor):
+            return each
+        if not isinstance(each, Shadow):
+            return self._adopt(each)
+        if each.recorder is not self:
+            raise NotTraceable("it uses a value of an earlier batch, which it keeps", self._lines.find())
+        return each
+
+    def _adopt(self, tensor: Tensor, fresh: bool = False) -> Shadow:
+        """A tensor that is kept, by what it is now: a value that it gets later is seen, too."""
+        if id(tensor) not in self._kept:
+            if type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.layout != torch.strided:
+                raise NotTraceable(f"it uses a tensor of the kind {type(tensor).__name__}", self._lines.find())
+            ref = self._new(torch.empty_like(tensor, device="meta", requires_grad=False))
+            self.tape.constants[ref.number] = tensor.clone() if fresh else tensor.detach()
+            if fresh:
+                self.known[ref.number] = self.tape.constants[ref.number]
+            made = self._shadow(ref, "" if fresh else "it changes a tensor that it keeps")
+            self._kept[id(tensor)] = tensor, made  # an id is a name only as long as its tensor lives
+        return self._kept[id(tensor)][1]
+
+    def _number(self, shadow: Shadow) -> int:
+        """Of its newest value, made anew where something was written into what it is a view of."""
+        if shadow.version != shadow.memory.version:
+            if shadow.source is None:
+                shadow.number = shadow.memory.number
+            else:
+                base, func, args, kwargs = shadow.source
+                current = Ref(self._number(base))
+                shadow.number = (current if func in SAME else self._emit(func, (current, *args), kwargs)).number
+            shadow.version = shadow.memory.version
+        return shadow.number
+
+    def _ref(self, each: Any) -> Any:
+        return Ref(self._number(each)) if isinstance(each, Shadow) else each
+
+    def _emit(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Record an operation on shadows and references, and give references to its results."""
+        args, kwargs = map_tree(self._ref, (tuple(args), kwargs))
+        empty_args, empty_kwargs = map_tree(self._empty, (args, kwargs))
+        makes = _has_argument(func, "device")
+        if makes:
             empty_kwargs = {**empty_kwargs, "device": torch.device("meta")}
+            kwargs = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")}
+        line = self._lines.find()
         try:
             found = func(*empty_args, **empty_kwargs)
         except NotImplementedError as error:
-            raise NotTraceable(f"the shape of what {_plain(func)} gives depends on values", line) from error
-        made = self._give(func, args, found)
-        outs = tuple(each.number for each in _tensors(made))
-        refs = tree_map(self._ref, (args, {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory")}))
-        self.tape.ops.append(Op(func, refs[0], refs[1], outs, line, isinstance(made, (tuple, list))))
+            raise NotTraceable(f"the shape of what {name_of(func)} gives depends on values", line) from error
+        if makes and isinstance(found, Tensor) and _has_argument(func, "dtype"):
+            kwargs["dtype"] = found.dtype  # torch's usual one may be another one later
+        made = map_tree(lambda each: self._new(each) if isinstance(each, Tensor) else each, found)
+        refs = [each for each in (made if isinstance(made, (tuple, list)) else (made,)) if isinstance(each, Ref)]
+        self._compute(func, args, kwargs, refs)
+        outs = tuple(each.number for each in refs)
+        self.tape.ops.append(Op(func, args, kwargs, outs, line, isinstance(made, (tuple, list))))
         return made
 
-    def _give(self, func: Any, args: Any, found: Any) -> Any:
-        """Shadows of what was found; what is written in place is the argument itself."""
-        if func._schema.is_mutable and isinstance(found, Tensor) and isinstance(args[0], Shadow):
-            if found is args[0].empty:
-                return args[0]
-        return tree_map(lambda each: self._shadow(each) if isinstance(each, Tensor) else each, found)
-
     def _empty(self, each: Any) -> Any:
-        if isinstance(each, Shadow):
-            return each.empty
-        return each.to("meta") if isinstance(each, Tensor) else each
+        return self.tape.values[each.number] if isinstance(each, Ref) else each
 
-    def _ref(self, each: Any) -> Any:
-        if isinstance(each, Shadow):
-            return Ref(each.number)
-        return Ref(self._keep(each)) if isinstance(each, Tensor) else each
+    def _compute(self, func: Any, args: Any, kwargs: Any, refs: list[Ref]) -> None:
+        """The values of results whose arguments have values."""
+        if func.namespace != "aten" or not self._is_known((args, kwargs)):
+            return
+        args, kwargs = map_tree(self._value, (args, kwargs))
+        found = func(*args, **kwargs)
+        tensors = [each for each in (found if isinstance(found, (tuple, list)) else (found,)) if each is not None]
+        self.known.update({ref.number: value for ref, value in zip(refs, tensors, strict=True)})
 
-    def _keep(self, tensor: Tensor) -> int:
-        """The number of a tensor that the program keeps, by what it is now; a later value in it is seen, too."""
-        key = id(tensor)
-        if key not in self._kept:
-            self.tape.values.append(tensor.detach().to("meta"))
-            self._kept[key] = len(self.tape.values) - 1
-            self.tape.constants[self._kept[key]] = tensor.detach()
-            self._alive = [*getattr(self, "_alive", ()), tensor]  # an id is a name only as long as its tensor lives
-        return self._kept[key]
+    def _is_known(self, tree: Any) -> bool:
+        if isinstance(tree, (list, tuple)):
+            return all(self._is_known(each) for each in tree)
+        if isinstance(tree, dict):
+            return all(self._is_known(each) for each in tree.values())
+        return not isinstance(tree, Ref) or tree.number in self.known
+
+    def _value(self, each: Any) -> Any:
+        return self.known[each.number] if isinstance(each, Ref) else each
+
+    def _tell(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A number of Python's, which depends on values; of those from outside, none is told."""
+        args, kwargs = map_tree(self._ref, (args, kwargs))
+        if func.namespace != "aten" or not self._is_known((args, kwargs)):
+            what = "it decides by values how to compute" if func in READS else "what it computes by values is no tensor"
+            raise NotTraceable(f"{what} ({name_of(func)})", self._lines.find())
+        args, kwargs = map_tree(self._value, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _write(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """What is done in place makes a new value, which all views of the old one see."""
+        target, line = args[0], self._lines.find()
+        written = [each.name for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
+        if _writes_statistics(name, args):
+            raise NotTraceable("it updates statistics that it keeps; call eval()", line)
+        if name in RESHAPED:
+            return self._reshape(func, target, args, kwargs)
+        if written != [func._schema.arguments[0].name] or not name.endswith("_") or name in REPLACED:
+            raise NotTraceable(f"it writes into a tensor by {name}", line)
+        if target.memory.frozen:
+            raise NotTraceable(f"{target.memory.frozen} ({name})", line)
+        made = self._emit(getattr(getattr(aten, name[:-1]), func._overloadname), args, kwargs)
+        if self._empty(made).shape != target.shape:
+            raise NotTraceable(f"it writes a larger value into a smaller one ({name})", line)
+        if self._empty(made).dtype != target.dtype:
+            made = self._emit(aten._to_copy.default, (made,), {"dtype": target.dtype})
+        self._set(target, made, line)
+        return target
+
+    def _reshape(self, func: Any, target: Shadow, args: Any, kwargs: Any) -> Shadow:
+        """What turns itself into a view of itself is a view of what it was."""
+        before = self._shadow(Ref(self._number(target)), source=target.source)
+        before.memory = target.memory
+        view = getattr(
+            getattr(aten, name_of(func)[:-1]), "int" if func is aten.transpose_.default else func._overloadname
+        )
+        target.number, target.source = (
+            self._emit(view, (before, *args[1:]), kwargs).number,
+            (before, view, args[1:], kwargs),
+        )
+        with torch._C._DisableTorchDispatch():
+            func(target, *args[1:], **kwargs)
+        return target
+
+    def _set(self, target: Shadow, new: Ref, line: str) -> None:
+        if target.source is None:
+            target.memory.number = new.number
+            target.memory.version += 1
+        else:
+            base, func, args, _ = target.source
+            whole = undo(self._emit, func, Ref(self._number(base)), new, self._empty(self._ref(base)).shape, args)
+            if whole is None:
+                raise NotTraceable(f"it writes into a view of a tensor ({name_of(func)})", line)
+            self._set(base, whole, line)
+        target.number, target.version = new.number, target.memory.version
 
 
-READS = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.item.default}
-"""Operations that tell a value."""
+BY_INDEX = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
+"""How much they give hangs on values only where an index is a mask."""
+READS = frozenset({aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.item.default})
+RESHAPED = frozenset({"t_", "transpose_", "squeeze_", "unsqueeze_"})
+"""Operations that make of a tensor a view of itself."""
+REPLACED = frozenset({"set_", "resize_", "resize_as_", "as_strided_"})
+"""Operations that take other memory."""
 
 
-def _without_record(func: Any, args: Any) -> Any:
-    """What is answered, and no operation of the program."""
-    if func is aten._fused_sdp_choice.default:
-        return _choose_attention(*args)
-    if func in (aten.sym_size.default, aten.sym_stride.default):
-        return None
-    return None
+@cache
+def _is_view(func: Any) -> bool:
+    """Whether a result is a view of the first argument, as the schema says."""
+    given = func._schema.arguments[0].alias_info if func._schema.arguments else None
+    return given is not None and not given.is_write and func._schema.returns[0].alias_info is not None
 
 
-def _choose_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *_: Any) -> int:
-    """1 for the host's own kernel, where torch would take it, and 0 for plain products."""
-    plain = (
-        query.dim() == 4
-        and query.shape[-1] == value.shape[-1]
-        and all(each.stride(-1) == 1 for each in (query, key, value))
-    )
-    same = query.shape[1] == key.shape[1] and key.shape[1] == value.shape[1] and query.shape[0] == key.shape[0]
-    return int(
-        plain and same and query.dtype in (torch.float32, torch.float64) and (mask is None or not mask.requires_grad)
-    )
+@cache
+def _has_argument(func: Any, name: str) -> bool:
+    return any(each.name == name for each in func._schema.arguments)
 
 
-def _draws_nothing(func: Any, args: Any, kwargs: Any) -> bool:
+def _writes_statistics(name: str, args: Any) -> bool:
+    """Whether a batch norm updates its statistics, of which its schema says nothing."""
+    return name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm") and args[5] and args[3] is not None
+
+
+def _draws_nothing(name: str, args: Any, kwargs: Any) -> bool:
     """Whether a function that may draw random numbers was told not to."""
-    name = _plain(func)
     if name.startswith("_scaled_dot_product"):
-        chance = kwargs.get("dropout_p", args[3] if len(args) > 3 else 0.0)
-        return chance == 0.0
-    if name == "_fused_sdp_choice":
-        return True
-    if name == "rrelu_with_noise":
-        return not (args[4] if len(args) > 4 else kwargs.get("training", False))
-    return False
+        place = 3 if "flash" in name else 5
+        return bool(kwargs.get("dropout_p", args[place] if len(args) > place else 0.0) == 0.0)
+    return name == "rrelu_with_noise_functional" and not (args[4] if len(args) > 4 else kwargs.get("training", False))
 
 
-@cache
-def _is_factory(func: Any) -> bool:
-    return any(each.name == "device" for each in func._schema.arguments)
-
-
-@cache
-def _plain(func: Any) -> str:
-    return str(func.name()).partition("::")[2].partition(".")[0]
-
-
-def _tensors(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from _tensors(each)
-    elif isinstance(tree, dict):
-        yield from _tensors(list(tree.values()))
-
-
-def _sizes(tree: Any) -> Iterator[int]:
-    if isinstance(tree, bool):
-        return
-    if isinstance(tree, int):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from _sizes(each)
-
-
-def find_line() -> str:
-    """Where in somebody's own code the program is: the outermost line that is neither torch's nor of this package."""
-    frame: FrameType | None = sys._getframe(1)
-    found = ""
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(HERE):
-            if found:
-                break
-        elif not name.startswith((TORCH, "<")) and "contextlib" not in name:
-            if "site-packages" not in name or not found:
-                found = f"{Path(name).name}, line {frame.f_lineno}, in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return found
-
-
+__all__ = ["SIZES", "NotTraceable", "Op", "Recorder", "Ref", "Sized", "Tape", "record"]
 LOCK = threading.RLock()
 
 
 @contextmanager
 def as_compiled() -> Iterator[None]:
-    """Libraries take no shortcut that hangs on values where torch says that a program is compiled."""
-    before = torch.compiler._is_compiling_flag  # type: ignore[attr-defined]
-    torch.compiler._is_compiling_flag = True  # type: ignore[attr-defined]
+    """Libraries take no shortcut that hangs on values where torch says that a program is compiled.
+
+    Nor does torch choose kernels that do several things at once for the host.
+    """
+    before = torch.compiler._is_compiling_flag, torch._C._get_mkldnn_enabled()
+    torch.compiler._is_compiling_flag = True
+    torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
-        torch.compiler._is_compiling_flag = before  # type: ignore[attr-defined]
+        torch.compiler._is_compiling_flag = before[0]
+        torch._C._set_mkldnn_enabled(before[1])
 
 
-def record(rows: int, program: Callable[[Recorder], Sequence[Tensor | None]]) -> Tape:
-    """The operations of a program that is given a recorder to make its inputs with."""
+Program = Callable[[Recorder], Sequence[Tensor | None]]
+
+
+def record(rows: int, program: Program) -> Tape:
+    """The operations of a program that is given a recorder to make its inputs with.
+
+    It is called twice, with recorders of different `rows`: from these it must take how many rows there are.
+    """
+    if rows < 2:
+        raise ValueError("one row meets no other; record at least 2")
+    with LOCK:
+        recorder, other = _record(rows, program), _record(next(each for each in SIZES if each != rows), program)
+    compare(recorder.tape, other.tape)
+    simplify(recorder.tape, recorder.known)
+    return recorder.tape
+
+
+def _record(rows: int, program: Program) -> Recorder:
     recorder = Recorder(rows)
-    drawn = random.getstate(), np.random.get_state()[1:3], torch.get_rng_state()
+    drawn = _random_states()
     try:
-        with LOCK, as_compiled(), recorder:
+        with as_compiled(), recorder, Plainly():
             outputs = program(recorder)
             recorder.tape.outputs = [None if each is None else recorder._ref(each).number for each in outputs]
     except NotTraceable:
         raise
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
-        raise NotTraceable(f"it cannot be recorded without values: {_first_line(error)}", _line_of(error)) from error
-    after = random.getstate(), np.random.get_state()[1:3], torch.get_rng_state()
-    if not (drawn[0] == after[0] and _same(drawn[1], after[1]) and torch.equal(drawn[2], after[2])):
+    except Exception as error:  # a program may be anybody's code, and shadows are unlike what it knows
+        raise NotTraceable(f"it cannot be recorded without values: {_first_line(error)}", find_fault(error)) from error
+    if _random_states() != drawn:
         raise NotTraceable("it draws random numbers that belong to no item")
-    return recorder.tape
+    return recorder
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool((one[0] == other[0]).all() and one[1] == other[1])
+def _random_states() -> tuple[Any, ...]:
+    state = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().numpy().tobytes()  # type: ignore[index]
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def _line_of(error: BaseException) -> str:
-    """The innermost line of somebody's own code in a traceback."""
-    found, trace = "", error.__traceback__
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not name.startswith((TORCH, HERE, "<")):
-            found = f"{Path(name).name}, line {trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
-        trace = trace.tb_next
-    return found
