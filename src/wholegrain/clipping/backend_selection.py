@@ -14,7 +14,7 @@ from wholegrain.clipping.kernels import KernelChecks
 from wholegrain.clipping.parameters import Layout
 from wholegrain.clipping.reference import Loss
 from wholegrain.clipping.sum_groups import SumGroups
-from wholegrain.clipping.trace import NotTraceable
+from wholegrain.clipping.tape import NotTraceable
 from wholegrain.clipping.traced import TracedGradients
 
 

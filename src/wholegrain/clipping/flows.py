@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from wholegrain.clipping.parameters import Layout, Slot
-from wholegrain.clipping.program import Sized, result_places
+from wholegrain.clipping.program import result_places
 from wholegrain.clipping.rows import End, Kind, Proof
-from wholegrain.clipping.trace import NotTraceable, Op, Ref
+from wholegrain.clipping.tape import NotTraceable, Op, Ref, Sized
 
 VIEWS = {"view", "_unsafe_view", "reshape", "alias", "detach", "_reshape_alias"}
 RESHAPES = VIEWS | {"t", "transpose", "permute", "unsqueeze", "squeeze", "clone", "contiguous"}
@@ -204,9 +204,6 @@ class Flows:
             else:
                 shared.append(at)
         ordered = tuple(op for op in self._tape.ops if op in ops)
-        for op in ordered:
-            if op.mutates:
-                raise NotTraceable(f"what is added up over items is written into ({op.name})", op.line)
         return Linear(slot, number, tuple(results.values()), ordered, tuple(shared))
 
     def _products(self) -> Iterator[Product]:

@@ -24,7 +24,7 @@ from wholegrain.clipping.gradient_norms import add_lengths, group_lengths, merge
 from wholegrain.clipping.operations import is_product, is_rounded_once
 from wholegrain.clipping.rows import Kind, Place
 from wholegrain.clipping.shares_of_pass import Pass
-from wholegrain.clipping.trace import Op, Ref
+from wholegrain.clipping.tape import Op, Ref
 from wholegrain.clipping.traced import TracedGradients
 
 BASE = 64

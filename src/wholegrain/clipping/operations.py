@@ -2,7 +2,7 @@
 
 import math
 
-from wholegrain.clipping.trace import Op, Ref
+from wholegrain.clipping.tape import Op, Ref
 
 # fmt: off
 MOVES = frozenset({

@@ -1,93 +1,13 @@
-"""A proved tape as a program for any number of rows.
-
-A tape is recorded at two numbers of rows. What differs between the two is a size that counts rows, or the tape is
-refused: a model that uses the number of rows as a value computes something else for everybody when one person leaves.
-From what is left a Python function is written, which runs every operation that an end needs and gives the operands of
-each end as soon as they are there.
-"""
+"""A proved tape as a Python function: it runs every operation that an end needs, and gives the operands of each end."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from wholegrain.clipping.rows import Place, Proof
-from wholegrain.clipping.trace import NotTraceable, Op, Ref, Tape
+from wholegrain.clipping.tape import Op, Ref, Sized, Tape
 
-
-@dataclass(frozen=True)
-class Sized:
-    """A size that is so many times the number of rows."""
-
-    times: int
-
-
-SIZES = {"SymInt", "int", "int[]", "SymInt[]", "SymInt?", "int?", "SymInt[]?", "int[]?", "List[int]", "Optional[int]",
-         "Optional[List[int]]"}  # fmt: skip
-"""Types of arguments that may count rows."""
-COUNTS = {"arange": ("end",)}
-"""Arguments of other types that may."""
-
-
-def merge(one: Tape, other: Tape) -> Tape:
-    """The first tape with its sizes in rows, where the second, of another number of rows, is the same program."""
-    if len(one.ops) != len(other.ops):
-        raise NotTraceable("what it computes depends on how many items are in the batch")
-    ops = [_merge_op(a, b, one.rows, other.rows) for a, b in zip(one.ops, other.ops, strict=True)]
-    if one.outputs != other.outputs or one.inputs != other.inputs or one.constants.keys() != other.constants.keys():
-        raise NotTraceable("what it computes depends on how many items are in the batch")
-    for number, kept in one.constants.items():
-        again = other.constants[number]
-        if kept is not again and not _same(kept, again):
-            raise NotTraceable("it keeps a tensor whose values depend on how many items are in the batch, or change")
-    return Tape(one.rows, ops, one.values, one.inputs, one.constants, one.outputs)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())
-
-
-def _merge_op(one: Op, other: Op, rows: int, more: int) -> Op:
-    if one.target is not other.target or one.outs != other.outs or len(one.args) != len(other.args):
-        raise NotTraceable("what it computes depends on how many items are in the batch", one.line)
-    schema = {each.name: str(each.type) for each in one.target._schema.arguments}
-    names = list(schema)
-
-    def merged(name: str, a: Any, b: Any) -> Any:
-        counts = schema.get(name) in SIZES or name in COUNTS.get(one.name, ())
-        return _merge_value(a, b, rows, more, counts, one)
-
-    args = tuple(merged(names[k], a, b) for k, (a, b) in enumerate(zip(one.args, other.args, strict=True)))
-    if one.kwargs.keys() != other.kwargs.keys():
-        raise NotTraceable("what it computes depends on how many items are in the batch", one.line)
-    kwargs = {name: merged(name, value, other.kwargs[name]) for name, value in one.kwargs.items()}
-    return Op(one.target, args, kwargs, one.outs, one.line, one.several)
-
-
-def _merge_value(a: Any, b: Any, rows: int, more: int, counts: bool, op: Op) -> Any:
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        return type(a)(_merge_value(x, y, rows, more, counts, op) for x, y in zip(a, b, strict=True))
-    if type(a) is type(b) and (a == b or (isinstance(a, float) and a != a and b != b)):
-        return a
-    if counts and type(a) is int and type(b) is int and a % rows == 0 and b == a // rows * more:
-        return Sized(a // rows)
-    raise NotTraceable(f"it uses the number of items in the batch as a value ({op.name})", op.line)
-
-
-@dataclass(frozen=True, eq=False)
-class Operands:
-    """What an end is computed from: its own arguments, in which values are tensors."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-Take = Callable[[int, tuple[Any, ...]], None]
-"""Is given the number of an end and its operands, in the order of its inputs."""
 Run = Callable[..., Any]
 
 
@@ -115,18 +35,12 @@ class Program:
     def _keep(self) -> list[tuple[Op, bool]]:
         """Operations that are run, in order; and whether as an end, of which only what is no sum is computed."""
         needed = set(self.wanted)
-        roots = {self.root(number) for number in needed}
         kept: list[tuple[Op, bool]] = []
-
-        def need(numbers: Sequence[int]) -> None:
-            needed.update(numbers)
-            roots.update(self.root(number) for number in numbers)
 
         for op in reversed(self.tape.ops):
             ends = op in self._ends
-            writes = op.mutates and isinstance(op.args[0], Ref) and self.root(op.args[0].number) in roots
-            if ends or writes or any(out in needed for out in op.outs):
-                need(op.inputs)
+            if ends or any(out in needed for out in op.outs):
+                needed.update(op.inputs)
                 kept.append((op, ends))
         return kept[::-1]
 
@@ -134,16 +48,11 @@ class Program:
         """The number of the end that an operation is."""
         return self._ends[op]
 
-    def written_after(self, op: Op) -> set[int]:
-        """Roots of memory that is written into after an operation."""
-        later = self.tape.ops[self.tape.ops.index(op) + 1 :]
-        return {self.root(each.args[0].number) for each in later if each.mutates and isinstance(each.args[0], Ref)}
-
 
 def _find_roots(tape: Tape) -> dict[int, int]:
     roots: dict[int, int] = {}
     for op in tape.ops:
-        if not op.inputs or op.mutates:
+        if not op.inputs:
             continue
         returns = op.target._schema.returns
         views = bool(returns) and returns[0].alias_info is not None
@@ -197,9 +106,8 @@ class _Writer:
         yield f"{', '.join(outs)}, *_ = {call}"
 
     def _take(self, op: Op) -> str:
-        written = self.program.written_after(op)
-        values = [self._value(each) + (".clone()" if self.program.root(each) in written else "") for each in op.inputs]
-        return f"take({self.program.end_of(op)}, ({''.join(f'{each}, ' for each in values)}))"
+        values = "".join(f"{self._value(each)}, " for each in op.inputs)
+        return f"take({self.program.end_of(op)}, ({values}))"
 
     def _value(self, number: int) -> str:
         if number in self._constants:

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from wholegrain.clipping.program import Program, merge
+from wholegrain.clipping.program import Program
 from wholegrain.clipping.rows import Place, Proof
-from wholegrain.clipping.trace import SIZES, NotTraceable, Recorder, Tape, record
+from wholegrain.clipping.tape import NotTraceable, Tape
+from wholegrain.clipping.trace import SIZES, Recorder, record
 
 View = Callable[[Tensor], Tensor]
 
@@ -15,7 +16,7 @@ View = Callable[[Tensor], Tensor]
 def prove_view(view: View, like: Tensor) -> View | None:
     """The same function as a program in which rows stay apart; None where that is not proved."""
     try:
-        proof = Proof.of(merge(*(_record(view, like, rows) for rows in SIZES)), ("inputs",))
+        proof = Proof.of(_record(view, like), ("inputs",))
     except NotTraceable:
         return None
     (output,) = proof.tape.outputs
@@ -30,9 +31,9 @@ def prove_view(view: View, like: Tensor) -> View | None:
     return proved
 
 
-def _record(view: View, like: Tensor, rows: int) -> Tape:
+def _record(view: View, like: Tensor) -> Tape:
     def program(recorder: Recorder) -> tuple[Tensor]:
         with torch.no_grad():
-            return (view(recorder.input("inputs", like, (rows, *like.shape[1:]))),)
+            return (view(recorder.input("inputs", like, like.shape)),)
 
-    return record(rows, program)
+    return record(SIZES[0], program)

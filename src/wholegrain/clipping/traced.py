@@ -14,11 +14,12 @@ from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.flows import Flows
 from wholegrain.clipping.gradient_norms import merge_uses
 from wholegrain.clipping.parameters import Layout, compute_at
-from wholegrain.clipping.program import Program, merge
+from wholegrain.clipping.program import Program
 from wholegrain.clipping.reference import Loss
 from wholegrain.clipping.rows import Place, Proof
 from wholegrain.clipping.shares_of_pass import Pass
-from wholegrain.clipping.trace import SIZES, Recorder, Tape, record
+from wholegrain.clipping.tape import Tape
+from wholegrain.clipping.trace import SIZES, Recorder, record
 
 CARRY = ("inputs", "targets")
 """Inputs of a program that have a row for each item."""
@@ -34,8 +35,7 @@ class TracedGradients:
     mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
 
     def __init__(self, model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, targets: Tensor) -> None:
-        tapes = [_record(model, loss, layout, inputs, targets, rows) for rows in SIZES]
-        self.proof = Proof.of(merge(*tapes), CARRY)
+        self.proof = Proof.of(_record(model, loss, layout, inputs, targets), CARRY)
         self.flows = Flows(self.proof, layout, self.proof.tape.outputs)
         self.program = Program(self.proof, self.flows.needed, self.flows.shared)
         self._layout = layout
@@ -89,13 +89,13 @@ class TracedGradients:
         return found.finish(dict(zip(self.flows.shared, values, strict=True)))
 
 
-def _record(model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, targets: Tensor, rows: int) -> Tape:
+def _record(model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, targets: Tensor) -> Tape:
     parameters = dict(model.named_parameters())
 
     def program(recorder: Recorder) -> Sequence[Tensor | None]:
         leaves = {name: recorder.input(name, parameters[name].detach()).requires_grad_() for name in layout.names}
-        x = recorder.input("inputs", inputs, (rows, *inputs.shape[1:]))
-        y = recorder.input("targets", targets, (rows, *targets.shape[1:]))
+        x = recorder.input("inputs", inputs, inputs.shape)
+        y = recorder.input("targets", targets, targets.shape)
 
         def differentiate(placed: nn.Module) -> Any:
             losses = vmap(lambda output, target: loss(output[None], target[None]))(placed(x), y)
@@ -105,4 +105,4 @@ def _record(model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, target
         found: Sequence[Tensor | None] = compute_at(model, leaves, differentiate)  # type: ignore[assignment]
         return found
 
-    return record(rows, program)
+    return record(SIZES[0], program)
