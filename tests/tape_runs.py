@@ -77,6 +77,8 @@ def hold(proof: Proof, rows: Mapping[str, Tensor], shared: Mapping[str, Tensor])
     for number, place in proof.where.items():
         if number not in whole:
             continue
+        if whole[number].shape != (0,):  # a batch norm that uses given statistics keeps none on the host
+            assert list(whole[number].shape) == _shape(proof.tape, number, count)
         if isinstance(place, Place):
             ours = by_row(whole[number], place, count)
             _require_close(by_row(turned[number], place, count), ours[order])
@@ -87,6 +89,14 @@ def hold(proof: Proof, rows: Mapping[str, Tensor], shared: Mapping[str, Tensor])
             )
         elif place is Kind.SHARED:
             assert all(torch.equal(each[number].nan_to_num(), whole[number].nan_to_num()) for each in (turned, *alone))
+
+
+def _shape(tape: Tape, number: int, rows: int) -> list[int]:
+    """What was recorded, for another number of rows."""
+    shape = list(tape.shape(number))
+    if number in tape.counts:
+        shape[tape.counts[number]] = shape[tape.counts[number]] // tape.rows * rows
+    return shape
 
 
 def _require_apart(proof: Proof, one: Any, other: Any, kept: list[int], count: int) -> None:

@@ -141,7 +141,8 @@ APART: dict[str, tuple[Any, ...]] = {
     ),
     "normalised": (lambda x: F.normalize(x, dim=-1), X),
     "max pool": (lambda x: F.max_pool2d(x, 2) + F.adaptive_max_pool2d(x, 3), IMAGES),
-    "average pool": (lambda x: F.avg_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 3) + F.lp_pool2d(x.abs() + 1, 2, 2), IMAGES),
+    "average pool": (lambda x: F.avg_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 3), IMAGES),
+    "power pool": (lambda x: F.lp_pool2d(x.abs() + 1, 2, 2), IMAGES),
     "pool 1d": (lambda x: F.max_pool1d(x, 2) + F.avg_pool1d(x, 2) + F.adaptive_avg_pool1d(x, 3), SERIES),
     "pool 3d": (lambda x: F.max_pool3d(x, 2) + F.avg_pool3d(x, 2) + F.adaptive_avg_pool3d(x, 2), VOLUMES),
     "up": (lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, scale_factor=2, mode="bicubic"), IMAGES),
@@ -156,6 +157,7 @@ APART: dict[str, tuple[Any, ...]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, (q[:, :1, :, :1] > 0) | torch.eye(5).bool()), HEADS,
     ),
     "shared mask": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.ones(5, 5).tril()), HEADS),
+    "class loss of places": (lambda x, k: F.nll_loss(x[:, :, None], k[:, :1], reduction="none"), PICKED),
     "class loss": (lambda x, k: F.nll_loss(x, k[:, 0], reduction="none"), PICKED),
     "losses": (lambda x, y: sum(
         loss(x, y.sigmoid(), reduction="none") for loss in (F.mse_loss, F.huber_loss, F.smooth_l1_loss, F.l1_loss,
@@ -257,6 +259,16 @@ MIXING: dict[str, tuple[Any, ...]] = {
     "another table": (lambda x, w: w.scatter(0, x[:1, :4] % 9, 0.0)[x], TOKENS, TABLE),
     "values put among others": (lambda x, w: w.index_put((x[:, 0],), torch.tensor(0.0))[x[:, 1]], TOKENS, TABLE),
     "complex": (lambda x: torch.fft.fft(x, dim=0).abs(), X),
+    "as many columns as rows": (lambda x: aten.slice.Tensor(x, 1, 0, len(x)).sum(1), {"x": _normal(ROWS, 20)}),
+    "numbers read across": (
+        lambda x, k: x[torch.arange(len(x))[:, None].expand(-1, 2).reshape(2, len(x))[0], k[:, 0]], PICKED,
+    ),
+    "numbers of rows twice": (lambda x, k: x[torch.arange(len(x)).repeat(2), k[:, :2].t().reshape(-1)], PICKED),
+    "sizes of other rows": (
+        lambda x: torch.ops.aten.native_group_norm(x, None, None, len(x) // 7, 28, 36, 7, 1e-5)[0], IMAGES,
+    ),
+    "itself as weight": (lambda x: F.linear(x, x[:6] if len(x) < 8 else x), X),
+    "itself as kernel": (lambda x: F.conv2d(x, x)[:, :, 0, 0], IMAGES),
     "square": (lambda x: x.t(), SQUARE),
     "square sums": (lambda x: x.sum(0), SQUARE),
     "channels of rows": (

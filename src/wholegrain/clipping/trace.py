@@ -59,6 +59,10 @@ class Shadow(Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"<{self.dtype} of shape {list(self.shape)}>"
 
+    def data_ptr(self) -> int:
+        """What a program would do with a place in memory is not recorded."""
+        raise self.recorder._refuse("it asks where in memory its inputs are")
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise NotTraceable("a value of the batch is used after the model was recorded")
@@ -151,7 +155,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tape.constants[ref.number] = tensor.clone() if fresh else tensor.detach()
             if fresh:
                 self.known[ref.number] = self.tape.constants[ref.number]
-            made = self._shadow(ref, "" if fresh else "it changes a tensor that it keeps")
+            made = self._shadow(
+                ref, "" if fresh else "it changes a tensor that it keeps, as a batch norm does unless one calls eval()"
+            )
             self._kept[id(tensor)] = tensor, made  # an id is a name only as long as its tensor lives
         return self._kept[id(tensor)][1]
 
@@ -228,7 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         target = args[0]
         written = [each.name for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
         if _writes_statistics(name, args):
-            raise self._refuse("it updates statistics that it keeps; call eval()")
+            raise self._refuse("it updates statistics that it keeps, as a batch norm does unless one calls eval()")
         if name in RESHAPED:
             return self._reshape(func, target, args, kwargs)
         if written != [func._schema.arguments[0].name] or not name.endswith("_") or name in REPLACED:
