@@ -113,10 +113,27 @@ def cut(call: Call) -> Found:
     dim = call["dimension" if call.name == "unfold" else "dim"] % size
     require(place.dim == dim or not call.sized("end"), ELSEWHERE)
     if place.dim == dim:
+        if value.number in call.facts.uniform and _is_first(call):
+            return Kind.SHARED
         whole = call.name == "slice" and call["step"] == 1 and call.out == call.shape(value)
         require(whole, "some rows are taken out of the batch")
         return place
     return place.moved(-(call.name == "select" and place.dim > dim))
+
+
+def _is_first(call: Call) -> bool:
+    """Whether the first row alone is taken, which there always is."""
+    if call.name == "select":
+        return bool(call["index"] == 0)
+    return call.name == "slice" and [call["start"], call["end"], call["step"]] == [0, 1, 1]
+
+
+@rule("view_as_real", "view_as_complex")
+def paired(call: Call) -> Found:
+    """Two numbers as one, along a last dimension."""
+    place = call.place(call["self"])
+    require(place.dim < len(call.shape(call["self"])) - (call.name == "view_as_complex"), "rows are cut across")
+    return place
 
 
 @rule("slice_backward", "select_backward", "unfold_backward", "diagonal_backward")

@@ -22,8 +22,8 @@ from wholegrain.clipping.in_pieces import CHOICES, PIECES, SAME, SKIPPED, Plainl
 from wholegrain.clipping.tape import NotTraceable, Op, Ref, Sized, Tape, aten, compare, map_tree, name_of, simplify
 from wholegrain.clipping.tape_lines import Lines, find_fault
 
-SIZES = (31, 37)
-"""Numbers of rows with which a program is recorded: primes, so that a size is seldom one of them by chance."""
+SIZES = (31, 38)
+"""Numbers of rows with which a program is recorded: seldom another size by chance, odd and even."""
 SEEDED = torch.Tag.nondeterministic_seeded
 TELLS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
@@ -134,7 +134,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in PIECES:
             return PIECES[func](self.run, *args, **kwargs)
         made = self._ref(args[0]) if func in SAME else self._emit(func, args, kwargs)
-        source = (args[0], func, args[1:], kwargs) if _is_view(func) else None
+        source = (args[0], func, args[1:], kwargs) if _is_view(func) and isinstance(args[0], Shadow) else None
         return map_tree(lambda each: self._shadow(each, source=source) if isinstance(each, Ref) else each, made)
 
     def _taken(self, each: Any) -> Any:
@@ -253,9 +253,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What turns itself into a view of itself is a view of what it was."""
         before = self._shadow(Ref(self._number(target)), source=target.source)
         before.memory = target.memory
-        view = getattr(
-            getattr(aten, name_of(func)[:-1]), "int" if func is aten.transpose_.default else func._overloadname
-        )
+        overload = "int" if func is aten.transpose_.default else func._overloadname
+        view = getattr(getattr(aten, name_of(func)[:-1]), overload)
         target.number, target.source = (
             self._emit(view, (before, *args[1:]), kwargs).number,
             (before, view, args[1:], kwargs),
