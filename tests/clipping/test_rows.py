@@ -82,6 +82,7 @@ APART: dict[str, tuple[Any, ...]] = {
     "in place": (lambda x: x.mul_(2).relu_().clamp_(max=1.0), X),
     "made for rows": (lambda x: torch.zeros(len(x), 6) + torch.full((len(x), 1), 2.0) * x, X),
     "triangle": (lambda x: x.tril(), SERIES),
+    "first of what all have": (lambda x, w: x @ w + w[0].expand(len(x), 3)[:1] + torch.zeros(len(x), 3)[0], X, WEIGHT),
     # arithmetic, lines, reductions
     "pointwise": (lambda x, y: torch.where(x > y, x.tanh(), y.sigmoid()) / (1 + x.abs()), TWO),
     "masked": (lambda x: x.masked_fill(x < 0, float("-inf")).softmax(-1), X),
@@ -91,6 +92,13 @@ APART: dict[str, tuple[Any, ...]] = {
     "cumulated": (lambda x: x.cumsum(1) + x.cummax(1).values, SERIES),
     "sorted": (lambda x: x.sort(1).values + x.topk(6, 1).indices, X),
     "buckets": (lambda x, w: torch.bucketize(x, w[:, 0]), X, {"w": torch.arange(6.0)[:, None]}),
+    "spectrum": (lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * 2j, dim=1), X),
+    "turned": (
+        lambda x: torch.view_as_real(torch.view_as_complex(x.view(len(x), 3, 2)) * torch.polar(torch.ones(3), torch.arange(3.0)))
+        .flatten(1),
+        X,
+    ),
+    "whole quotients": (lambda x: x // 2 + x % 3, X),
     "glu": (lambda x: F.glu(x, -1), X),
     "prelu": (lambda x, w: F.prelu(x, w), IMAGES, {"w": _normal(4)}),
     **{
@@ -141,7 +149,8 @@ APART: dict[str, tuple[Any, ...]] = {
     ),
     "normalised": (lambda x: F.normalize(x, dim=-1), X),
     "max pool": (lambda x: F.max_pool2d(x, 2) + F.adaptive_max_pool2d(x, 3), IMAGES),
-    "average pool": (lambda x: F.avg_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 3) + F.lp_pool2d(x.abs() + 1, 2, 2), IMAGES),
+    "average pool": (lambda x: F.avg_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 3), IMAGES),
+    "power pool": (lambda x: F.lp_pool2d(x.abs() + 1, 2, 2), IMAGES),
     "pool 1d": (lambda x: F.max_pool1d(x, 2) + F.avg_pool1d(x, 2) + F.adaptive_avg_pool1d(x, 3), SERIES),
     "pool 3d": (lambda x: F.max_pool3d(x, 2) + F.avg_pool3d(x, 2) + F.adaptive_avg_pool3d(x, 2), VOLUMES),
     "up": (lambda x: F.interpolate(x, scale_factor=2) + F.interpolate(x, scale_factor=2, mode="bicubic"), IMAGES),
@@ -156,6 +165,7 @@ APART: dict[str, tuple[Any, ...]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, (q[:, :1, :, :1] > 0) | torch.eye(5).bool()), HEADS,
     ),
     "shared mask": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.ones(5, 5).tril()), HEADS),
+    "class loss of places": (lambda x, k: F.nll_loss(x[:, :, None], k[:, :1], reduction="none"), PICKED),
     "class loss": (lambda x, k: F.nll_loss(x, k[:, 0], reduction="none"), PICKED),
     "losses": (lambda x, y: sum(
         loss(x, y.sigmoid(), reduction="none") for loss in (F.mse_loss, F.huber_loss, F.smooth_l1_loss, F.l1_loss,
@@ -177,7 +187,7 @@ def test_what_is_proved_of_every_value_holds_for_hostile_rows(name: str) -> None
 
 
 BACKWARD = [name for name, (compute, *_) in APART.items() if name not in (
-    "view of bits", "buckets", "in place",
+    "view of bits", "buckets", "in place", "whole quotients", "first of what all have",
 )]  # fmt: skip
 
 
@@ -217,6 +227,8 @@ MIXING: dict[str, tuple[Any, ...]] = {
     "rows cut across": (lambda x: x.t().reshape(len(x), 6), X),
     "next row": (lambda x: torch.cat([x[1:], x[:1]]), X),
     "rows twice": (lambda x: torch.cat([x, x]), X),
+    "first half": (lambda x: torch.ones(len(x), 6)[:5].sum(0) * x, X),
+    "spectrum of rows": (lambda x: torch.fft.fft(x.t(), dim=1).abs().t(), X),
     "first row": (lambda x: x + x[0], X),
     "first row written": (lambda x: x.index_put((torch.tensor(0),), x.sum()), X),
     "looked up by rows": (lambda x, k: x[k[:, 0]], PICKED),
@@ -257,6 +269,16 @@ MIXING: dict[str, tuple[Any, ...]] = {
     "another table": (lambda x, w: w.scatter(0, x[:1, :4] % 9, 0.0)[x], TOKENS, TABLE),
     "values put among others": (lambda x, w: w.index_put((x[:, 0],), torch.tensor(0.0))[x[:, 1]], TOKENS, TABLE),
     "complex": (lambda x: torch.fft.fft(x, dim=0).abs(), X),
+    "as many columns as rows": (lambda x: aten.slice.Tensor(x, 1, 0, len(x)).sum(1), {"x": _normal(ROWS, 20)}),
+    "numbers read across": (
+        lambda x, k: x[torch.arange(len(x))[:, None].expand(-1, 2).reshape(2, len(x))[0], k[:, 0]], PICKED,
+    ),
+    "numbers of rows twice": (lambda x, k: x[torch.arange(len(x)).repeat(2), k[:, :2].t().reshape(-1)], PICKED),
+    "sizes of other rows": (
+        lambda x: torch.ops.aten.native_group_norm(x, None, None, len(x) // 7, 28, 36, 7, 1e-5)[0], IMAGES,
+    ),
+    "itself as weight": (lambda x: F.linear(x, x[:6] if len(x) < 8 else x), X),
+    "itself as kernel": (lambda x: F.conv2d(x, x)[:, :, 0, 0], IMAGES),
     "square": (lambda x: x.t(), SQUARE),
     "square sums": (lambda x: x.sum(0), SQUARE),
     "channels of rows": (
@@ -313,6 +335,8 @@ AFTER: dict[str, Callable[[Tensor], Tensor]] = {
     "clipped": lambda g: g.clamp(max=1.0),
     "padded": lambda g: F.pad(g, (1, 0), value=2.0)[:, 1:],
     "masked": lambda g: g.masked_fill(torch.eye(6, 3).bool(), 5.0),
+    "something else elsewhere": lambda g: torch.where(torch.eye(6, 3).bool(), g, torch.ones(6, 3)),
+    "chosen by itself": lambda g: torch.where(g > 0, g, torch.zeros(6, 3)),
     "used as an index": lambda g: torch.arange(6.0)[g.long().clamp(0, 5)],
 }
 
@@ -321,6 +345,35 @@ AFTER: dict[str, Callable[[Tensor], Tensor]] = {
 def test_what_is_not_linear_in_a_sum_over_rows_is_refused(name: str) -> None:
     with pytest.raises(NotTraceable, match="linear"):
         prove(record_of(lambda x: AFTER[name](x.t() @ x[:, :3]), X), X)
+
+
+BEFORE: dict[str, Callable[[Tensor], Tensor]] = {
+    **{
+        name: (lambda w, apply=getattr(F, name): apply(w))
+        for name in ("relu", "silu", "gelu", "softplus", "elu", "hardtanh")
+    },
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "softmax": lambda w: w.softmax(0),
+    "log softmax": lambda w: w.log_softmax(1),
+    "clamp": lambda w: w.clamp(min=0.1),
+    "layer norm": lambda w: F.layer_norm(w, (3,)),
+    "normalised": lambda w: F.normalize(w, dim=0),
+    "exp": torch.exp,
+    "pieces": lambda w: torch.cat([w[:3] * w[3:], w.flip(0)[:3]]),
+    "merged": lambda w: w @ w.t() @ w,
+    "looked up": lambda w: w[torch.tensor([0, 0, 1, 2, 5, 5])],
+    "weight norm": lambda w: torch._weight_norm(w, w.norm(dim=1, keepdim=True), 0),
+}
+"""What is done to a parameter before it meets rows: on the way back it is done to a sum over them."""
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_gradients_go_back_through_what_was_done_to_a_parameter(name: str) -> None:
+    tape = record_of(_back(lambda x, w: x @ BEFORE[name](w)), X, WEIGHT)
+    proof = prove(tape, X)
+    assert [proof.where[each] for each in tape.outputs if each is not None] == [Place(0), Place(0), Kind.SUMMED]
+    hold(proof, X, WEIGHT)
 
 
 def test_what_is_linear_in_a_sum_over_rows_is_one() -> None:

@@ -44,6 +44,16 @@ def _by_vector(run: Run, x: Tensor, vector: Tensor) -> Any:
     return run(aten.squeeze.dim, run(aten.mm.default, x, run(aten.unsqueeze.default, vector, 1)), 1)
 
 
+def _log_sigmoid(run: Run, x: Tensor) -> Any:
+    """Without what torch keeps for the way back, which has a size of its own on each device."""
+    rest = run(aten.log1p.default, run(aten.exp.default, run(aten.neg.default, run(aten.abs.default, x))))
+    return run(aten.sub.Tensor, run(aten.clamp_max.default, x, 0), rest), run(aten.zeros.default, [0], dtype=x.dtype)
+
+
+def _log_sigmoid_back(run: Run, grad: Tensor, x: Tensor, _: Tensor) -> Any:
+    return run(aten.mul.Tensor, grad, run(aten.sigmoid.default, run(aten.neg.default, x)))
+
+
 def _dot(run: Run, one: Tensor, other: Tensor) -> Any:
     return run(aten.sum.dim_IntList, run(aten.mul.Tensor, one, other), [0])
 
@@ -88,6 +98,8 @@ PIECES: dict[Any, Run] = {
     aten.mv.default: _by_vector,
     aten.dot.default: _dot,
     aten._trilinear.default: _trilinear,
+    aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten.log_sigmoid_backward.default: _log_sigmoid_back,
     aten.empty.memory_format: _fill(aten.zeros.default, 1, 0),
     aten.empty_strided.default: _fill(aten.zeros.default, 1, 0),
     aten.empty_like.default: _fill(aten.zeros.default, 0, 0),

@@ -80,6 +80,10 @@ class Call:
     def _size(self, value: Any) -> Any:
         return value.times * self.rows if isinstance(value, Sized) else value
 
+    def sized(self, name: str) -> bool:
+        """Whether an argument is told as a number of rows."""
+        return any(each == name and isinstance(value, Sized) for each, value in self.op)
+
     def has(self, name: str) -> bool:
         """Whether the schema names such an argument."""
         return any(each.name == name for each in self.op.target._schema.arguments)

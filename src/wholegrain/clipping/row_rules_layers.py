@@ -95,7 +95,7 @@ def _wanted(call: Call, *places: Where) -> tuple[Where, ...]:
     return tuple(place for place, there in zip(places, call["output_mask"], strict=True) if there)
 
 
-@rule("native_layer_norm", "_fused_rms_norm")
+@rule("native_layer_norm")
 def layer_norm(call: Call) -> Found:
     """Each position by itself."""
     place = call.together("input")
@@ -135,10 +135,10 @@ def group_norm_back(call: Call) -> Found:
 TRAINING = "a batch norm in training puts all rows together; use a group or layer norm, or call eval()"
 
 
-@rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "_batch_norm_no_update")
+@rule("native_batch_norm")
 def batch_norm(call: Call) -> Found:
     """By statistics that are kept, or of channels that belong to one row, as an instance norm has them."""
-    if call.has("training") and call["training"]:
+    if call["training"]:
         place = _of_channels(call, "input")
         return place, place.moved(-1), place.moved(-1)
     return (_first(call.together("input")), *(Kind.SHARED for _ in call.op.outs[1:]))
@@ -224,9 +224,10 @@ def attended(call: Call) -> Found:
       "wholegrain::rnn", "wholegrain::rnn_backward")  # fmt: skip
 def recurred(call: Call) -> Found:
     """A recurrent layer of this package: values [time, row, feature], or [row, feature], and weights of everybody."""
-    for each in call.tensors:
-        where = call.where(each)
-        if where is not Kind.SHARED:
+    for name, each in call.op:
+        if name in ("weight", "bias"):
+            call.shared(each)
+        elif isinstance(each, Ref):
             require(call.place(each) == Place(len(call.shape(each)) - 2), FIRST)
-    tape = call.facts.tape
-    return tuple(Place(len(tape.shape(out)) - 2) for out in call.op.outs)
+    shapes = [call.facts.tape.shape(out) for out in call.op.outs]
+    return tuple(Place(len(shape) - 2) for shape in shapes)

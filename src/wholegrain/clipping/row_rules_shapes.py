@@ -46,6 +46,9 @@ def viewed(call: Call) -> Found:
     """The same values in the same order."""
     (value,) = call.tensors
     if call.where(value) is Kind.NUMBERS:
+        numbers = Place(call.facts.tape.counts[value.number])
+        where = moved(numbers, call.shape(value), call.out, call.rows)
+        require(where == Place(where.dim), ELSEWHERE)
         return Kind.NUMBERS
     place = call.place(value)
     if call.has("dtype"):
@@ -108,11 +111,29 @@ def cut(call: Call) -> Found:
         require(place.dim not in dims, "rows are cut across")
         return place.moved(-sum(dim < place.dim for dim in dims))
     dim = call["dimension" if call.name == "unfold" else "dim"] % size
+    require(place.dim == dim or not call.sized("end"), ELSEWHERE)
     if place.dim == dim:
+        if value.number in call.facts.uniform and _is_first(call):
+            return Kind.SHARED
         whole = call.name == "slice" and call["step"] == 1 and call.out == call.shape(value)
         require(whole, "some rows are taken out of the batch")
         return place
     return place.moved(-(call.name == "select" and place.dim > dim))
+
+
+def _is_first(call: Call) -> bool:
+    """Whether the first row alone is taken, which there always is."""
+    if call.name == "select":
+        return bool(call["index"] == 0)
+    return call.name == "slice" and [call["start"], call["end"], call["step"]] == [0, 1, 1]
+
+
+@rule("view_as_real", "view_as_complex")
+def paired(call: Call) -> Found:
+    """Two numbers as one, along a last dimension."""
+    place = call.place(call["self"])
+    require(place.dim < len(call.shape(call["self"])) - (call.name == "view_as_complex"), "rows are cut across")
+    return place
 
 
 @rule("slice_backward", "select_backward", "unfold_backward", "diagonal_backward")
@@ -128,22 +149,19 @@ def uncut(call: Call) -> Found:
     if call.name == "select_backward":
         return place.moved(place.dim >= dim)
     require(place.dim != dim or call.out == call.shape(value), "rows are put among other rows")
+    require(place.dim == dim or not call.sized("end"), ELSEWHERE)
     return place
 
 
-@rule("slice_scatter", "select_scatter", "diagonal_scatter")
+@rule("slice_scatter", "select_scatter")
 def put_back(call: Call) -> Found:
     """Some values of each row replaced by its own."""
-    value, source = call["self"], call["src"]
-    place, size = call.place(value), len(call.out)
-    require(call.name != "diagonal_scatter", "nobody has shown that rows stay apart")
-    dim = call["dim"] % size
-    if call.name == "slice_scatter":
-        require(place.dim != dim or call.shape(source) == call.out, "rows are put among other rows")
-        return call.agree([(value, place), (source, call.place(source))])
-    require(place.dim != dim, "rows are put among other rows")
-    found = call.place(source)
-    return call.agree([(value, place), (source, found.moved(found.dim >= dim))])
+    value, source, dim = call["self"], call["src"], call["dim"] % len(call.out)
+    place, other = call.place(value), call.place(source)
+    require(place.dim != dim or call.shape(source) == call.out, "rows are put among other rows")
+    require(place.dim == dim or not call.sized("end"), ELSEWHERE)
+    back = call.name == "select_scatter" and other.dim >= dim
+    return call.agree([(value, place), (source, other.moved(back))])
 
 
 @rule("cat", "stack")
@@ -176,10 +194,7 @@ def gathered(call: Call) -> Found:
         return call.place(index)
     tensors = [value, index, *([call["src"]] if call.has("src") else [])]
     place = call.agree((each, call.place(each)) for each in tensors)
-    require(
-        place.dim != dim and call.has("value") <= (not isinstance(call["value"], Ref) if call.has("value") else True),
-        CROSSED,
-    )
+    require(place.dim != dim, CROSSED)
     return place
 
 

@@ -7,9 +7,9 @@ TOGETHER = "values of several rows are put together"
 
 
 @rule(
-    "clone", "_to_copy", "copy", "fill", "hardtanh_backward", "leaky_relu_backward", "elu_backward",
+    "clone", "_to_copy", "copy", "fill", "floor_divide", "_conj", "hardtanh_backward", "leaky_relu_backward", "elu_backward",
     "softplus_backward", "hardswish", "hardswish_backward", "hardsigmoid_backward", "hardshrink_backward",
-    "softshrink_backward", "mish_backward", "log_sigmoid_forward", "log_sigmoid_backward", "_prelu_kernel",
+    "softshrink_backward", "mish_backward", "_prelu_kernel",
     "_prelu_kernel_backward", "zero", "smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy",
     "soft_margin_loss", "binary_cross_entropy_with_logits", "smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward",
     "binary_cross_entropy_backward", "soft_margin_loss_backward",
@@ -24,7 +24,7 @@ def pointwise(call: Call) -> Found:
         if isinstance(where, Place):
             placed.append((each, where.moved(size - len(call.shape(each)))))
     place = call.agree(placed)
-    return tuple(place if out in call.facts.tape.counts else Kind.SHARED for out in call.op.outs)
+    return place
 
 
 @rule("triu", "tril")
@@ -67,7 +67,7 @@ def reduced(call: Call) -> Found:
 
 
 @rule("_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "sort",
-      "topk", "flip", "roll", "glu")  # fmt: skip
+      "topk", "flip", "roll", "glu", "_fft_r2c", "_fft_c2r", "_fft_c2c")  # fmt: skip
 def along(call: Call) -> Found:
     """Within lines along dimensions that do not count rows."""
     value = call.op.args[0]

@@ -89,5 +89,5 @@ def _require_size(tape: Tape, out: int, place: Where) -> None:
     if isinstance(place, Place):
         if dim != place.dim or tape.shape(out)[dim] != place.outer * tape.rows * place.inner:
             raise Meet("a value does not have all rows")
-    elif (dim is None) == (place is Kind.NUMBERS):
+    elif (dim is None) == (place is Kind.NUMBERS) or (dim is not None and tape.shape(out)[dim] != tape.rows):
         raise Meet("what becomes of a row hangs on its place in the batch")

@@ -22,8 +22,8 @@ from wholegrain.clipping.in_pieces import CHOICES, PIECES, SAME, SKIPPED, Plainl
 from wholegrain.clipping.tape import NotTraceable, Op, Ref, Sized, Tape, aten, compare, map_tree, name_of, simplify
 from wholegrain.clipping.tape_lines import Lines, find_fault
 
-SIZES = (31, 37)
-"""Numbers of rows with which a program is recorded: primes, so that a size is seldom one of them by chance."""
+SIZES = (31, 38)
+"""Numbers of rows with which a program is recorded: seldom another size by chance, odd and even."""
 SEEDED = torch.Tag.nondeterministic_seeded
 TELLS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
@@ -59,6 +59,10 @@ class Shadow(Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"<{self.dtype} of shape {list(self.shape)}>"
 
+    def data_ptr(self) -> int:
+        """What a program would do with a place in memory is not recorded."""
+        raise self.recorder._refuse("it asks where in memory its inputs are")
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise NotTraceable("a value of the batch is used after the model was recorded")
@@ -74,10 +78,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Values of what was made from nothing while the model ran: masks, positions."""
         self._kept: dict[int, tuple[Tensor, Shadow]] = {}
         self._lines = Lines()
+        self.refused: NotTraceable | None = None
+        """Kept, in case that the program goes on in another way."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch would import its compiler, which takes a second
+
+    def _refuse(self, reason: str) -> NotTraceable:
+        self.refused = NotTraceable(reason, self._lines.find())
+        return self.refused
 
     def input(self, name: str, like: Tensor, shape: Sequence[int] | None = None) -> Shadow:
         """A value that is given from outside; with a shape it has rows, along its first dimension."""
@@ -112,17 +122,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.lift_fresh.default and not isinstance(args[0], Shadow):
             return self._adopt(args[0], fresh=True)
         if SEEDED in func.tags and not _draws_nothing(name, args, kwargs):
-            raise NotTraceable(f"it draws random numbers by {name}", self._lines.find())
+            raise self._refuse(f"it draws random numbers by {name}")
         args, kwargs = map_tree(self._taken, (args, kwargs))
         tells = not TELLS.isdisjoint(func.tags) and func not in BY_INDEX
         if tells or not any("Tensor" in str(each.type) for each in func._schema.returns):
             return self._tell(func, args, kwargs)
+        if ("empty" in name and func not in PIECES) or name in HIDDEN:
+            raise self._refuse(f"it uses values that nobody has written ({name})")
         if func._schema.is_mutable or _writes_statistics(name, args):
             return self._write(func, name, args, kwargs)
         if func in PIECES:
             return PIECES[func](self.run, *args, **kwargs)
         made = self._ref(args[0]) if func in SAME else self._emit(func, args, kwargs)
-        source = (args[0], func, args[1:], kwargs) if _is_view(func) else None
+        source = (args[0], func, args[1:], kwargs) if _is_view(func) and isinstance(args[0], Shadow) else None
         return map_tree(lambda each: self._shadow(each, source=source) if isinstance(each, Ref) else each, made)
 
     def _taken(self, each: Any) -> Any:
@@ -131,19 +143,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(each, Shadow):
             return self._adopt(each)
         if each.recorder is not self:
-            raise NotTraceable("it uses a value of an earlier batch, which it keeps", self._lines.find())
+            raise self._refuse("it uses a value of an earlier batch, which it keeps")
         return each
 
     def _adopt(self, tensor: Tensor, fresh: bool = False) -> Shadow:
         """A tensor that is kept, by what it is now: a value that it gets later is seen, too."""
         if id(tensor) not in self._kept:
             if type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.layout != torch.strided:
-                raise NotTraceable(f"it uses a tensor of the kind {type(tensor).__name__}", self._lines.find())
+                raise self._refuse(f"it uses a tensor of the kind {type(tensor).__name__}")
             ref = self._new(torch.empty_like(tensor, device="meta", requires_grad=False))
             self.tape.constants[ref.number] = tensor.clone() if fresh else tensor.detach()
             if fresh:
                 self.known[ref.number] = self.tape.constants[ref.number]
-            made = self._shadow(ref, "" if fresh else "it changes a tensor that it keeps")
+            made = self._shadow(
+                ref, "" if fresh else "it changes a tensor that it keeps, as a batch norm does unless one calls eval()"
+            )
             self._kept[id(tensor)] = tensor, made  # an id is a name only as long as its tensor lives
         return self._kept[id(tensor)][1]
 
@@ -174,7 +188,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             found = func(*empty_args, **empty_kwargs)
         except NotImplementedError as error:
-            raise NotTraceable(f"the shape of what {name_of(func)} gives depends on values", line) from error
+            raise self._refuse(f"the shape of what {name_of(func)} gives depends on values") from error
         if makes and isinstance(found, Tensor) and _has_argument(func, "dtype"):
             kwargs["dtype"] = found.dtype  # torch's usual one may be another one later
         made = map_tree(lambda each: self._new(each) if isinstance(each, Tensor) else each, found)
@@ -211,46 +225,48 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = map_tree(self._ref, (args, kwargs))
         if func.namespace != "aten" or not self._is_known((args, kwargs)):
             what = "it decides by values how to compute" if func in READS else "what it computes by values is no tensor"
-            raise NotTraceable(f"{what} ({name_of(func)})", self._lines.find())
+            raise self._refuse(f"{what} ({name_of(func)})")
         args, kwargs = map_tree(self._value, (args, kwargs))
         return func(*args, **kwargs)
 
     def _write(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """What is done in place makes a new value, which all views of the old one see."""
-        target, line = args[0], self._lines.find()
+        target = args[0]
         written = [each.name for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
         if _writes_statistics(name, args):
-            raise NotTraceable("it updates statistics that it keeps; call eval()", line)
+            raise self._refuse("it updates statistics that it keeps, as a batch norm does unless one calls eval()")
         if name in RESHAPED:
             return self._reshape(func, target, args, kwargs)
         if written != [func._schema.arguments[0].name] or not name.endswith("_") or name in REPLACED:
-            raise NotTraceable(f"it writes into a tensor by {name}", line)
+            raise self._refuse(f"it writes into a tensor by {name}")
         if target.memory.frozen:
-            raise NotTraceable(f"{target.memory.frozen} ({name})", line)
+            raise self._refuse(f"{target.memory.frozen} ({name})")
         made = self._emit(getattr(getattr(aten, name[:-1]), func._overloadname), args, kwargs)
         if self._empty(made).shape != target.shape:
-            raise NotTraceable(f"it writes a larger value into a smaller one ({name})", line)
+            raise self._refuse(f"it writes a larger value into a smaller one ({name})")
         if self._empty(made).dtype != target.dtype:
             made = self._emit(aten._to_copy.default, (made,), {"dtype": target.dtype})
-        self._set(target, made, line)
+        self._set(target, made)
         return target
 
     def _reshape(self, func: Any, target: Shadow, args: Any, kwargs: Any) -> Shadow:
         """What turns itself into a view of itself is a view of what it was."""
         before = self._shadow(Ref(self._number(target)), source=target.source)
         before.memory = target.memory
-        view = getattr(
-            getattr(aten, name_of(func)[:-1]), "int" if func is aten.transpose_.default else func._overloadname
-        )
+        overload = "int" if func is aten.transpose_.default else func._overloadname
+        view = getattr(getattr(aten, name_of(func)[:-1]), overload)
         target.number, target.source = (
             self._emit(view, (before, *args[1:]), kwargs).number,
             (before, view, args[1:], kwargs),
         )
         with torch._C._DisableTorchDispatch():
             func(target, *args[1:], **kwargs)
+        target.memory.frozen = (
+            "it writes into a tensor whose shape it changed"  # other views of it are of the old shape
+        )
         return target
 
-    def _set(self, target: Shadow, new: Ref, line: str) -> None:
+    def _set(self, target: Shadow, new: Ref) -> None:
         if target.source is None:
             target.memory.number = new.number
             target.memory.version += 1
@@ -258,8 +274,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             base, func, args, _ = target.source
             whole = undo(self._emit, func, Ref(self._number(base)), new, self._empty(self._ref(base)).shape, args)
             if whole is None:
-                raise NotTraceable(f"it writes into a view of a tensor ({name_of(func)})", line)
-            self._set(base, whole, line)
+                raise self._refuse(f"it writes into a view of a tensor ({name_of(func)})")
+            self._set(base, whole)
         target.number, target.version = new.number, target.memory.version
 
 
@@ -268,6 +284,8 @@ BY_INDEX = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
 READS = frozenset({aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.item.default})
 RESHAPED = frozenset({"t_", "transpose_", "squeeze_", "unsqueeze_"})
 """Operations that make of a tensor a view of itself."""
+HIDDEN = frozenset({"resize", "resize_as", "set", "from_file"})
+"""Operations that give values from elsewhere."""
 REPLACED = frozenset({"set_", "resize_", "resize_as_", "as_strided_"})
 """Operations that take other memory."""
 
@@ -340,11 +358,16 @@ def _record(rows: int, program: Program) -> Recorder:
     try:
         with as_compiled(), recorder, Plainly():
             outputs = program(recorder)
-            recorder.tape.outputs = [None if each is None else recorder._ref(each).number for each in outputs]
+            numbers = [None if each is None else recorder._number(recorder._taken(each)) for each in outputs]
+            recorder.tape.outputs = numbers
     except NotTraceable:
         raise
     except Exception as error:  # a program may be anybody's code, and shadows are unlike what it knows
+        if recorder.refused is not None:
+            raise recorder.refused from error
         raise NotTraceable(f"it cannot be recorded without values: {_first_line(error)}", find_fault(error)) from error
+    if recorder.refused is not None:
+        raise recorder.refused
     if _random_states() != drawn:
         raise NotTraceable("it draws random numbers that belong to no item")
     return recorder
