@@ -95,7 +95,7 @@ class KernelChecks:
         operations = [checked(number, op, ends) for number, (op, ends) in enumerate(program.kept)]
         inputs, targets = (each.new_zeros(rows, *each.shape[1:]) for each in self._like)
         parameters = traced.made_up()
-        program.function(rows, operations, lambda *_: None, *parameters, inputs, targets)
+        traced.call(operations, lambda *_: None, parameters, inputs, targets)
         return ok
 
     def _repeats(self, number: int, op: Op, ends: bool, args: Any, kwargs: Any, rows: int) -> bool:

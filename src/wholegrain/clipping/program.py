@@ -9,6 +9,10 @@ from wholegrain.clipping.rows import Place, Proof
 from wholegrain.clipping.tape import Op, Ref, Sized, Tape
 
 Run = Callable[..., Any]
+Operations = Sequence[Callable[..., Any]]
+"""What is called for each operation that is run."""
+Take = Callable[[int, tuple[Any, ...]], None]
+"""Is given the number of an end and its operands."""
 
 
 class Program:
@@ -25,8 +29,7 @@ class Program:
         scope: dict[str, Any] = dict(names)
         exec(compile(self.source, "<clipped sum>", "exec"), scope)
         self.function: Run = scope["run"]
-        self.operations: list[Callable[..., Any]] = [op.target._op for op, _ in self.kept]
-        """What is called for each operation that is run."""
+        self.operations: Operations = [op.target._op for op, _ in self.kept]
 
     def root(self, number: int) -> int:
         """The value whose memory this one is a view of."""

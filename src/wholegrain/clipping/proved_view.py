@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from wholegrain.clipping.program import Program
+from wholegrain.clipping.recurrent import WholeRecurrent
 from wholegrain.clipping.rows import Place, Proof
 from wholegrain.clipping.tape import NotTraceable, Tape
 from wholegrain.clipping.trace import SIZES, Recorder, record
@@ -33,7 +34,7 @@ def prove_view(view: View, like: Tensor) -> View | None:
 
 def _record(view: View, like: Tensor) -> Tape:
     def program(recorder: Recorder) -> tuple[Tensor]:
-        with torch.no_grad():
+        with torch.no_grad(), WholeRecurrent():
             return (view(recorder.input("inputs", like, like.shape)),)
 
     return record(SIZES[0], program)

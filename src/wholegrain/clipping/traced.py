@@ -1,8 +1,8 @@
 """A model's gradients as a proved program: recorded, proved and written once for one shape of items."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -14,12 +14,14 @@ from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.flows import Flows
 from wholegrain.clipping.gradient_norms import merge_uses
 from wholegrain.clipping.parameters import Layout, compute_at
-from wholegrain.clipping.program import Program
+from wholegrain.clipping.program import Operations, Program, Take
+from wholegrain.clipping.recurrent import WholeRecurrent
 from wholegrain.clipping.reference import Loss
 from wholegrain.clipping.rows import Place, Proof
 from wholegrain.clipping.shares_of_pass import Pass
 from wholegrain.clipping.tape import Tape
 from wholegrain.clipping.trace import SIZES, Recorder, record
+from wholegrain.models.dropout import DropoutByItem
 
 CARRY = ("inputs", "targets")
 """Inputs of a program that have a row for each item."""
@@ -39,6 +41,7 @@ class TracedGradients:
         self.flows = Flows(self.proof, layout, self.proof.tape.outputs)
         self.program = Program(self.proof, self.flows.needed, self.flows.shared)
         self._layout = layout
+        self._key = model.key if isinstance(model, DropoutByItem) else None
         self._parameters: list[Tensor] = []
         self.signature = self._sign()
         """Tells this program from any other, as far as kernels matter."""
@@ -89,12 +92,19 @@ class TracedGradients:
 
     def run(self, inputs: Tensor, targets: Tensor, units: Units) -> list[Share]:
         """The shares of every parameter."""
-        rows = inputs.shape[0]
-        found = Pass(self.flows, self.proof, rows, units)
-        values: tuple[Tensor, ...] = self.program.function(
-            rows, self.program.operations, found.take, *self._parameters, inputs, targets
-        )
+        found = Pass(self.flows, self.proof, inputs.shape[0], units)
+        values = self.call(self.program.operations, found.take, self._parameters, inputs, targets)
         return found.finish(dict(zip(self.flows.shared, values, strict=True)))
+
+    def call(
+        self, operations: Operations, take: Take, parameters: Sequence[Tensor], inputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Run the program with these operations; `take` is given every end's operands."""
+        key = () if self._key is None else tuple(torch.tensor(word) for word in self._key.words)
+        values: tuple[Tensor, ...] = self.program.function(
+            inputs.shape[0], operations, take, *parameters, inputs, targets, *key
+        )
+        return values
 
 
 def _record(model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, targets: Tensor) -> Tape:
@@ -110,7 +120,22 @@ def _record(model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, target
             ones = torch.ones_like(losses)
             return torch.autograd.grad(losses, list(leaves.values()), ones, allow_unused=True)
 
-        found: Sequence[Tensor | None] = compute_at(model, leaves, differentiate)  # type: ignore[assignment]
+        with WholeRecurrent(), _key_as_input(model, recorder):
+            found: Sequence[Tensor | None] = compute_at(model, leaves, differentiate)  # type: ignore[assignment]
         return found
 
     return record(SIZES[0], program)
+
+
+@contextmanager
+def _key_as_input(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """The words of the step's key, with which a model's dropout draws, as inputs of the program."""
+    if not isinstance(model, DropoutByItem):
+        yield
+        return
+    before, word = model.key.words, torch.zeros((), dtype=torch.int64)
+    model.key.words = recorder.input("key 1", word), recorder.input("key 2", word)
+    try:
+        yield
+    finally:
+        model.key.words = before

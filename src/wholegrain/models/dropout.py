@@ -29,7 +29,7 @@ class StepKey:
     """What a step's coins are drawn with. A copy of a model has the same key, not a copy of it."""
 
     def __init__(self) -> None:
-        self.words = 0, 0
+        self.words: tuple[int | Tensor, int | Tensor] = (0, 0)
 
     def renew(self, key: int) -> None:
         """Use the lower 128 bits of this number from now on."""
@@ -100,7 +100,7 @@ class ItemCoins(TorchFunctionMode):
         return x * (coins.view(shape).to(x.dtype) * (1 / (1 - p) if p < 1 else 0.0))
 
 
-def seed_items(inputs: Tensor, one: int, other: int) -> Tensor:
+def seed_items(inputs: Tensor, one: int | Tensor, other: int | Tensor) -> Tensor:
     """A number for each item [item], by its values and the key."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[inputs.element_size()]
     words = inputs.detach().contiguous().reshape(inputs.shape[0], -1).view(kind).to(torch.int64)
