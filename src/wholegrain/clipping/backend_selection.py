@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from wholegrain.clipping.batch_invariance import LEAST_ROWS, FixedPlaces, PassSizes
 from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.kernels import KernelChecks
+from wholegrain.clipping.model_watch import ModelWatch
 from wholegrain.clipping.parameters import Layout
 from wholegrain.clipping.reference import Loss
 from wholegrain.clipping.sum_groups import SumGroups
@@ -34,6 +35,7 @@ class Backend:
     """How many products a unit of so many items adds to one parameter, in the layer where they are most."""
     steady: Callable[[int, bool], bool]
     """Whether units of so many items (subjects, or single items) come out the same wherever they stand in a pass."""
+    watch: ModelWatch
     groupings: dict[tuple[float, float, int, bool], tuple[SumGroups, bool]] = field(default_factory=dict)
     """By what is public of a batch; and whether its units must be in the order of their numbers."""
     pass_sizes: dict[int, int | None] = field(default_factory=dict)
@@ -58,4 +60,4 @@ def prove_backend(
     with torch.inference_mode():
         terms = program.count_terms(inputs, targets)
         sizes: PassSizes = checks if checks.fit(LEAST_ROWS) is not None else FixedPlaces()
-    return Backend(program, most, sizes, terms, checks.steady)
+    return Backend(program, most, sizes, terms, checks.steady, ModelWatch(model))

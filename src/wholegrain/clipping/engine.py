@@ -25,6 +25,7 @@ from wholegrain.clipping.clip_units import Buckets, Units
 from wholegrain.clipping.clipping import MOST_NORM, Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.clipping.devices import USUAL
 from wholegrain.clipping.gradient_norms import Uses, gradient_lengths, merge_uses
+from wholegrain.clipping.heap import keep_freed_memory
 from wholegrain.clipping.kernels import MOST_TRIED
 from wholegrain.clipping.parameter_sums import AddBuffers, LazyZeros, SingleSums, SplitTotal, WideSums
 from wholegrain.clipping.parameters import Layout, Views
@@ -81,6 +82,7 @@ class BookKeeping(DropoutCoins):
 
     def __init__(self, model: nn.Module, loss: Loss, memory: int = MEMORY) -> None:
         self.model, self._loss, self._memory = model, loss, memory
+        keep_freed_memory()
         self.reason: str | None = None
         """Why units are computed one after the other, where they are."""
         self._layout = Layout.of(model)
@@ -157,6 +159,7 @@ class BookKeeping(DropoutCoins):
             self._most_items = self._chosen.most_items if self._chosen is not None else 0
         if self._chosen is None:
             return None
+        self._chosen.watch.require_same()
         self._chosen.program.attach(vector)
         return self._chosen.program
 

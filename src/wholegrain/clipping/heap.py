@@ -1,22 +1,23 @@
-"""Memory that was freed and that the C library still holds."""
+"""How the C library keeps memory that was freed."""
 
 import ctypes
-from collections.abc import Callable
 from functools import cache
 
-LARGE = 1 << 20
-"""Bytes that were freed from which on it is worth a call."""
-
-
-def trim_heap() -> None:
-    """Give it back to the system, where there is a way to."""
-    _find_trim()(0)
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
+LARGEST, MOST_KEPT = 1 << 30, (1 << 31) - 1
 
 
 @cache
-def _find_trim() -> Callable[[int], int]:
-    """The C library's `malloc_trim`; nothing where there is none."""
+def keep_freed_memory() -> None:
+    """Keep what is freed for what is asked for next, instead of returning it to the system.
+
+    Every step asks for the same large tensors again. Returned and asked for anew, each page of them is a fault, which
+    takes longer than many an operation on it. This is for the whole process; where the C library is not GNU's, nothing
+    is done.
+    """
     try:
-        return ctypes.CDLL(None).malloc_trim
+        allow = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
-        return lambda kept: 0
+        return
+    allow(MMAP_THRESHOLD, LARGEST)
+    allow(TRIM_THRESHOLD, MOST_KEPT)

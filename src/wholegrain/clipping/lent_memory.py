@@ -10,8 +10,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from wholegrain.clipping.heap import LARGE, trim_heap
-
 VECTOR_BYTES = 64
 """Where the widest vectors begin in memory."""
 
@@ -72,8 +70,6 @@ class LentMemory:
         self._beyond = 0
         size = len(self._stretch) + self._most_beyond
         self._stretch = aligned_bytes(0)  # the old one is gone before the new one comes, and so is what did not fit
-        if self._most_beyond > LARGE:
-            trim_heap()
         self._stretch, self._free, self._most_beyond = aligned_bytes(size), [(0, size)], 0
 
     def _cut(self, size: int) -> Place | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wholegrain.clipping.lent_memory import VECTOR_BYTES
 from wholegrain.clipping.parameters import Slot, Views
+from wholegrain.clipping.products import add_product
 
 PRODUCT = 1 << 20
 """Values of a product that are made at a time, 4 MB of float32: with fewer, factors are packed too often."""
@@ -109,7 +110,7 @@ class SingleSums:
         view, begun = self._total.take(slot)
         if slot.turned:
             left, right = right.t(), left.t()
-        view.addmm_(left, right, beta=int(begun))
+        add_product(view, left, right, begun=begun)
 
     def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:
         """By one product with a vector."""
@@ -164,7 +165,7 @@ class WideSums:
         for start in range(0, left.shape[0], step):
             rows = left[start : start + step]
             made = self._product[: rows.shape[0] * width]
-            torch.mm(rows, right, out=made.view(rows.shape[0], width))
+            add_product(made.view(rows.shape[0], width), rows, right, begun=False)
             self._add(made, total[start : start + step].view(-1), begun)
 
     def add_rows(self, slot: Slot, rows: Tensor, weights: Tensor) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from wholegrain.clipping.rows import Place, Proof
-from wholegrain.clipping.tape import Op, Ref, Sized, Tape
+from wholegrain.clipping.products import product_for
+from wholegrain.clipping.rows import Kind, Place, Proof
+from wholegrain.clipping.tape import Op, Ref, Sized, Tape, aten
 
 Run = Callable[..., Any]
 Operations = Sequence[Callable[..., Any]]
@@ -29,7 +30,7 @@ class Program:
         scope: dict[str, Any] = dict(names)
         exec(compile(self.source, "<clipped sum>", "exec"), scope)
         self.function: Run = scope["run"]
-        self.operations: Operations = [op.target._op for op, _ in self.kept]
+        self.operations: Operations = [self._operation(op) for op, _ in self.kept]
 
     def root(self, number: int) -> int:
         """The value whose memory this one is a view of."""
@@ -46,6 +47,15 @@ class Program:
                 needed.update(op.inputs)
                 kept.append((op, ends))
         return kept[::-1]
+
+    def _operation(self, op: Op) -> Callable[..., Any]:
+        """What computes it; a product with a matrix that everybody shares, by the faster library."""
+        if op.target in PRODUCTS and not op.kwargs:
+            right = op.args[-1]
+            if isinstance(right, Ref) and self.proof.where[right.number] is Kind.SHARED:
+                return product_for(op.target, self.tape.values[right.number])
+        operation: Callable[..., Any] = op.target._op
+        return operation
 
     def end_of(self, op: Op) -> int:
         """The number of the end that an operation is."""
@@ -65,6 +75,7 @@ def _find_roots(tape: Tape) -> dict[int, int]:
     return roots
 
 
+PRODUCTS = (aten.mm.default, aten.addmm.default)
 WITHOUT_SUMS = {"convolution_backward": -1, "native_layer_norm_backward": -1, "native_group_norm_backward": -1,
                 "native_batch_norm_backward": -1}  # fmt: skip
 """Ends that also have a result with rows, and where they are told what is wanted of them."""

@@ -21,6 +21,7 @@ from wholegrain.clipping import devices
 from wholegrain.clipping.clip_units import Buckets
 from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool
 from wholegrain.clipping.devices import Compute
+from wholegrain.clipping.isolation import Isolated
 from wholegrain.clipping.losses_by_item import outward_gradient
 from wholegrain.clipping.parameters import Layout, compute_at, flatten
 from wholegrain.clipping.plain_arithmetic import in_plain_arithmetic
@@ -81,7 +82,7 @@ class UnitPasses(DropoutCoins):
         """The model is copied to the device, with what is frozen in it as it is now."""
         self.model, self._loss, self.compute = model, loss, compute
         self._layout = Layout.of(model)
-        self._copy = deepcopy(model).to(compute.device)
+        self._isolated = Isolated(deepcopy(model).to(compute.device))
         self._tried = set[Shape]()
 
     @property
@@ -148,8 +149,8 @@ class UnitPasses(DropoutCoins):
             outward = outward_gradient(self._loss, wide, targets, len(inputs)) * scale
             return torch.autograd.grad(outputs, leaf, outward.to(outputs.dtype))[0]
 
-        with torch.enable_grad():
-            return compute_at(self._copy, self._layout.views(leaf), differentiate)
+        with torch.enable_grad(), self._isolated.fresh() as copy:
+            return compute_at(copy, self._layout.views(leaf), differentiate)
 
     def _require_repeats(self, inputs: Tensor, targets: Tensor) -> None:
         """Refuse a model whose passes differ from call to call: tried on this device, once for each shape of items."""

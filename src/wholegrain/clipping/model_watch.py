@@ -1,0 +1,48 @@
+"""Whether a model is what it was when its program was recorded: what is changed afterwards would have no effect."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from wholegrain.errors import ModelError
+
+PLAIN = (bool, int, float, str, bytes, type(None), tuple)
+
+
+class ModelWatch:
+    """The modules, hooks, modes and attributes of a model as they are now; values of tensors may change."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._before = model, dict(_facts(model))
+
+    def require_same(self) -> None:
+        """Refuse a model that is another one now."""
+        now = dict(_facts(self._model))
+        if now == self._before:
+            return
+        changed = next(key for key in (*now, *self._before) if now.get(key) != self._before.get(key))
+        name, attribute = changed
+        raise ModelError(
+            f"'{attribute}' of {name or 'the model'} was changed after the first step, which was recorded and proved"
+            " without the change: make changes before the first step, or begin another run."
+        )
+
+
+def _facts(model: nn.Module) -> Iterator[tuple[tuple[str, str], Any]]:
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            yield (name, attribute), _fact(value)
+
+
+def _fact(value: Any) -> Any:
+    if isinstance(value, PLAIN):
+        return value if not isinstance(value, tuple) else tuple(map(_fact, value))
+    if isinstance(value, dict):
+        return tuple((key if isinstance(key, PLAIN) else id(key), _fact(each)) for key, each in value.items())
+    if isinstance(value, (list, set, frozenset)):
+        return tuple(map(_fact, value))
+    if isinstance(value, torch.Tensor):
+        return id(value), tuple(value.shape), value.dtype, value.requires_grad
+    return id(value)
