@@ -1,13 +1,13 @@
 """Architectures of Hugging Face, tiny and with random weights, each in a user's own module; and adapters of peft.
 
 Nothing is downloaded, and nothing is dropped out. Some are evaluated, because in training they draw lots for layers.
+Both libraries are asked for when a model is made: they take seconds, and need not be there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
-import peft
-import transformers
 from torch import Tensor, nn
 
 from clipping.fine_cases import Fine
@@ -42,29 +42,31 @@ class Headed(nn.Module):
         return self.head(self.inner(**{self.given: x}).last_hidden_state.mean(1))
 
 
+def hugging_face(name: str) -> Any:
+    return getattr(import_module("transformers"), name)
+
+
 def classifier(name: str, *settings: Mapping[str, Any], kind: str = "Sequence", given: str = "input_ids") -> Make:
     """A model for classification from a configuration."""
 
     def make() -> nn.Module:
-        config = getattr(transformers, f"{name}Config")(**{key: each[key] for each in settings for key in each})
-        return Wrapper(getattr(transformers, f"{name}For{kind}Classification")(config), given)
+        config = hugging_face(f"{name}Config")(**{key: each[key] for each in settings for key in each})
+        return Wrapper(hugging_face(f"{name}For{kind}Classification")(config), given)
 
     return make
 
 
 def encoder(model: str, config: str, given: str, **settings: Any) -> Make:
-    return lambda: Headed(getattr(transformers, model)(getattr(transformers, config)(**settings)), given)
+    return lambda: Headed(hugging_face(model)(hugging_face(config)(**settings)), given)
 
 
 def whisper() -> nn.Module:
-    from transformers.models.whisper.modeling_whisper import WhisperEncoder
-
-    config = transformers.WhisperConfig(
+    config = hugging_face("WhisperConfig")(
         d_model=WIDTH, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=24, num_mel_bins=8,
         decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=8, max_source_positions=12, encoder_layerdrop=0.0,
         dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, vocab_size=VOCABULARY, pad_token_id=0,
     )  # fmt: skip
-    return Headed(WhisperEncoder(config), "input_features")
+    return Headed(hugging_face("WhisperModel")(config).encoder, "input_features")
 
 
 def evaluated(make: Make) -> Make:
@@ -110,52 +112,42 @@ TRANSFORMERS = {
 }  # fmt: skip
 
 
-def adapted(config: Callable[[], peft.PeftConfig], inner: Make) -> Make:
-    return lambda: peft.get_peft_model(inner(), config())
-
-
 def named_dense() -> nn.Module:
     """Layers 0 and 2 are those that adapters are put beside."""
     return dense(nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
 
 
-def tiny_bert() -> nn.Module:
-    settings = SIZES | TEXTS | NOTHING_DROPPED
-    return transformers.BertForSequenceClassification(transformers.BertConfig(**settings))
+def adapted(inner: Make, config: str, **settings: Any) -> Make:
+    """A model with adapters."""
+
+    def make() -> nn.Module:
+        peft = import_module("peft")
+        return peft.get_peft_model(inner(), getattr(peft, f"{config}Config")(**settings))
+
+    return make
 
 
-def tiny_gpt() -> nn.Module:
-    return TRANSFORMERS["GPT2"].make().inner
+def around(name: str, config: str, **settings: Any) -> Make:
+    """A model of Hugging Face with adapters, in a user's own module."""
+    make = adapted(lambda: TRANSFORMERS[name].make().inner, config, task_type="SEQ_CLS", **settings)
+    return lambda: Wrapper(make(), "input_ids")
 
 
 LAYERS = {"target_modules": ["0", "2"]}
-QUERIES = {"target_modules": ["query", "value"], "task_type": "SEQ_CLS"}
-
-
-def around(config: Callable[[], peft.PeftConfig], inner: Make) -> Make:
-    """A model of Hugging Face with adapters, in a user's own module."""
-    return lambda: Wrapper(peft.get_peft_model(inner(), config()), "input_ids")
-
+IA3_LAYERS = {"target_modules": ["key", "value", "output.dense"], "feedforward_modules": ["output.dense"]}
 
 ADAPTERS = {
-    "peft: LoRA": Fine("table", adapted(lambda: peft.LoraConfig(r=2, **LAYERS), named_dense)),
-    "peft: LoRA with rank-stable scale": Fine(
-        "table", adapted(lambda: peft.LoraConfig(r=2, use_rslora=True, bias="all", **LAYERS), named_dense)),
-    "peft: DoRA": Fine("table", adapted(lambda: peft.LoraConfig(r=2, use_dora=True, **LAYERS), named_dense)),
-    "peft: IA3": Fine("table", adapted(lambda: peft.IA3Config(feedforward_modules=["2"], **LAYERS), named_dense)),
-    "peft: LoHa": Fine("table", adapted(lambda: peft.LoHaConfig(r=2, **LAYERS), named_dense)),
-    "peft: LoKr": Fine("table", adapted(lambda: peft.LoKrConfig(r=2, **LAYERS), named_dense)),
-    "peft: VeRA": Fine("table", adapted(lambda: peft.VeraConfig(r=2, target_modules=["2"]), named_dense)),
-    "peft: OFT": Fine("table", adapted(
-        lambda: peft.OFTConfig(r=2, oft_block_size=0, target_modules=["2"]), named_dense)),
-    "peft: LoRA in BERT": Fine("tokens", around(lambda: peft.LoraConfig(r=2, **QUERIES), tiny_bert)),
-    "peft: IA3 in BERT": Fine("tokens", around(
-        lambda: peft.IA3Config(target_modules=["key", "value", "output.dense"], feedforward_modules=["output.dense"],
-                               task_type="SEQ_CLS"), tiny_bert)),
-    "peft: LoRA in GPT-2": Fine("tokens", around(
-        lambda: peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="SEQ_CLS", fan_in_fan_out=True), tiny_gpt)),
-    "peft: prompt in BERT": Fine("tokens", around(
-        lambda: peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2), tiny_bert)),
+    "LoRA": Fine("table", adapted(named_dense, "Lora", r=2, **LAYERS)),
+    "LoRA with rank-stable scale": Fine("table", adapted(
+        named_dense, "Lora", r=2, use_rslora=True, bias="all", **LAYERS)),
+    "DoRA": Fine("table", adapted(named_dense, "Lora", r=2, use_dora=True, **LAYERS)),
+    "IA3": Fine("table", adapted(named_dense, "IA3", feedforward_modules=["2"], **LAYERS)),
+    "LoHa": Fine("table", adapted(named_dense, "LoHa", r=2, **LAYERS)),
+    "LoKr": Fine("table", adapted(named_dense, "LoKr", r=2, **LAYERS)),
+    "VeRA": Fine("table", adapted(named_dense, "Vera", r=2, target_modules=["2"])),
+    "OFT": Fine("table", adapted(named_dense, "OFT", r=2, oft_block_size=0, target_modules=["2"])),
+    "LoRA in BERT": Fine("tokens", around("Bert", "Lora", r=2, target_modules=["query", "value"])),
+    "IA3 in BERT": Fine("tokens", around("Bert", "IA3", **IA3_LAYERS)),
+    "LoRA in GPT-2": Fine("tokens", around("GPT2", "Lora", r=2, target_modules=["c_attn"], fan_in_fan_out=True)),
+    "prompt in BERT": Fine("tokens", around("Bert", "PromptTuning", num_virtual_tokens=2)),
 }  # fmt: skip
-
-CASES = TRANSFORMERS | ADAPTERS

@@ -17,6 +17,7 @@ from wholegrain.errors import ModelError
 
 CLIPS = [Clip(per, Pool.MEAN, norm) for per in (ClipPer.ITEM, ClipPer.SUBJECT) for norm in (0.05, 0.5)]
 """Under which all gradients are clipped, so that where they point decides; and only some, so that lengths do, too."""
+UNTOLD = "an engine that does not say"
 LOUD = 0
 """The subject whose items let it be seen that rows meet."""
 MakeSum = Callable[[nn.Module, Loss], ClippedSum]
@@ -47,7 +48,7 @@ def find_moves(case: Case, make_sum: MakeSum) -> Moves | ModelError:
         return refused
     found = [_moves_under(clip, groups, begun, second) for clip in CLIPS]
     own, later = (torch.stack([each for some in parts for each in some]) for parts in zip(*found, strict=True))
-    reasons = tuple(getattr(history.sums, "reason", None) for history in (begun, second))
+    reasons = tuple(getattr(history.sums, "reason", UNTOLD) for history in (begun, second))
     return Moves(float(own.norm(dim=1).max()), float(later.norm(dim=1).max()), reasons)
 
 

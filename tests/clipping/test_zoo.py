@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils._pytree import tree_map
 
-from clipping import fine_cases, fine_transformers
-from clipping.fine_cases import NAMED, Fine, make_inputs
+from clipping.fine_cases import CASES, NAMED, Fine, make_inputs
+from clipping.fine_transformers import ADAPTERS, TRANSFORMERS
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.clipping.devices import USUAL
 from wholegrain.clipping.parameters import Layout, flatten
@@ -20,7 +20,6 @@ from wholegrain.clipping.reference import ClippedSum
 from wholegrain.clipping.unit_passes import clipped_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # notices of what is slow, and of what torch wants to drop
-CASES = fine_cases.CASES | fine_transformers.CASES
 GROUPS = torch.tensor([2, 0, 1, 0, 3, 1, 0])
 TARGETS = torch.tensor([0, 1, 2, 1, 0, 2, 2])
 CLOSE = 1e-5
@@ -67,8 +66,19 @@ def check(cases: Mapping[str, Fine], name: str) -> ClippedSum:
 
 @pytest.mark.parametrize("name", CASES)
 def test_rows_are_taken_at_once_and_summed_rightly(name: str) -> None:
-    sums = check(CASES, name)
-    assert getattr(sums, "reason", None) is None
+    assert getattr(check(CASES, name), "reason", None) is None
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_so_are_those_of_hugging_face(name: str) -> None:
+    pytest.importorskip("transformers")
+    assert getattr(check(TRANSFORMERS, name), "reason", None) is None
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_so_are_those_with_adapters(name: str) -> None:
+    pytest.importorskip("peft")
+    assert getattr(check(ADAPTERS, name), "reason", None) is None
 
 
 @pytest.mark.parametrize("name", NAMED)
