@@ -223,7 +223,9 @@ def _build(kind: str, way: Way, place: str) -> tuple[nn.Module, Loss]:
 def _places(way: Way) -> tuple[str, ...]:
     if way.loud:
         return LOUD_PLACES
-    return FORWARD if way.state else FORWARD + BACKWARD
+    if way.state:  # checkpoints, which compute twice, do not go with it
+        return tuple(place for place in FORWARD if place != "checkpoint")
+    return FORWARD + BACKWARD
 
 
 COMBINED = 5

@@ -155,8 +155,8 @@ def is_sum_of_parts(case: Case) -> bool:
     def gradient(batch: Batch) -> Tensor:
         model, loss = case.make()
         total = own_losses(loss, model(batch.inputs), batch.targets).sum()
-        found = torch.autograd.grad(total, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
-        return torch.cat([torch.zeros(1) if each is None else each.flatten() for each in found])
+        found = torch.autograd.grad(total, [p for p in model.parameters() if p.requires_grad], materialize_grads=True)
+        return torch.cat([each.flatten() for each in found])
 
     batch = case.batch()
     try:

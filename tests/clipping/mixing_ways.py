@@ -233,7 +233,7 @@ class Slots(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         keys = (round(key, 3) for key in flat(x).detach().sum(1).tolist())
         numbers = [self.slots.setdefault(key, len(self.slots)) for key in keys]
-        return x + torch.tensor(numbers, dtype=x.dtype).view(-1, *[1] * (x.dim() - 1)) / 3
+        return x * (0.3 + torch.tensor(numbers, dtype=x.dtype).view(-1, *[1] * (x.dim() - 1)) / 9)
 
 
 class Growing(nn.Module):
