@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import spectral_norm
 
-from clipping.mixing_ways import CLASSES, HIDDEN, TIME, TOKENS, WIDTHS, Loss, StateOfFunction, flat, squared
+from clipping.mixing_values import CLASSES, HIDDEN, TIME, TOKENS, WIDTHS, Loss, flat, squared
+from clipping.mixing_ways import StateOfFunction
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,70 @@ class HeldToALength(nn.Module):
         return self.head(h)
 
 
+class InnerStep(nn.Module):
+    """Takes a step on the batch first, as in meta-learning, and answers by what it has learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTHS["table"], CLASSES) / 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            weight = self.weight if self.weight.requires_grad else self.weight.detach().requires_grad_()
+            (step,) = torch.autograd.grad((x @ weight).square().mean(), weight, create_graph=True)
+        return x @ (weight - step)
+
+
+class WeightsOfTheBatch(nn.Module):
+    """Weights that another layer makes of the mean of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.make, self.head = nn.Linear(WIDTHS["table"], WIDTHS["table"] * HIDDEN), nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.make(x.mean(0)).view(HIDDEN, WIDTHS["table"])
+        return self.head(fn.linear(x, weights).tanh())
+
+
+class HookOfAllModules(nn.Module):
+    """A hook that torch calls for every module, and only while this model runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = dense(nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        hook = nn.modules.module.register_module_forward_hook(_centre_tanh)
+        try:
+            return self.layers(x)
+        finally:
+            hook.remove()
+
+
+def _centre_tanh(module: nn.Module, given: tuple[Tensor], out: Tensor) -> Tensor:
+    return out - out.mean(0) if isinstance(module, nn.Tanh) else out
+
+
+class InLargeBatches(nn.Module):
+    """In batches of some sizes alone; a graph that was read at another size does without."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0) if len(x) > 10 and len(x) % 2 == 0 else x
+
+
+class CentredByAll(nn.Module):
+    """A loss that remembers what it was given, as in self-distillation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centre = torch.zeros(CLASSES)
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.centre = 0.5 * self.centre + outputs.detach().mean(0)
+        return fn.cross_entropy(outputs - self.centre, targets)
+
+
 class StatefulHook(nn.Module):
     """A hook before the layer that adds up what it has seen."""
 
@@ -297,6 +362,11 @@ MODELS: dict[str, Own] = {
     "calls counted in a weight": Own("table", lambda: (counted_weight(), fn.cross_entropy), False),
     "layers in turn": Own("table", lambda: (dense(Alternating()), fn.cross_entropy), False),
     "layer made anew": Own("table", lambda: (dense(ReplacedLayer()), fn.cross_entropy)),
+    "inner step": Own("table", lambda: (InnerStep(), fn.cross_entropy)),
+    "weights of the batch": Own("table", lambda: (WeightsOfTheBatch(), fn.cross_entropy)),
+    "hook of all modules": Own("table", lambda: (HookOfAllModules(), fn.cross_entropy)),
+    "in batches of some sizes": Own("table", lambda: (dense(InLargeBatches()), fn.cross_entropy), False),
+    "loss with state": Own("table", lambda: (dense(nn.Tanh()), CentredByAll())),
     "hook of a weight": Own("table", lambda: (hooked_weight(), fn.cross_entropy), False),
     "state of a function": Own("table", lambda: (dense(StateOfFunction()), fn.cross_entropy)),
     "hook with state": Own("table", lambda: (StatefulHook(), fn.cross_entropy)),

@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from clipping.mixing_models import MODELS
-from clipping.mixing_ways import CLASSES, HIDDEN, TIME, TOKENS, WAYS, WIDTHS, Loss, Map, Way, squared
+from clipping.mixing_values import CLASSES, HIDDEN, TIME, TOKENS, WIDTHS, Loss, Map, squared
+from clipping.mixing_ways import WAYS, Way
 
 SUBJECTS = 12
 KINDS = ("table", "tokens", "series", "images")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clipping.mixing_modules import SUBJECTS, Batch, Case
-from clipping.mixing_ways import Loss
+from clipping.mixing_values import Loss
 from wholegrain.clipping.clip_units import Buckets, scatter_codes
 from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.clipping.parameters import Layout, flatten
