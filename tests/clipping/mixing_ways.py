@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clipping.mixing_values import LOUD_VALUES, VALUES, Map, flat
+from clipping.mixing_values import LOUD_VALUES, SUBTLE_VALUES, VALUES, Map, flat
 
 
 class Apply(nn.Module):
@@ -238,4 +238,5 @@ WAYS: dict[str, Way] = {
     "batch norm": Way(BatchNorm),
     "batch norm without statistics": Way(lambda width: BatchNorm(width, track_running_stats=False)),
     "batch norm without weights": Way(lambda width: BatchNorm(width, affine=False)),
+    **{name: Way(lambda _, function=function: Apply(function)) for name, function in SUBTLE_VALUES.items()},
 }
