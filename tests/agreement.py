@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from wholegrain.clipping.backend_selection import SlowGradients
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool, pool_gradients
 from wholegrain.clipping.engine import MEMORY, BookKeeping
@@ -18,6 +17,7 @@ from wholegrain.clipping.parameter_sums import SplitTotal
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.pieces import Piece
 from wholegrain.clipping.reference import Loss, batch_gradient
+from wholegrain.clipping.traced import TracedGradients
 
 MODES = (
     (ClipPer.NONE, Pool.SUM),

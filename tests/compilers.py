@@ -2,9 +2,9 @@
 
 import pytest
 
-from wholegrain.silo.c_library import load_library
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.errors import SpecError
+from wholegrain.silo.c_library import load_library
 
 CLIPS = [
     Clip(ClipPer.ITEM, Pool.SUM, 0.3),

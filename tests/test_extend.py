@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from wholegrain.clipping.layers import LAYERS
 
 from wholegrain.clipping import reference
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.layers import LAYERS
 from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import load
 

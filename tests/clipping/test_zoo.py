@@ -17,7 +17,7 @@ from wholegrain.clipping.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.clipping.devices import USUAL
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.reference import ClippedSum
-from wholegrain.clipping.unit_passes import clipped_sums
+from wholegrain.clipping.choice import clipped_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # notices of what is slow, and of what torch wants to drop
 GROUPS = torch.tensor([2, 0, 1, 0, 3, 1, 0])

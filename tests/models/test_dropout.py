@@ -13,9 +13,9 @@ from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.clip_units import Buckets, scatter_codes
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import flatten
 from wholegrain.clipping.rounding import SLACK
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.errors import ModelError
 from wholegrain.models.dropout import DropoutByItem, draw_coins, seed_items, with_item_coins, without_dropout
 from wholegrain.models.model_catalog import check_model

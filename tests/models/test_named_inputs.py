@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 import wholegrain as wg
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.errors import DataError, ModelError
 
 WORDS, LENGTH = 40, 9

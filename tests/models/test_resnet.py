@@ -6,8 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.errors import SpecError
 from wholegrain.models.model_catalog import build
 

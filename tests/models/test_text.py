@@ -6,9 +6,9 @@ from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.losses import find_loss
 from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.data.every_token import EveryToken
 from wholegrain.errors import SpecError
 from wholegrain.models.dropout import with_item_coins

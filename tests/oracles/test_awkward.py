@@ -13,10 +13,10 @@ from agreement import Around, Batch, World, assert_agrees, slow, wavy
 from effort import amount
 from wholegrain.clipping import reference
 from wholegrain.clipping.backend_selection import SlowGradients, select_backend
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import MEMORY, BookKeeping
 from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.traced import TracedGradients
 
 WORLD = World(seed=1, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
 

@@ -10,8 +10,8 @@ import wholegrain as wg
 from agreement import Batch, assert_agrees, assert_same, item_gradients, program_of, slow
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.errors import ModelError
 
 WIDTH, CLASSES = 10, 2

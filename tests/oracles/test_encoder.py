@@ -10,9 +10,9 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
 from agreement import Batch, assert_agrees, program_of, slow
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.traced import TracedGradients
 
 ITEMS, LENGTH, WORDS, WIDTH, CLASSES = 9, 6, 20, 16, 3
 

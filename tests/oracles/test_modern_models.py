@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from wholegrain.clipping.shape_probe import PAIRS
 
 from agreement import Batch, assert_agrees, program_of, slow
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import Layout, flatten
-from wholegrain.clipping.shape_probe import PAIRS
+from wholegrain.clipping.traced import TracedGradients
 from wholegrain.models.model_catalog import build
 from wholegrain.models.trainable_part import train_part
 

@@ -13,8 +13,8 @@ from agreement import MODES, Around, Batch, assert_agrees, assert_same, item_gra
 from effort import examples
 from wholegrain.clipping.clipping import Clip, ClipPer, pool_gradients
 from wholegrain.clipping.engine import MEMORY, BookKeeping
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.traced import TracedGradients
 
 MODELS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), (4,)),

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from agreement import Around, Batch, assert_agrees, program_of, slow, wavy
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.parameters import flatten
+from wholegrain.clipping.traced import TracedGradients
 
 
 class Scaled(nn.Module):

@@ -47,7 +47,6 @@ from wholegrain.clipping.rounding import SUM, all_finite
 from wholegrain.clipping.sum_groups import SumGroups, narrow_adds, plan_groups
 from wholegrain.clipping.traced import TracedGradients
 from wholegrain.clipping.unit_passes import UnitPasses
-from wholegrain.clipping.workspace import Lease
 from wholegrain.models.dropout import DropoutCoins
 
 MEMORY = 1 << 28
@@ -91,7 +90,6 @@ class BookKeeping(DropoutCoins):
         self._chosen: Backend | None = None
         self._most_items = 0
         self._small: Views | None = None
-        self._single, self._wide = Lease(), Lease()
         self._buffers: AddBuffers | None = None
         self._units: UnitPasses | None = None
 
@@ -200,7 +198,7 @@ class BookKeeping(DropoutCoins):
     def _single_total(self, vector: Tensor) -> Views:
         """A vector to sum up in, with its views. For a small model it is kept, because views cost as much as sums."""
         if vector.numel() > SMALL:
-            return Views.of(self._layout, self._single.take(vector.numel(), vector.dtype))
+            return Views.of(self._layout, torch.empty_like(vector))
         if self._small is None or self._small.vector.dtype is not vector.dtype:
             self._small = Views.of(self._layout, torch.empty_like(vector))
         return self._small
@@ -242,15 +240,15 @@ class BookKeeping(DropoutCoins):
 
     def _begin_total(self, vector: Tensor, batch: Piece, clip: Clip, parts: int) -> SplitTotal:
         """A sum to begin; of a large model in its own precision, where about so many parts can be added up in it."""
-        wide = self._wide_zeros(vector.numel(), self._wide)
+        wide = self._wide_zeros(vector.numel())
         adds = narrow_adds(batch.units.count, vector.dtype)
         if vector.numel() <= SMALL or clip.per in (ClipPer.NONE, ClipPer.BATCH) or adds < parts:
             return SplitTotal(wide)
-        narrow = self._single.take(vector.numel(), vector.dtype)
+        narrow = torch.empty_like(vector)
         return SplitTotal(wide, LazyZeros(Views.of(self._layout, narrow)), adds, batch.units.count)
 
-    def _wide_zeros(self, size: int, lease: Lease | None = None) -> LazyZeros:
-        return LazyZeros(Views.of(self._layout, (lease or Lease()).take(size, torch.float64)))
+    def _wide_zeros(self, size: int) -> LazyZeros:
+        return LazyZeros(Views.of(self._layout, torch.empty(size, dtype=torch.float64)))
 
     def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal, grouping: SumGroups) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from wholegrain.clipping.lent_memory import VECTOR_BYTES
 from wholegrain.clipping.parameters import Slot, Views
 from wholegrain.clipping.products import add_product
+from wholegrain.clipping.rounding import VECTOR_BYTES
 
 PRODUCT = 1 << 20
 """Values of a product that are made at a time, 4 MB of float32: with fewer, factors are packed too often."""

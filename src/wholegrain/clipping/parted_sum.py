@@ -19,7 +19,6 @@ from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer
 from wholegrain.clipping.parameter_sums import BLOCK
 from wholegrain.clipping.reference import ClippedSum, HasItemCoins
 from wholegrain.clipping.subject_updates import LocalUpdate, SubjectUpdates
-from wholegrain.clipping.workspace import Lease
 from wholegrain.errors import SpecError
 
 
@@ -87,7 +86,6 @@ class PartedSum:
         """`spread` says where parts are computed; `local` are steps that every subject takes by itself."""
         self.gradients, self._count, self._spread, self._local = gradients, count, spread, local
         self._key: int | None = None
-        self._total = Lease()
 
     def over(self, spread: SpreadParts) -> "PartedSum":
         """The same sum, whose parts are computed elsewhere."""
@@ -124,7 +122,7 @@ class PartedSum:
         number = choose_parts(buckets.numbers, self._count)
         rows = [np.flatnonzero(number == part) for part in range(self._count)]
         parts = [_take(whole, some, buckets, self._count) if len(some) else None for some in rows]
-        total = self._total.take(vector.numel(), torch.float64)
+        total = torch.empty(vector.numel(), dtype=torch.float64)
         return _add_up(self._spread(parts, compute), total)
 
 

@@ -30,6 +30,8 @@ MOST = 2.0**50
 """Longer factors are not trusted: a weight times the other factor could underflow by more than a clip norm is."""
 RAISE = 2.0**28
 """Squares times this overflow where they are beyond MOST²."""
+VECTOR_BYTES = 64
+"""Where the widest vectors begin in memory."""
 BLOCK = 8192
 """Values whose squares are added up at once."""
 

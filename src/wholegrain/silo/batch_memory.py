@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wholegrain.clipping.lent_memory import VECTOR_BYTES
+from wholegrain.clipping.rounding import VECTOR_BYTES
 
 KEPT_BYTES = 1 << 22
 """The largest block that is kept: larger ones take longer to fill than to get."""

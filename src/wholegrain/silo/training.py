@@ -14,8 +14,8 @@ from torch import Tensor
 
 from wholegrain.clipping import devices
 from wholegrain.clipping.clip_units import Buckets, scatter_codes
-from wholegrain.clipping.lent_memory import VECTOR_BYTES
 from wholegrain.clipping.reference import ClippedSum, HasItemCoins
+from wholegrain.clipping.rounding import VECTOR_BYTES
 from wholegrain.data.sampling import Batch, draw_batches
 from wholegrain.data.subjects import SubjectData
 from wholegrain.errors import SpecError
