@@ -146,7 +146,7 @@ def form_group_norm(use: EndUse) -> Share:
 
 def form_batch_norm(use: EndUse) -> Share:
     """Weight and bias of a batch norm that uses statistics it was given."""
-    g, x = use["grad_out"].flatten(2), use["input"].flatten(2)
+    g, x = (use[name].reshape(*use[name].shape[:2], -1) for name in ("grad_out", "input"))
     formed = {}
     if 1 in use.slots:
         scale = (use["running_var"] + use["eps"]).rsqrt()

@@ -152,7 +152,7 @@ class KernelChecks:
                 draws = torch.Generator().manual_seed(number)
                 values = [self._operand(each, rows, size, draws) for each in end.op.inputs]
                 passed.take(number, tuple(values))
-        shared = {each: torch.randn(value.shape, dtype=value.dtype) for each, value in traced.shared_values()}
+        shared = {each: _some(value) for each, value in traced.shared_values()}
         uses = merge_uses(passed.finish(shared))
         lengths = []
         for group in uses.groups:
@@ -169,8 +169,7 @@ class KernelChecks:
         tape, place = self._traced.proof.tape, self._traced.proof.where[number]
         like, shape = tape.values[number], list(tape.shape(number))
         if not isinstance(place, Place):
-            kept = tape.constants.get(number)
-            return kept if kept is not None else torch.randn(shape, generator=draws).to(like.dtype)
+            return _some(tape.constants.get(number, like))
         shape[place.dim] = place.outer * rows * place.inner
         made = torch.empty(shape, dtype=like.dtype)
         _fill(made, place, rows, DIFFERENT * size, draws)
@@ -193,28 +192,46 @@ def _multiple(traced: TracedGradients) -> int:
     return found
 
 
+def _some(like: Tensor) -> Tensor:
+    """A value that is kept; one of parameters is random, and numbers of rows or columns are the first."""
+    if like.device.type != "meta":
+        return like
+    made = torch.empty(like.shape, dtype=like.dtype)
+    return made.normal_(generator=torch.Generator().manual_seed(2)) if made.is_floating_point() else made.zero_()
+
+
 def _draw(value: Tensor, place: Any, rows: int, draws: torch.Generator) -> Tensor:
     """Random values that lie in memory as these do; along rows they repeat."""
     if not isinstance(place, Place):
         if not value.is_floating_point() or place is not Kind.SHARED:
             return value
-        return _like(value).copy_(torch.randn(value.shape, generator=draws))
-    made = _like(value)
-    if value.is_floating_point():
-        _fill(made, place, rows, PERIOD, draws)
+        made, own = _like(value)
+        own.copy_(torch.randn(own.shape, generator=draws))
+        return made
+    made, own = _like(value)
+    if own.shape[place.dim] != made.shape[place.dim]:  # one row for all
+        own.copy_(torch.randn(own.shape, generator=draws) if value.is_floating_point() else value[_first(value)])
+    elif value.is_floating_point():
+        _fill(own, place, rows, PERIOD, draws)
     else:
-        source, target = _split(value, place, rows), _split(made, place, rows)
+        source, target = _split(value[_first(value)], place, rows), _split(own, place, rows)
         target.copy_(source[torch.arange(rows) % PERIOD])
     return made
 
 
-def _like(value: Tensor) -> Tensor:
-    """Memory with the same strides, and as far from where a vector begins."""
+def _first(value: Tensor) -> tuple[slice, ...]:
+    """One place along dimensions in which all places are the same memory."""
+    return tuple(slice(1) if not stride else slice(None) for stride in value.stride())
+
+
+def _like(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory with the same strides, as far from where a vector begins; and what of it can be written into."""
     reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)) + 1
     offset = value.data_ptr() // value.element_size() % VECTOR if value.numel() else 0
     base = torch.empty(max(0, reach) + offset + VECTOR, dtype=value.dtype)
     start = (-(base.data_ptr() // base.element_size()) + offset) % VECTOR
-    return base.as_strided(value.shape, value.stride(), start)
+    made = base.as_strided(value.shape, value.stride(), start)
+    return made, made[_first(made)]
 
 
 def _split(value: Tensor, place: Place, rows: int) -> Tensor:

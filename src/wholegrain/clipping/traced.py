@@ -61,8 +61,9 @@ class TracedGradients:
         return hashlib.sha256(told.encode()).hexdigest()
 
     def shared_values(self) -> list[tuple[int, Tensor]]:
-        """What operations after ends need, without values."""
-        return [(number, self.proof.tape.values[number]) for number in self.flows.shared]
+        """What operations after ends need; only what is kept has values."""
+        tape = self.proof.tape
+        return [(number, tape.constants.get(number, tape.values[number])) for number in self.flows.shared]
 
     def made_up(self) -> list[Tensor]:
         """Parameters for trials."""
