@@ -8,7 +8,7 @@ refused, as a public fact about the program. Installed libraries are taken not t
 import dis
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -20,27 +20,52 @@ import torch
 from torch import nn
 
 from wholegrain import _check
+from wholegrain.clipping.reference import Loss
 from wholegrain.errors import ModelError
 
-WRITES = {"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL"}
-STEADY = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, type, ModuleType, torch.dtype,
-          torch.device, torch.Size, Path)  # fmt: skip
-"""Kinds of values that nobody can change; of a tuple, that is asked of what it holds."""
+WRITES = {"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"}
+OWN = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "COPY"}
+"""Where an object comes from whose attributes may be written: arguments, the module itself among them."""
+HIDDEN = {
+    "setattr",
+    "delattr",
+    "exec",
+    "eval",
+    "globals",
+    "vars",
+    "__dict__",
+    "__class__",
+    "__globals__",
+    "__closure__",
+}
+"""Names by which code reaches what reading it does not show."""
+STEADY = (int, float, complex, str, bytes, type(None), ModuleType, torch.dtype, torch.device, Path)
+"""Kinds of values that nobody can change."""
+CHANGING = (list, dict, set, bytearray, torch.Tensor, np.ndarray, nn.Module)
+"""Kinds of libraries' values that somebody can."""
+
+
+class Both(nn.Module):
+    """A model and its loss, either of which may keep something."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
 
 
 class Isolated:
-    """Copies of a model as it is now, whose trainable parameters are the model's own."""
+    """Copies of a model and its loss as they are now; trainable parameters are the model's own."""
 
-    def __init__(self, model: nn.Module) -> None:
-        for owner, function in _own_functions(model):
-            _require_no_state(owner, function, set())
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        both = Both(model, loss)
+        _require_isolated(both)
         self._shared = {id(p): p for p in model.parameters()}
-        self._kept = self._copy(model)
-        self._states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        self._kept = self._copy(both)
+        self._states = _seeded_states()
 
-    def _copy(self, model: nn.Module) -> nn.Module:
+    def _copy(self, both: Both) -> Both:
         try:
-            return deepcopy(model, dict(self._shared))
+            return deepcopy(both, dict(self._shared))
         except Exception as error:  # a model may hold anything
             raise ModelError(
                 "The model's program could not be proved, so that each person's gradient needs a copy of the model, and"
@@ -48,7 +73,7 @@ class Isolated:
             ) from error
 
     @contextmanager
-    def fresh(self) -> Iterator[nn.Module]:
+    def fresh(self) -> Iterator[Both]:
         """A copy that nobody has used, with random numbers that begin anew."""
         before = random.getstate(), np.random.get_state(), torch.get_rng_state()
         self._set(self._states)
@@ -63,64 +88,87 @@ class Isolated:
         torch.set_rng_state(states[2])
 
 
-def _own_functions(model: nn.Module) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The functions of a model's classes, attributes and hooks that are nobody's library."""
-    for name, module in model.named_modules():
-        where = name or type(module).__name__
+def copy_to_record(model: nn.Module) -> nn.Module:
+    """A copy that shares parameters and buffers, so that nothing is left behind in the model; itself, if need be."""
+    shared: dict[int, Any] = {id(each): each for each in (*model.parameters(), *model.buffers())}
+    try:
+        return deepcopy(model, shared)
+    except Exception:  # a model may hold anything
+        return model
+
+
+def _seeded_states() -> tuple[Any, Any, torch.Tensor]:
+    """States of the three generators that are the same for everybody."""
+    drawn = torch.Generator().manual_seed(0).get_state()
+    return random.Random(0).getstate(), np.random.RandomState(0).get_state(), drawn
+
+
+def _require_isolated(both: Both) -> None:
+    """Refuse a model whose own code reaches what a copy would share."""
+    seen: set[Any] = set()
+    for name, module in both.named_modules():
+        where = name.removeprefix("model.") or type(both.model).__name__
         for kind in type(module).__mro__:
-            if _is_library(sys.modules.get(kind.__module__)):
-                continue
-            for attribute, value in vars(kind).items():
-                value = getattr(value, "__func__", value)
-                if isinstance(value, property):
-                    yield from ((where, each) for each in (value.fget, value.fset) if each is not None)
-                elif isinstance(value, FunctionType):
-                    yield where, value
-                elif not attribute.startswith("__") and not _is_steady(value):
-                    _refuse(where, f"the attribute '{attribute}' of its class {kind.__name__}")
+            _require_steady(where, kind.__name__, kind, seen)
         for value in vars(module).values():
-            held = (
-                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
-            )
-            yield from ((where, each) for each in held if isinstance(each, (FunctionType, MethodType)))
+            held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+            for each in held:
+                if isinstance(each, (FunctionType, MethodType)):
+                    _require_no_state(where, each, seen)
 
 
-def _require_no_state(where: str, function: Any, seen: set[CodeType]) -> None:
-    """Refuse a function that reaches what it, or another call, could change."""
+def _require_no_state(where: str, function: Any, seen: set[Any]) -> None:
+    """Refuse a function that reaches what another call could have changed."""
     function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType) or function.__code__ in seen:
-        return
-    if _is_library(sys.modules.get(function.__module__)):
+    if not isinstance(function, FunctionType) or function.__code__ in seen or _is_library(function.__module__):
         return
     seen.add(function.__code__)
     for code in _codes(function.__code__):
-        for step in dis.get_instructions(code):
-            own = step.argval in code.co_cellvars
-            if step.opname in WRITES and not own:
-                _refuse(where, f"the variable '{step.argval}'")
-    for name in {name for code in _codes(function.__code__) for name in code.co_names}:
-        _require_steady(where, name, function.__globals__.get(name), seen)
+        _require_no_writes(where, code)
+        for name in code.co_names:
+            _require_steady(where, name, function.__globals__.get(name), seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if name != "__class__":
-            _require_steady(where, name, cell.cell_contents, seen)
+        _require_steady(where, name, cell.cell_contents, seen)
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         _require_steady(where, f"a default of {function.__name__}", value, seen)
 
 
-def _require_steady(where: str, name: str, value: Any, seen: set[CodeType]) -> None:
+def _require_no_writes(where: str, code: CodeType) -> None:
+    """Refuse code that writes into variables, or attributes of objects, that are not its own."""
+    base = ""
+    for step in dis.get_instructions(code):
+        if step.opname in WRITES and step.argval not in code.co_cellvars:
+            _refuse(where, f"the variable '{step.argval}'")
+        if step.opname == "STORE_ATTR" and base not in OWN:
+            _refuse(where, f"the attribute '{step.argval}' of something")
+        if step.argval in HIDDEN and "LOAD" in step.opname:
+            _refuse(where, f"'{step.argval}'")
+        base = base if step.opname == "LOAD_ATTR" else step.opname
+
+
+def _require_steady(where: str, name: str, value: Any, seen: set[Any]) -> None:
+    """Refuse a value that somebody could change; of a class of one's own, that is asked of what it has."""
     if isinstance(value, (FunctionType, MethodType)):
         _require_no_state(where, value, seen)
-    elif not _is_steady(value):
+    elif isinstance(value, type):
+        _require_steady_class(where, value, seen)
+    elif isinstance(value, (tuple, frozenset)):
+        for each in value:
+            _require_steady(where, name, each, seen)
+    elif not isinstance(value, STEADY) and (isinstance(value, CHANGING) or not _is_library(type(value).__module__)):
         _refuse(where, f"'{name}'")
 
 
-def _is_steady(value: Any) -> bool:
-    if isinstance(value, (tuple, frozenset)):
-        return all(_is_steady(each) for each in value)
-    library = _is_library(sys.modules.get(type(value).__module__)) and not isinstance(
-        value, (list, dict, set, bytearray, torch.Tensor, np.ndarray, nn.Module)
-    )
-    return isinstance(value, STEADY) or callable(value) or library
+def _require_steady_class(where: str, kind: type, seen: set[Any]) -> None:
+    if kind in seen or _is_library(kind.__module__):
+        return
+    seen.add(kind)
+    for name, value in vars(kind).items():
+        value = getattr(value, "__func__", value)
+        if isinstance(value, property):
+            _require_steady(where, name, (value.fget, value.fset), seen)
+        elif isinstance(value, FunctionType) or not name.startswith("__"):
+            _require_steady(where, f"{name}' of the class '{kind.__name__}", value, seen)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -130,16 +178,17 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(each)
 
 
-def _is_library(module: ModuleType | None) -> bool:
+def _is_library(name: str | None) -> bool:
     """Whether a module was installed: Python's own, or among site packages."""
+    module = sys.modules.get(name or "")
     path = getattr(module, "__file__", None)
     if module is None or path is None:
-        return module is not None and module.__name__ != "__main__"
-    return "site-packages" in path or path.startswith((sys.base_prefix, sys.prefix))
+        return module is not None and name != "__main__"
+    return "site-packages" in path or path.startswith(str(Path(dis.__file__).parent))
 
 
 def _refuse(where: str, what: str) -> None:
     raise ModelError(
-        f"The model's program could not be proved, and '{where}' reaches {what} outside of the model, where one person's"
-        " items could leave something behind for others: keep it in the model, or make it a constant."
+        f"The model's program could not be proved, and '{where}' reaches {what} outside of the model, where items of one"
+        " person could leave something behind for others: keep it in the model, or make it a constant."
     )

@@ -196,8 +196,8 @@ def _some(like: Tensor) -> Tensor:
     """A value that is kept; one of parameters is random, and numbers of rows or columns are the first."""
     if like.device.type != "meta":
         return like
-    made = torch.empty(like.shape, dtype=like.dtype)
-    return made.normal_(generator=torch.Generator().manual_seed(2)) if made.is_floating_point() else made.zero_()
+    made = torch.ones(like.shape, dtype=like.dtype)
+    return made.normal_(generator=torch.Generator().manual_seed(2)) if made.is_floating_point() else made
 
 
 def _draw(value: Tensor, place: Any, rows: int, draws: torch.Generator) -> Tensor:

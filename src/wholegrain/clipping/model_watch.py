@@ -44,5 +44,6 @@ def _fact(value: Any) -> Any:
     if isinstance(value, (list, set, frozenset)):
         return tuple(map(_fact, value))
     if isinstance(value, torch.Tensor):
-        return id(value), tuple(value.shape), value.dtype, value.requires_grad
+        version = 0 if isinstance(value, nn.Parameter) else value._version
+        return id(value), tuple(value.shape), value.dtype, value.requires_grad, version
     return id(value)

@@ -15,6 +15,7 @@ LINEAR = {
     "values": "index_put _unsafe_index_put",
     "src": "scatter_add",
     "source": "index_add",
+    "B": "linalg_lu_solve linalg_solve_triangular",
 }
 """Argument in which operations are linear, as long as the others are shared."""
 IN = {name: argument for argument, names in LINEAR.items() for name in names.split()}

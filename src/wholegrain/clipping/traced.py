@@ -13,6 +13,7 @@ from wholegrain.clipping.bookkeeping import Rows, Share
 from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.flows import Flows
 from wholegrain.clipping.gradient_norms import merge_uses
+from wholegrain.clipping.isolation import copy_to_record
 from wholegrain.clipping.parameters import Layout, compute_at
 from wholegrain.clipping.program import Operations, Program, Take
 from wholegrain.clipping.recurrent import WholeRecurrent
@@ -37,7 +38,7 @@ class TracedGradients:
     mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
 
     def __init__(self, model: nn.Module, loss: Loss, layout: Layout, inputs: Tensor, targets: Tensor) -> None:
-        self.proof = Proof.of(_record(model, loss, layout, inputs, targets), CARRY)
+        self.proof = Proof.of(_record(copy_to_record(model), loss, layout, inputs, targets), CARRY)
         self.flows = Flows(self.proof, layout, self.proof.tape.outputs)
         self.program = Program(self.proof, self.flows.needed, self.flows.shared)
         self._layout = layout

@@ -22,7 +22,6 @@ from wholegrain.clipping.clip_units import Buckets
 from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool
 from wholegrain.clipping.devices import Compute
 from wholegrain.clipping.isolation import Isolated
-from wholegrain.clipping.losses_by_item import outward_gradient
 from wholegrain.clipping.parameters import Layout, compute_at, flatten
 from wholegrain.clipping.plain_arithmetic import in_plain_arithmetic
 from wholegrain.clipping.reference import Loss, batch_gradient
@@ -82,7 +81,7 @@ class UnitPasses(DropoutCoins):
         """The model is copied to the device, with what is frozen in it as it is now."""
         self.model, self._loss, self.compute = model, loss, compute
         self._layout = Layout.of(model)
-        self._isolated = Isolated(deepcopy(model).to(compute.device))
+        self._isolated = Isolated(deepcopy(model).to(compute.device), loss)
         self._tried = set[Shape]()
 
     @property
@@ -140,17 +139,18 @@ class UnitPasses(DropoutCoins):
         """The mean of the gradients of these items' own losses, times the scale."""
         leaf, scale = vector.detach().requires_grad_(), self.compute.scale / len(inputs)
 
-        def differentiate(placed: nn.Module) -> Tensor:
+        def differentiate(placed: nn.Module, loss: Loss) -> Tensor:
             with self.compute.narrow():
                 outputs = placed(inputs)
             if not outputs.requires_grad:
                 return torch.zeros_like(leaf)
             wide = outputs.detach().to(torch.promote_types(outputs.dtype, torch.float32))
-            outward = outward_gradient(self._loss, wide, targets, len(inputs)) * scale
+            outward = _outward_gradient(loss, wide, targets) * scale
             return torch.autograd.grad(outputs, leaf, outward.to(outputs.dtype))[0]
 
-        with torch.enable_grad(), self._isolated.fresh() as copy:
-            return compute_at(copy, self._layout.views(leaf), differentiate)
+        with torch.enable_grad(), self._isolated.fresh() as both:
+            views = self._layout.views(leaf)
+            return compute_at(both.model, views, lambda placed: differentiate(placed, both.loss))
 
     def _require_repeats(self, inputs: Tensor, targets: Tensor) -> None:
         """Refuse a model whose passes differ from call to call: tried on this device, once for each shape of items."""
@@ -185,6 +185,21 @@ class UnitPasses(DropoutCoins):
         sizes = [1, TRIAL, 1, 2, TRIAL]
         found = [self._mean_gradient(vector, inputs[:size].clone(), targets[:size].clone()) for size in sizes]
         return _same_bits(found[0], found[2]) & _same_bits(found[1], found[4])
+
+
+def _outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Gradient of each item's own loss with respect to its outputs.
+
+    One item at a time, and not the mean of all: with class weights or ignored targets that is another mean, in which one
+    item changes the weight of the others.
+    """
+    if outputs.shape[0] != targets.shape[0]:
+        raise ModelError("The model's outputs, or its targets, do not have an item in each row.")
+    found = []
+    for output, target in zip(outputs, targets, strict=True):
+        leaf = output[None].clone().requires_grad_()
+        found.append(torch.autograd.grad(loss(leaf, target[None]), leaf)[0])
+    return torch.cat(found)
 
 
 def _same_bits(one: Tensor, other: Tensor) -> Tensor:
