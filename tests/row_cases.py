@@ -106,6 +106,7 @@ APART: dict[str, tuple[Any, ...]] = {
     "table of pairs": (lambda x, w: w[x[:, :2], x[:, 2:4] % 4], TOKENS, TABLE),
     "table by shared index": (lambda x, w: x[:, :, None] + w[torch.arange(5)], TOKENS, TABLE),
     "bag": (lambda x, w: F.embedding_bag(x, w, mode="sum"), TOKENS, TABLE),
+    "mean of a bag": (lambda x, w: F.embedding_bag(x, w) + F.embedding_bag(x, w, mode="max"), TOKENS, TABLE),
     "one hot": (lambda x, w: F.one_hot(x, 9).float() @ w, TOKENS, TABLE),
     # products
     "mm": (lambda x, w: x @ w, X, WEIGHT),
@@ -152,7 +153,8 @@ APART: dict[str, tuple[Any, ...]] = {
     "class loss of places": (lambda x, k: F.nll_loss(x[:, :, None], k[:, :1], reduction="none"), PICKED),
     "class loss": (lambda x, k: F.nll_loss(x, k[:, 0], reduction="none"), PICKED),
     "losses": (lambda x, y: sum(
-        loss(x, y.sigmoid(), reduction="none") for loss in (F.mse_loss, F.huber_loss, F.smooth_l1_loss, F.l1_loss,
+        loss(x, y.detach().sigmoid(), reduction="none") for loss in (F.mse_loss, F.huber_loss, F.smooth_l1_loss,
+                                                                     F.l1_loss,
                                                             F.binary_cross_entropy_with_logits, F.soft_margin_loss)
     ), TWO),
     "mapped loss": (lambda x, k: torch.vmap(lambda o, t: F.cross_entropy(o[None], t[None]))(x, k[:, 0]), PICKED),
@@ -162,6 +164,19 @@ BACKWARD = [name for name, (compute, *_) in APART.items() if name not in (
     "view of bits", "buckets", "in place", "whole quotients", "first of what all have",
 )]  # fmt: skip
 
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "multi margin": lambda o, t: F.multi_margin_loss(o, t),
+    "squared margin": lambda o, t: F.multi_margin_loss(o, t, p=2, margin=0.5, weight=torch.arange(1.0, 7.0)),
+    "soft margin": lambda o, t: F.soft_margin_loss(o, t[:, None].sign().float().expand_as(o)),
+    "divergence": lambda o, t: F.kl_div(o, t[:, None].expand_as(o) / 6, reduction="batchmean"),
+    "logarithmic divergence": lambda o, t: F.kl_div(o, t[:, None].expand_as(o) / 6, reduction="sum", log_target=True),
+    "smoothed": lambda o, t: F.cross_entropy(o, t, label_smoothing=0.1),
+    "weighted": lambda o, t: F.cross_entropy(o, t, weight=torch.arange(1.0, 7.0), ignore_index=2),
+    "one's own": lambda o, t: ((o - F.one_hot(t, 6)).abs() ** 1.5).sum(1).mean(),
+}
+
+TALL = {"x": normal(ROWS, 4)}
+WIDE = {"w": normal(4, 20)}
 SQUARE = {"x": normal(ROWS, ROWS)}
 
 MIXING: dict[str, tuple[Any, ...]] = {
@@ -227,6 +242,9 @@ MIXING: dict[str, tuple[Any, ...]] = {
     "values put among others": (lambda x, w: w.index_put((x[:, 0],), torch.tensor(0.0))[x[:, 1]], TOKENS, TABLE),
     "complex": (lambda x: torch.fft.fft(x, dim=0).abs(), X),
     "as many columns as rows": (lambda x: aten.slice.Tensor(x, 1, 0, len(x)).sum(1), {"x": normal(ROWS, 20)}),
+    "as much of a table as rows": (lambda x, w: x @ aten.slice.Tensor(w, 1, 0, len(x)), TALL, WIDE),
+    "as far as rows": (lambda x: x * torch.arange(0, len(x), 5).sum(), X),
+    "up to rows": (lambda x: x * torch.linspace(0, len(x), 6), X),
     "numbers read across": (
         lambda x, k: x[torch.arange(len(x))[:, None].expand(-1, 2).reshape(2, len(x))[0], k[:, 0]], PICKED,
     ),

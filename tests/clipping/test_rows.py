@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from row_cases import AFTER, APART, BACKWARD, BEFORE, HOLDS, MIXING, WEIGHT, X
-from tape_runs import hold, is_by_row, prove, record_of
+from row_cases import AFTER, APART, BACKWARD, BEFORE, HOLDS, LOSSES, MIXING, WEIGHT, X
+from tape_runs import agree, hold, is_by_row, prove, record_of
 from wholegrain.clipping.row_places import RULES, Call, Found, rule
 from wholegrain.clipping.rows import Kind, Place, Proof
 from wholegrain.clipping.trace import NotTraceable, aten
@@ -38,6 +38,7 @@ def test_what_is_proved_of_every_value_holds_for_hostile_rows(name: str) -> None
     proof = prove(tape, rows)
     assert proof.where[tape.outputs[0]] == Place(0)
     hold(proof, rows, shared)
+    agree(tape, compute, rows, shared)
 
 
 @pytest.mark.parametrize("name", BACKWARD)
@@ -52,6 +53,18 @@ def test_the_same_of_gradients_whose_sums_over_rows_are_ends(name: str) -> None:
     assert all(where in (Place(0), Kind.SUMMED) for where in floats), floats
     assert bool(proof.ends) == (Kind.SUMMED in floats)
     hold(proof, rows, shared)
+    agree(tape, _back(compute), rows, shared)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_taken_row_by_row(name: str) -> None:
+    """Also those that torch itself cannot map over rows."""
+    loss, rows = LOSSES[name], {"x": X["x"], "k": torch.randint(0, 6, (len(X["x"]),))}
+    tape = record_of(_back(lambda x, k: torch.vmap(lambda o, t: loss(o[None], t[None]))(x, k)), rows)
+    proof = prove(tape, rows)
+    assert [proof.where[each] for each in tape.outputs if each is not None] == [Place(0)] * 2
+    hold(proof, rows, {})
+    agree(tape, _back(lambda x, k: torch.stack([loss(x[i : i + 1], k[i : i + 1]) for i in range(len(x))])), rows, {})
 
 
 @pytest.mark.parametrize("name", MIXING)

@@ -196,6 +196,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._compute(func, args, kwargs, refs)
         if func in VIEWS:  # with strides of the host's own kernels it may take a copy
             func = aten.reshape.default
+        if name_of(func) == "squeeze":  # of one row it would squeeze the rows, too
+            func, args = aten.reshape.default, (args[0], list(found.shape))
         outs = tuple(each.number for each in refs)
         self.tape.ops.append(Op(func, args, kwargs, outs, line, isinstance(made, (tuple, list))))
         return made
