@@ -248,6 +248,10 @@ MIXING: dict[str, tuple[Any, ...]] = {
     "numbers read across": (
         lambda x, k: x[torch.arange(len(x))[:, None].expand(-1, 2).reshape(2, len(x))[0], k[:, 0]], PICKED,
     ),
+    "numbers across, and own places": (
+        lambda x, k: x[torch.arange(len(x))[:, None].expand(-1, 2).reshape(2, -1), k[:, :2].t()].t(), PICKED,
+    ),
+    "places in a long table": (lambda k, w: w.gather(1, k), {"k": PICKED["k"]}, {"w": normal(64, 6)}),
     "numbers of rows twice": (lambda x, k: x[torch.arange(len(x)).repeat(2), k[:, :2].t().reshape(-1)], PICKED),
     "sizes of other rows": (
         lambda x: torch.ops.aten.native_group_norm(x, None, None, len(x) // 7, 28, 36, 7, 1e-5)[0], IMAGES,

@@ -102,6 +102,18 @@ def test_what_is_not_linear_in_a_sum_over_rows_is_refused(name: str) -> None:
         prove(record_of(lambda x: AFTER[name](x.t() @ x[:, :3]), X), X)
 
 
+@pytest.mark.parametrize("added", [True, False])
+def test_rows_are_put_into_a_table_only_by_adding_them_to_zeros(added: bool) -> None:
+    rows = {"k": torch.tensor([0, 1, 1, 2, 2, 2, 5]), "g": torch.ones(7, 3)}
+    with pytest.raises(NotTraceable, match="written over each other"):
+        prove(
+            record_of(lambda k, g, w: (w if added else torch.zeros(6, 3)).index_put((k,), g, added), rows, WEIGHT), rows
+        )
+    tape = record_of(lambda k, g: torch.zeros(6, 3).index_put((k,), g, True), rows)
+    assert [end.rule for end in prove(tape, rows).ends] == ["put"]
+    hold(prove(tape, rows), rows, {})
+
+
 @pytest.mark.parametrize("name", BEFORE)
 def test_gradients_go_back_through_what_was_done_to_a_parameter(name: str) -> None:
     tape = record_of(_back(lambda x, w: x @ BEFORE[name](w)), X, WEIGHT)
