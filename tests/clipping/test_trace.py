@@ -367,6 +367,13 @@ def test_ends_are_found_by_operation_and_not_by_layer() -> None:
     ]  # fmt: skip
 
 
+def test_a_group_norm_of_inputs_needs_no_gradient_of_them() -> None:
+    model = nn.Sequential(nn.GroupNorm(2, 6), nn.Linear(6, 3))
+    proof = prove(record_model(model), {"x": X, "y": Y})
+    assert ("group norm", (1, 2)) in [(end.rule, end.outs) for end in proof.ends]
+    hold(proof, {"x": X, "y": Y}, {name: each.detach() for name, each in model.named_parameters()})
+
+
 def test_a_shadow_is_of_no_use_after_the_recording() -> None:
     model = Model(_keeps_a_value)
     with contextlib.suppress(NotTraceable):

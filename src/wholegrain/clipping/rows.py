@@ -66,7 +66,8 @@ def _take(facts: Facts, op: Op) -> None:
 def _find(call: Call) -> Found:
     kinds = [call.where(each) for each in call.tensors]
     torchs, counted = call.op.target.namespace == "aten", any(out in call.facts.tape.counts for out in call.op.outs)
-    if call.op.counts_rows and not counted:  # a size that was cut short when it was recorded
+    if call.op.counts_rows and not counted and all(each.number not in call.facts.tape.counts for each in call.tensors):
+        # a size that was cut short when it was recorded
         raise Meet("a number of rows is used that its result does not have")
     if call.name in FILLS:
         return filled(call)
