@@ -100,6 +100,18 @@ def _shape(tape: Tape, number: int, rows: int) -> list[int]:
     return shape
 
 
+def agree(tape: Tape, compute: Callable[..., Any], rows: Mapping[str, Tensor], shared: Mapping[str, Tensor]) -> None:
+    """A tape gives what the function itself does."""
+    given = {name: each.clone() for name, each in {**rows, **shared}.items()}
+    made = compute(**given)
+    values = run(tape, {**rows, **shared}, len(next(iter(rows.values()))))
+    for number, each in zip(tape.outputs, made if isinstance(made, (list, tuple)) else [made], strict=True):
+        if number is None:
+            assert each is None
+        elif each is not None:
+            _require_close(values[number], each.detach())
+
+
 def _require_apart(proof: Proof, one: Any, other: Any, kept: list[int], count: int) -> None:
     for number, place in proof.where.items():
         if number in one and isinstance(place, Place):

@@ -153,7 +153,7 @@ def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor | None:
 
 def _bag(x: Tensor, weight: Tensor, offsets: Any = None, mode: str = "mean", **options: Any) -> Tensor | None:
     options.pop("norm_type", None)
-    if x.dim() != 2 or offsets is not None or any(options.values()):
+    if x.dim() != 2 or any(each is not None and each is not False for each in (offsets, *options.values())):
         return None
     taken = functional.embedding(x, weight)
     return taken.amax(1) if mode == "max" else taken.sum(1) if mode == "sum" else taken.mean(1)

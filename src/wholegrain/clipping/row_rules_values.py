@@ -7,11 +7,11 @@ TOGETHER = "values of several rows are put together"
 
 
 @rule(
-    "clone", "_to_copy", "copy", "fill", "floor_divide", "_conj", "hardtanh_backward", "leaky_relu_backward", "elu_backward",
-    "softplus_backward", "hardswish", "hardswish_backward", "hardsigmoid_backward", "hardshrink_backward",
-    "softshrink_backward", "mish_backward", "_prelu_kernel",
-    "_prelu_kernel_backward", "zero", "smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy",
-    "soft_margin_loss", "binary_cross_entropy_with_logits", "smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward",
+    "clone", "_to_copy", "copy", "fill", "floor_divide", "_conj", "hardtanh_backward", "leaky_relu_backward",
+    "elu_backward", "softplus_backward", "hardswish", "hardswish_backward", "hardsigmoid_backward",
+    "hardshrink_backward", "softshrink_backward", "mish_backward", "_prelu_kernel", "_prelu_kernel_backward", "zero",
+    "smooth_l1_loss", "huber_loss", "mse_loss", "binary_cross_entropy", "soft_margin_loss",
+    "binary_cross_entropy_with_logits", "smooth_l1_loss_backward", "huber_loss_backward", "mse_loss_backward",
     "binary_cross_entropy_backward", "soft_margin_loss_backward",
 )  # fmt: skip
 def pointwise(call: Call) -> Found:
@@ -23,8 +23,7 @@ def pointwise(call: Call) -> Found:
         require(where is not Kind.NUMBERS, "the numbers of rows are used as values")
         if isinstance(where, Place):
             placed.append((each, where.moved(size - len(call.shape(each)))))
-    place = call.agree(placed)
-    return place
+    return call.agree(placed)
 
 
 @rule("triu", "tril")

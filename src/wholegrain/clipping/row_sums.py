@@ -7,9 +7,9 @@ from wholegrain.clipping.tape import Ref
 LINEAR = {
     "self": "view reshape _unsafe_view unsqueeze squeeze t transpose permute expand repeat select slice diagonal unfold"
     " neg clone _to_copy sum mean flip roll triu tril cumsum index index_select gather constant_pad_nd masked_fill div",
-    "grad_output": "slice_backward select_backward embedding_dense_backward sigmoid_backward tanh_backward gelu_backward"
-    " threshold_backward silu_backward softplus_backward elu_backward leaky_relu_backward hardtanh_backward"
-    " _softmax_backward_data _log_softmax_backward_data",
+    "grad_output": "slice_backward select_backward embedding_dense_backward sigmoid_backward tanh_backward"
+    " gelu_backward threshold_backward silu_backward softplus_backward elu_backward leaky_relu_backward"
+    " hardtanh_backward _softmax_backward_data _log_softmax_backward_data",
     "grad_out": "native_layer_norm_backward",
     "grad_w": "_weight_norm_interface_backward",
     "values": "index_put _unsafe_index_put",

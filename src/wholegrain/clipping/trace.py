@@ -194,6 +194,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = map_tree(lambda each: self._new(each) if isinstance(each, Tensor) else each, found)
         refs = [each for each in (made if isinstance(made, (tuple, list)) else (made,)) if isinstance(each, Ref)]
         self._compute(func, args, kwargs, refs)
+        if func in VIEWS:  # with strides of the host's own kernels it may take a copy
+            func = aten.reshape.default
+        if name_of(func) == "squeeze":  # of one row it would squeeze the rows, too
+            func, args = aten.reshape.default, (args[0], list(found.shape))
         outs = tuple(each.number for each in refs)
         self.tape.ops.append(Op(func, args, kwargs, outs, line, isinstance(made, (tuple, list))))
         return made
@@ -279,6 +283,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         target.number, target.version = new.number, target.memory.version
 
 
+VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
 BY_INDEX = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
 """How much they give hangs on values only where an index is a mask."""
 READS = frozenset({aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.item.default})
