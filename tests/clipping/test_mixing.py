@@ -9,10 +9,10 @@ import torch
 
 from clipping.mixing_modules import Case, cases, controls
 from clipping.mixing_moves import CLIPS, AllAtOnce, History, Moves, find_moves, is_sum_of_parts
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.devices import USUAL
 from wholegrain.clipping.reference import ClippedSum, clipped_sum
 from wholegrain.clipping.rounding import SLACK
-from wholegrain.clipping.choice import clipped_sums
 from wholegrain.errors import ModelError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # notices of what is slow, and of torch about old modules

@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_map
 
 from clipping.fine_cases import CASES, NAMED, Fine, make_inputs
 from clipping.fine_transformers import ADAPTERS, TRANSFORMERS
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.clipping.devices import USUAL
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.reference import ClippedSum
-from wholegrain.clipping.choice import clipped_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # notices of what is slow, and of what torch wants to drop
 GROUPS = torch.tensor([2, 0, 1, 0, 3, 1, 0])

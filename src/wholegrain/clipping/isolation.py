@@ -56,11 +56,12 @@ class Both(nn.Module):
 class Isolated:
     """Copies of a model and its loss as they are now; trainable parameters are the model's own."""
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, device: torch.device) -> None:
         both = Both(model, loss)
         _require_isolated(both)
-        self._shared = {id(p): p for p in model.parameters()}
-        self._kept = self._copy(both)
+        self._shared: dict[int, Any] = {}
+        self._kept = self._copy(both).to(device)
+        self._shared = {id(p): p for p in self._kept.parameters()}
         self._states = _seeded_states()
 
     def _copy(self, both: Both) -> Both:
@@ -189,6 +190,6 @@ def _is_library(name: str | None) -> bool:
 
 def _refuse(where: str, what: str) -> None:
     raise ModelError(
-        f"The model's program could not be proved, and '{where}' reaches {what} outside of the model, where items of one"
-        " person could leave something behind for others: keep it in the model, or make it a constant."
+        f"The model's program could not be proved, and '{where}' reaches {what} outside of the model, where one person"
+        " could leave something behind for others: keep it in the model, or make it a constant."
     )

@@ -23,8 +23,8 @@ ROUNDED = frozenset({
 })
 """One or two operations of IEEE 754 for each value, which has one right result by whatever instruction."""
 PRODUCTS = frozenset({
-    "mm", "addmm", "mv", "addmv", "bmm", "baddbmm", "convolution", "convolution_backward", "lstm", "lstm_backward",
-    "gru", "gru_backward", "rnn", "rnn_backward",
+    "mm", "addmm", "mv", "addmv", "bmm", "baddbmm", "convolution", "convolution_backward",
+    *(f"wholegrain::{kind}{way}" for kind in ("lstm", "gru", "rnn") for way in ("", "_backward")),
 })
 """Made of matrix products, whose order of adding up may hang on how many rows there are."""
 # fmt: on

@@ -54,8 +54,7 @@ class Program:
             right = op.args[-1]
             if isinstance(right, Ref) and self.proof.where[right.number] is Kind.SHARED:
                 return product_for(op.target, self.tape.values[right.number])
-        # Results may lie in memory otherwise than where they were recorded.
-        operation: Callable[..., Any] = aten.reshape.default._op if op.target in VIEWS else op.target._op
+        operation: Callable[..., Any] = op.target._op
         return operation
 
     def end_of(self, op: Op) -> int:
@@ -77,7 +76,6 @@ def _find_roots(tape: Tape) -> dict[int, int]:
 
 
 PRODUCTS = (aten.mm.default, aten.addmm.default)
-VIEWS = (aten.view.default, aten._unsafe_view.default)
 WITHOUT_SUMS = {"convolution_backward": -1, "native_layer_norm_backward": -1, "native_group_norm_backward": -1,
                 "native_batch_norm_backward": -1}  # fmt: skip
 """Ends that also have a result with rows, and where they are told what is wanted of them."""

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from wholegrain import _check
 from wholegrain.clipping import devices
 from wholegrain.clipping.clip_units import Buckets
 from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool
@@ -81,7 +82,7 @@ class UnitPasses(DropoutCoins):
         """The model is copied to the device, with what is frozen in it as it is now."""
         self.model, self._loss, self.compute = model, loss, compute
         self._layout = Layout.of(model)
-        self._isolated = Isolated(deepcopy(model).to(compute.device), loss)
+        self._isolated = Isolated(model, loss, compute.device)
         self._tried = set[Shape]()
 
     @property
@@ -160,7 +161,14 @@ class UnitPasses(DropoutCoins):
         # Near the model's own parameters: those that are given may be a server's that has a trial's result in mind.
         vector = perturb(flatten(self.model))
         x, y = self._make_up(vector, inputs, targets)
-        same = self._repeats(*(each.to(self.compute.device) for each in (vector, x, y)))
+        try:
+            same = self._repeats(*(each.to(self.compute.device) for each in (vector, x, y)))
+        except ModelError:
+            raise
+        except Exception as error:  # the model is the user's own code
+            raise ModelError(
+                f"The model cannot compute the gradient of one unit by itself: {_check.reason(error)}."
+            ) from error
         if not bool(devices.to_host(same)):
             raise ModelError(
                 f"The model's gradients differ from call to call on {self.compute}, so that nobody's influence on"
@@ -175,8 +183,8 @@ class UnitPasses(DropoutCoins):
         """
         for x in make_items(inputs):
             for y in make_items(targets):
-                with suppress(IndexError, RuntimeError):
-                    batch_gradient(self.model, self._loss, self._layout, vector, x, y)
+                with suppress(Exception), self._isolated.fresh() as both:
+                    batch_gradient(deepcopy(both.model).cpu(), both.loss, self._layout, vector, x, y)
                     return x, y
         return zero_items(inputs), zero_items(targets)
 
@@ -190,8 +198,8 @@ class UnitPasses(DropoutCoins):
 def _outward_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """Gradient of each item's own loss with respect to its outputs.
 
-    One item at a time, and not the mean of all: with class weights or ignored targets that is another mean, in which one
-    item changes the weight of the others.
+    One item at a time, and not the mean of all: with class weights or ignored targets that is another mean, in which
+    one item changes the weight of the others.
     """
     if outputs.shape[0] != targets.shape[0]:
         raise ModelError("The model's outputs, or its targets, do not have an item in each row.")
