@@ -1,5 +1,6 @@
 """Silos behind Flower: whatever they do, the engine gives one answer for each of the cohort, in its order."""
 
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -14,10 +15,12 @@ from flwr.serverapp import Grid
 from deployment import task, text_message, vector
 from grids import Clock, FakeGrid, Node, within_a_server_app
 from wholegrain.engines import wire
-from wholegrain.engines.flower import FORGED, Flower
+from wholegrain.engines.flower import FORGED, HEADLESS, Flower
+from wholegrain.engines.ledger_heads import put_head, state_head
 from wholegrain.engines.signatures import sign_answer
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+from wholegrain.privacy.ledger import Head
 
 NAMES = ("north", "south", "west")
 
@@ -319,12 +322,14 @@ KEYS = {name: ec.generate_private_key(ec.SECP384R1()) for name in NAMES}
 PUBLIC = {name: key.public_key() for name, key in KEYS.items()}
 
 
-def signing(name: str, update: float = 0.0, key: str | None = None) -> Node:
-    """A silo that signs what it says, with its own key or with another's."""
+def signing(name: str, update: float = 0.0, key: str | None = None, at: int | None = None) -> Node:
+    """A silo that signs what it says, with its own key or with another's; `at` is when, by its clock."""
 
     def answer(message: Message) -> RecordDict:
         content = silo(name, update)(message)
         assert isinstance(content, RecordDict)
+        if name:
+            put_head(content, state_head(KEYS[key or name], name, Head(1, "a" * 64), at or time.time_ns()))
         sign_answer(KEYS[key or name], message, content)
         return content
 
@@ -366,6 +371,19 @@ def test_what_a_silo_says_cannot_steer_the_servers_terminal(caplog: pytest.LogCa
     play(keyed(FakeGrid(nodes)))
     assert "calls itself 'x [2J 31m round 0 done'" in caplog.text
     assert all(line.isprintable() for line in caplog.messages)
+
+
+def test_an_answer_that_does_not_say_where_its_ledger_stands_is_a_fault() -> None:
+    """Nor does one that is dated in the future: whoever believed it could not tell a later one from an older one."""
+
+    def silent(message: Message) -> RecordDict:
+        content = silo("north", 1)(message)
+        assert isinstance(content, RecordDict)
+        sign_answer(KEYS["north"], message, content)
+        return content
+
+    nodes = {11: silent, 12: signing("south", 1, at=2**63 - 1), 13: signing("west", 1)}
+    assert told(play(keyed(FakeGrid(nodes)))) == {"north": HEADLESS, "south": HEADLESS, "west": "update"}
 
 
 def test_an_answer_that_somebody_else_signed_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:

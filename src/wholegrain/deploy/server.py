@@ -19,6 +19,7 @@ from wholegrain.engines.flower import Flower
 from wholegrain.engines.flower_sums import FlowerSums
 from wholegrain.engines.score_engine import ScoreSums
 from wholegrain.engines.secure_sum_engine import SecureSums
+from wholegrain.engines.silo_heads import SiloHeads
 from wholegrain.engines.wire import SiloTask, start_task
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import Engine, ScoreEngine
@@ -45,8 +46,11 @@ log = logging.getLogger("wholegrain.server")
 Keys = Mapping[str, EllipticCurvePublicKey]
 
 
-def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None) -> RunResult:
-    """The whole run, recorded in the folder `out`; `keys` are the roster's, by which silos are known."""
+def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None, heads: SiloHeads | None = None) -> RunResult:
+    """The whole run, recorded in the folder `out`; `keys` are the roster's, by which silos are known.
+
+    `heads` is what these silos have said of their ledgers, in this run and before it.
+    """
     prepared = prepare_server(spec)
     resumed = RunFolder.holds_run(out)
     folder = RunFolder.open(out) if resumed else RunFolder.create(out, prepared)
@@ -54,7 +58,7 @@ def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None) -> Run
         raise RunError(f"The run in '{out}' was started with another spec; put it back, or choose another folder.")
     with folder.lock():
         start = folder.start(prepared) if resumed else None
-        run = _play(prepared, folder, start, _line(prepared, folder.run, grid, keys))
+        run = _play(prepared, folder, start, _line(prepared, folder.run, grid, keys, heads))
         folder.finish(run)
     return run
 
@@ -105,7 +109,7 @@ def make_task(prepared: PreparedRun, policy: Policy, run: str) -> SiloTask:
     )
 
 
-def _line(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None) -> Flower:
+def _line(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None, heads: SiloHeads | None) -> Flower:
     """The line to the silos, with what each of them is asked."""
     tasks = {facts.name: make_task(prepared, policy, run) for policy, facts in prepared.plan.rows}
     federation = _federation(prepared.spec)
@@ -113,7 +117,7 @@ def _line(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None) -> Flo
     expected = {silo.name: _expected_facts(federation, silo, scored) for silo in federation.silos}
     if prepared.spec.policy.by_span:
         expected = {name: {**facts, "knows_spans": True} for name, facts in expected.items()}
-    return Flower(grid, tasks, federation.patience, expected, keys)
+    return Flower(grid, tasks, federation.patience, expected, keys, heads=heads or SiloHeads())
 
 
 def _engine(prepared: PreparedRun, line: Flower) -> Engine:

@@ -26,7 +26,7 @@ from wholegrain.deploy.silo_monitor import PEER_ALARM, REFUSED, SiloMonitor
 from wholegrain.deploy.silo_service import SiloService, public_facts, spent_by_silo
 from wholegrain.deploy.sum_service import answer_sum
 from wholegrain.engines import sum_wire, wire
-from wholegrain.engines.ledger_heads import put_head, read_heads, state_head
+from wholegrain.engines.ledger_heads import put_head, put_heard, read_heads, state_head
 from wholegrain.engines.secure_sum_engine import MaskRequest
 from wholegrain.engines.signatures import sign_answer
 from wholegrain.errors import LedgerError, RefusalError, SpecError, WholegrainError
@@ -131,10 +131,15 @@ def _compare_heads(message: Message, host: SiloService) -> None:
 
 
 def _state_head(content: RecordDict, host: SiloService, key: ec.EllipticCurvePrivateKey) -> None:
-    """Say where the ledger stands, with all that others have written in it; one that cannot be read says nothing."""
+    """Say where the ledger stands, and whose alarms there are; a ledger that cannot be read says nothing.
+
+    What others have written in it counts.
+    """
     with suppress(LedgerError):
         _ = host.ledger.state
         put_head(content, state_head(key, host.charter.silo, host.ledger.head, time.time_ns()))
+    if host.peers is not None:
+        put_heard(content, host.peers.contradicted)
 
 
 def _peers(charter: Charter) -> PeerHeads | None:

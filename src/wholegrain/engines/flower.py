@@ -16,8 +16,9 @@ from flwr.serverapp import Grid
 
 from wholegrain import _check
 from wholegrain.engines import wire
-from wholegrain.engines.ledger_heads import SentHead, put_heads, read_head
+from wholegrain.engines.ledger_heads import put_heads, read_head, read_heard
 from wholegrain.engines.signatures import is_signed
+from wholegrain.engines.silo_heads import SiloHeads
 from wholegrain.errors import RefusalError
 from wholegrain.federation.messages import RoundTask, ScoreTask, SiloFault, SiloScore, SiloUpdate
 
@@ -40,6 +41,7 @@ NOT_CONNECTED = "it is not connected"
 NOT_SENT = "the task could not be sent to it"
 SILENT = "it did not answer in time"
 UNREADABLE = "its answer cannot be read"
+HEADLESS = "its answer does not say where its ledger stands, or says it of the future"
 FORGED = "its answer is not signed with the key that the roster has for its name"
 
 
@@ -70,8 +72,8 @@ class Flower:
     """Silos that said otherwise, and what."""
     impostors: set[int] = field(default_factory=set)
     """Nodes that took a name for which they have no key; they are not asked again."""
-    heads: dict[str, SentHead] = field(default_factory=dict)
-    """What silos said last of their ledgers, for the others."""
+    heads: SiloHeads = field(default_factory=SiloHeads)
+    """What silos said of their ledgers."""
     inputs: dict[str, str] = field(default_factory=dict)
     """By silo, the digest of the features that its charter declares."""
 
@@ -109,13 +111,18 @@ class Flower:
         silos = list(silos)
         connected = self.connected(set(silos))
         asked = [silo for silo in silos if silo in connected]
-        tried = {silo: self._push(connected[silo], kind, self._with_heads(content(silo)), str(round)) for silo in asked}
+        tried = {
+            silo: self._push(connected[silo], kind, self._with_heads(silo, content(silo)), str(round)) for silo in asked
+        }
         sent = {silo: message for silo, message in tried.items() if message is not None}
         for silo in silos:
             if silo not in sent:
                 yield silo, SiloFault(silo, NOT_SENT if silo in tried else self.misfits.get(silo, NOT_CONNECTED))
-        for silo, reply in self._replies(sent, self.patience, connected):
-            yield silo, SiloFault(silo, LEFT) if reply is None else self._own_answer(silo, sent[silo], reply)
+        try:
+            for silo, reply in self._replies(sent, self.patience, connected):
+                yield silo, SiloFault(silo, LEFT) if reply is None else self._own_answer(silo, sent[silo], reply)
+        finally:
+            self.heads.save()
 
     def wait_for(self, silos: set[str], patience: float) -> set[str]:
         """The silos that are connected, once all of these are or the patience is at its end."""
@@ -155,6 +162,7 @@ class Flower:
         elif name in self.tasks:
             self.misfits.pop(name, None)
             self._compare_inputs(name, facts.get("inputs"))
+            self._observe_head(name, reply)
             # A silo that comes back may be a new node; the newest one speaks for it.
             self.nodes = {known: silo for known, silo in self.nodes.items() if silo != name} | {node: name}
 
@@ -185,26 +193,31 @@ class Flower:
         if not self._is_from(silo, asked, reply):
             log.warning("silo '%s': %s", silo, FORGED)
             return SiloFault(silo, FORGED)
-        self._keep_head(silo, reply)
+        wrong = self._observe_head(silo, reply)
         try:
             facts = wire.read_answer(reply)
         except RefusalError as error:
             return SiloFault(silo, f"{UNREADABLE}: {error}")
-        return SiloFault(silo, f"it refuses: {_said(facts['refused'])}") if "refused" in facts else reply
+        if "refused" in facts:
+            return SiloFault(silo, f"it refuses: {_said(facts['refused'])}")
+        return SiloFault(silo, wrong) if wrong else reply
 
     def _content(self, silo: str, task: RoundTask) -> RecordDict:
         asked = self.tasks[silo].model_copy(update={"round": task.round, "steps": task.steps})
         return wire.packed_task(asked, task.vector)
 
-    def _with_heads(self, content: RecordDict) -> RecordDict:
-        put_heads(content, {name: head for name, head in self.heads.items() if name in (self.keys or {})})
+    def _with_heads(self, silo: str, content: RecordDict) -> RecordDict:
+        put_heads(content, self.heads.shown_to(silo, self.keys or {}))
         return content
 
-    def _keep_head(self, silo: str, reply: Message) -> None:
-        key = (self.keys or {}).get(silo)
+    def _observe_head(self, silo: str, reply: Message) -> str:
+        """Remember what a silo says of its ledger and of others'; why its answer is not counted, if it is not."""
+        if self.keys is None:
+            return ""
+        self.heads.hear(silo, read_heard(reply), self.keys)
+        key = self.keys.get(silo)
         head = None if key is None else read_head(reply, silo, key)
-        if head is not None:
-            self.heads[silo] = head
+        return HEADLESS if head is None else self.heads.observe(head)
 
     def _push(self, node: int, kind: str, content: RecordDict, group: str) -> _Question | None:
         """What was sent; None where the SuperLink would not have it."""
