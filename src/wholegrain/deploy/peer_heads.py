@@ -1,9 +1,9 @@
 """What a silo remembers of the other silos' ledgers, and how it notices that one of them was put back.
 
-Statements are the silos' own, signed (`engines.ledger_heads`). The server passes them on. Of each peer the highest one is
-kept. A statement with fewer entries, or with another last entry at the same count, raises an alarm, whatever its date:
-nothing that a peer can sign makes a lower count pass later on. A server can raise a false alarm with a statement of
-earlier days; that costs a call, and the silo goes on answering, since its own budget is not touched. What the silo
+Statements are the silos' own, signed (`engines.ledger_heads`). The server passes them on. Of each peer the highest one
+is kept. A statement with fewer entries, or with another last entry at the same count, raises an alarm, whatever its
+date: nothing that a peer can sign makes a lower count pass later on. A server can raise a false alarm with a statement
+of earlier days; that costs a call, and the silo goes on answering, since its own budget is not touched. What the silo
 itself has signed must be in its own ledger: else that ledger has forgotten releases, and nothing more is released from
 it.
 """
@@ -163,7 +163,7 @@ def _is_believed(head: SentHead) -> bool:
 
 
 def _after(before: PeerRecord, head: SentHead, wrong: str) -> PeerRecord:
-    """What is remembered of a peer after one more statement; its key may be another one, its count never a lower one."""
+    """What is remembered of a peer after one more statement: its key may be a new one, its count never goes down."""
     renewed = head.key != before.highest.key
     kept = before.highest if wrong or not (renewed or head.count > before.highest.count) else head
     record = PeerRecord(highest=kept, alarm=wrong or before.alarm)

@@ -74,6 +74,8 @@ class Flower:
     """Nodes that took a name for which they have no key; they are not asked again."""
     heads: SiloHeads = field(default_factory=SiloHeads)
     """What silos said of their ledgers."""
+    put_back: dict[str, str] = field(default_factory=dict)
+    """Silos whose ledgers have lost entries that they signed with a former key: they would not notice, and answer."""
     inputs: dict[str, str] = field(default_factory=dict)
     """By silo, the digest of the features that its charter declares."""
 
@@ -117,7 +119,8 @@ class Flower:
         sent = {silo: message for silo, message in tried.items() if message is not None}
         for silo in silos:
             if silo not in sent:
-                yield silo, SiloFault(silo, NOT_SENT if silo in tried else self.misfits.get(silo, NOT_CONNECTED))
+                why = {**self.put_back, **self.misfits}.get(silo, NOT_CONNECTED)
+                yield silo, SiloFault(silo, NOT_SENT if silo in tried else why)
         try:
             for silo, reply in self._replies(sent, self.patience, connected):
                 yield silo, SiloFault(silo, LEFT) if reply is None else self._own_answer(silo, sent[silo], reply)
@@ -127,7 +130,9 @@ class Flower:
     def wait_for(self, silos: set[str], patience: float) -> set[str]:
         """The silos that are connected, once all of these are or the patience is at its end."""
         end = time.monotonic() + patience
-        while not silos <= (found := set(self.connected(silos))) | set(self.misfits) and time.monotonic() < end:
+        while not silos <= (found := set(self.connected(silos))) | {*self.misfits, *self.put_back}:
+            if time.monotonic() >= end:
+                break
             time.sleep(PAUSE)
         return found
 
@@ -162,9 +167,13 @@ class Flower:
         elif name in self.tasks:
             self.misfits.pop(name, None)
             self._compare_inputs(name, facts.get("inputs"))
+            self._forget_node(name)  # a silo that comes back may be a new node; the newest one speaks for it
             self._observe_head(name, reply)
-            # A silo that comes back may be a new node; the newest one speaks for it.
-            self.nodes = {known: silo for known, silo in self.nodes.items() if silo != name} | {node: name}
+            if name not in self.put_back:
+                self.nodes[node] = name
+
+    def _forget_node(self, silo: str) -> None:
+        self.nodes = {node: name for node, name in self.nodes.items() if name != silo}
 
     def _compare_inputs(self, silo: str, stated: object) -> None:
         """Warn of silos whose features differ: rounds would be paid for, and the model would fit none of them."""
@@ -217,7 +226,15 @@ class Flower:
         self.heads.hear(silo, read_heard(reply), self.keys)
         key = self.keys.get(silo)
         head = None if key is None else read_head(reply, silo, key)
-        return HEADLESS if head is None else self.heads.observe(head)
+        if head is None:
+            return HEADLESS
+        wrong = self.heads.observe(head)
+        if wrong and self.heads.highest[silo].key != head.key:
+            self.put_back[silo] = wrong
+            self._forget_node(silo)  # it is asked who it is, and where its ledger stands, before it is asked anything
+        else:
+            self.put_back.pop(silo, None)
+        return wrong
 
     def _push(self, node: int, kind: str, content: RecordDict, group: str) -> _Question | None:
         """What was sent; None where the SuperLink would not have it."""

@@ -1,9 +1,9 @@
 """Heads of ledgers, which silos tell each other through the server: a ledger that was put back is noticed by others.
 
 A silo signs, with its own key, the number of entries in its ledger and the hash of the last one. The server hands the
-newest statement of every silo on with the next task, and shows each silo the highest of its own. It can leave statements
-out, but it can make none. A ledger only grows: whoever remembers a higher count than is stated now knows that entries
-were lost, whatever the dates of the two statements.
+newest statement of every silo on with the next task, and shows each silo the highest of its own. It can leave
+statements out, but it can make none. A ledger only grows: whoever remembers a higher count than is stated now knows
+that entries were lost, whatever the dates of the two statements.
 
 What a head tells: the chain of a ledger begins with 128 random bits, so that its hashes say nothing about entries to
 whoever has not read them. The number of entries follows from the tasks that were granted and answered, of all runs that

@@ -1,8 +1,8 @@
 """What a server remembers of its silos' ledgers, so that an answer from one that was put back is not counted.
 
-The highest head that each silo has signed is kept in a file, which outlasts the server's process and its runs. A silo is
-shown it with every task, and refuses if its ledger does not hold it. An answer that states a lower head is not counted,
-whichever key it is signed with. Peers that were told of a higher one than the server knows hand it back.
+The highest head that each silo has signed is kept in a file, which outlasts the server's process and its runs. A silo
+is shown it with every task, and refuses if its ledger does not hold it. An answer that states a lower head is not
+counted, whichever key it is signed with. Peers that were told of a higher one than the server knows hand it back.
 """
 
 import json
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wholegrain import _check
 from wholegrain._files import write_whole
-from wholegrain.engines.ledger_heads import SentHead, contradiction
+from wholegrain.engines.ledger_heads import SentHead, contradiction, key_line
 from wholegrain.errors import RunError
 
 log = logging.getLogger("wholegrain.server")
@@ -75,7 +75,7 @@ class SiloHeads:
                 )
             known = self.highest.get(head.silo)
             if (known is None or head.count > known.count) and not head.is_ahead and head.is_signed(key):
-                self.highest[head.silo] = head
+                self.highest[head.silo] = head.model_copy(update={"key": key_line(key)})
 
     def shown_to(self, silo: str, others: Iterable[str]) -> list[SentHead]:
         """What goes with a task: what others said last, and the highest that this silo ever said."""
