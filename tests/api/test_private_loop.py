@@ -1,6 +1,7 @@
 """A loop of one's own takes the same steps as a run: the same gradients, the same ledger, the same guarantee."""
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 import wholegrain as wg
 from wholegrain.api import private_loop
-from wholegrain.errors import BudgetError, ModelError, SpecError
+from wholegrain.errors import BudgetError, LedgerError, ModelError, SpecError
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_state import RunAccount
 
@@ -126,6 +127,25 @@ def test_secure_noise_is_a_release_and_differs_every_time(tmp_path: Path, monkey
         assert not private.guarantee.simulation
         assert private.guarantee.standing is wg.Standing.PROVED
     assert not torch.equal(parameters(nets[0]), parameters(nets[1]))
+
+
+def test_a_loop_of_ones_own_counts_its_steps_elsewhere_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("WHOLEGRAIN_COUNTER", str(tmp_path / "counter"))
+    (tmp_path / "counter").touch()
+    net = a_net()
+    release: dict[str, Any] = {"noise": "secure", "sizes": SIZES, "steps": 3}
+    release["ledger"] = {"path": str(tmp_path / "own" / "ledger.sqlite"), "data": "clinics", "epsilon": 20.0}
+    loop(net, torch.optim.Adam(net.parameters()), **release)
+    places = [tmp_path / "state", tmp_path / "own"]
+    for place in places:
+        shutil.copytree(place, tmp_path / "copy" / place.name)
+    loop(net, torch.optim.Adam(net.parameters()), **release)
+    for place in places:
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / "copy" / place.name, place)
+    with pytest.raises(LedgerError, match="which the counter"):
+        loop(net, torch.optim.Adam(net.parameters()), **release)
 
 
 def test_frozen_parameters_get_no_gradient() -> None:

@@ -29,7 +29,7 @@ from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.ledger_heads import HEADS, SentHead, put_heads, read_heads, state_head
 from wholegrain.engines.silo_heads import SiloHeads
-from wholegrain.errors import RefusalError, RunError, SpecError
+from wholegrain.errors import LedgerError, RefusalError, RunError, SpecError
 from wholegrain.federation.messages import RoundTask, SiloUpdate
 from wholegrain.privacy.ledger import Head, Ledger
 
@@ -144,6 +144,21 @@ def test_a_silo_that_is_put_back_again_and_again_is_refused_each_time(silos: Sil
         assert answers["south"].startswith("it refuses: [ledger]"), round
 
 
+def test_a_silo_with_a_counter_elsewhere_does_not_start_from_a_copy(
+    silos: Silos, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither server nor peers are needed to notice it."""
+    monkeypatch.setenv("WHOLEGRAIN_COUNTER", str(tmp_path / "counter"))
+    (tmp_path / "counter").touch()
+    silos.contexts["south"].close()
+    silos.start("south")
+    silos.play(0)
+    silos.copy("south")
+    silos.play(1)
+    with pytest.raises(LedgerError, match="which the counter"):
+        silos.put_back("south")
+
+
 def test_a_server_that_was_started_again_knows_what_its_silos_have_signed(silos: Silos) -> None:
     silos.play(0)
     silos.copy("south")
@@ -214,9 +229,8 @@ def test_a_servers_memory_that_cannot_be_read_is_told_before_anything_is_asked(t
         SiloHeads.open(path)
 
 
-def test_a_servers_memory_that_cannot_be_written_ends_its_run(tmp_path: Path) -> None:
-    heads = SiloHeads(tmp_path / "nowhere" / "heads.json")
-    heads.observe(stated(5))
+def test_a_servers_memory_that_cannot_be_written_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    heads = SiloHeads.open(tmp_path / "nowhere" / "heads.json")
     with pytest.raises(RunError, match=r"cannot be kept in '.*': No such file or directory\."):
         heads.save()
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from wholegrain._places import COUNTER
 from wholegrain.cli import display, plan_display
 from wholegrain.cli.interrupt import stoppable
 from wholegrain.cli.options import Changes, Json
@@ -19,6 +20,7 @@ from wholegrain.privacy.accountants import accountant
 from wholegrain.report.model_card import CARD, write_card
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engine_choice import EngineChoice, open_engine, serve_silos
+from wholegrain.runs.ledger_counter import LedgerCounter
 from wholegrain.runs.observers import both
 from wholegrain.runs.optimise_spec import optimise as find_best
 from wholegrain.runs.plan_record import PlanRecord
@@ -42,6 +44,12 @@ Processes = Annotated[int | None, typer.Option(help="Processes on this machine, 
 Ranks = Annotated[
     int | None, typer.Option(help="Processes that share a silo's steps; the same as --set compute.ranks_per_silo=N.")
 ]
+
+UNSEEN = (
+    "If this folder and the state folder were put back from one copy, do not go on: rounds that were played since would"
+    " be released again and paid for once, and nothing here can tell. A counter on another disk can"
+    f" ({COUNTER}, docs/reliability.md)."
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,8 @@ def resume(
             display.err.print(f"The run in '{folder}' is at its end; there is nothing to resume.", soft_wrap=True)
             return
         prepared = prepare(found.spec)
+        if is_release(prepared) and LedgerCounter.here().path is None:
+            display.err.print(UNSEEN, markup=False, soft_wrap=True)
         _play(prepared, found, found.start(prepared), choice, Output(quiet, json, tensorboard))
 
 

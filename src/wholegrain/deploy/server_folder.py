@@ -41,6 +41,7 @@ class ServerFolder:
     def run(self) -> RunResult:
         """Play the run, or what is left of it, for whoever of the roster connects."""
         heads = SiloHeads.open(self.path / HEADS)
+        heads.save()  # where it cannot be written, no silo pays first
         with open_door(self.door) as (grid, keys):
             return serve(self.spec, self.path / RUN, grid, keys, heads)
 

@@ -32,7 +32,7 @@ class SiloHeads:
     highest: dict[str, SentHead] = field(default_factory=dict)
     said: dict[str, SentHead] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
-    _saved: dict[str, SentHead] = field(default_factory=dict)
+    _saved: dict[str, SentHead] | None = None
 
     @staticmethod
     def open(path: Path) -> "SiloHeads":
@@ -40,7 +40,7 @@ class SiloHeads:
         try:
             known = HEADS.validate_json(path.read_bytes())
         except FileNotFoundError:
-            known = {}
+            return SiloHeads(path)
         except (OSError, ValidationError) as error:
             raise RunError(
                 f"What the silos said of their ledgers, '{path}', cannot be read ({_check.reason(error)}); put it back"

@@ -21,6 +21,7 @@ from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, 
 from wholegrain.privacy.ledger_state import LedgerState, RunAccount
 from wholegrain.privacy.pricing import Price, Releases, Terms
 from wholegrain.privacy.statement import account_price, data_price, run_price
+from wholegrain.runs.ledger_counter import LedgerCounter
 from wholegrain.runs.ledger_registry import LedgerRegistry, open_known_ledger
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
@@ -44,6 +45,7 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
 def release_ledger(path: Path, data: str, *, create: bool = True) -> Iterator[Ledger]:
     """The ledger that pays for releases from the data of this name: the one that this machine knows, or its first."""
     LedgerRegistry.here().require_there(data, path)
+    LedgerCounter.here().require_there(data, path)
     with open_ledger(path, create=create) as ledger, open_known_ledger(data, ledger):
         yield ledger
 
