@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from wholegrain._json_numbers import finite
 from wholegrain._places import COUNTER
 from wholegrain.cli import display, plan_display
 from wholegrain.cli.interrupt import stoppable
@@ -16,6 +17,7 @@ from wholegrain.errors import SpecError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.policies.search import leaders
+from wholegrain.policies.silo_limit import least_limits
 from wholegrain.privacy.accountants import accountant
 from wholegrain.report.model_card import CARD, write_card
 from wholegrain.report.tradeoff import draw_tradeoff
@@ -128,14 +130,18 @@ def plan(
     if asked.federation:
         found = plan_federation(asked, asked.federation, accountant(asked.privacy.accountant))
         public, compute = federation_model(asked, asked.federation).public, USUAL
+        limits = least_limits(found)
     else:
         prepared = prepare(asked)
-        found, public, compute = prepared.plan, prepared.public, prepared.compute
+        found, public, compute, limits = prepared.plan, prepared.public, prepared.compute, {}
     if json:
         facts = PlanRecord.of(found).facts() | ({"public": public.facts()} if public else {})
-        display.as_json(facts | _unusual(compute))
+        least = {"least_limits": {name: finite(limit) for name, limit in limits.items()}} if limits else {}
+        display.as_json(facts | least | _unusual(compute))
     else:
         plan_display.plan(found)
+        if limits:
+            plan_display.silo_limits(limits, found)
         plan_display.start(public)
         plan_display.place(compute)
 
