@@ -32,6 +32,7 @@ from wholegrain.data.subjects import subject_codes
 from wholegrain.data.table import subject_ids
 from wholegrain.deploy.charter import Charter
 from wholegrain.errors import DataError, RunError, SpecError
+from wholegrain.runs.accounts import make_ledger_folder
 from wholegrain.runs.datasets import read_table
 
 SUFFIX = ".spans"
@@ -155,6 +156,7 @@ def keep_counts(charter: Charter, key: Path, path: Path) -> Mapping[int, int]:
         raise SpecError(f"The counts '{path}' have spans of more silos than were counted.")
     codes = subject_codes(tokens)
     spans = {str(code): counted.counts[token] for code, token in zip(codes.tolist(), tokens.values(), strict=True)}
+    make_ledger_folder(spans_path(charter))  # a silo may be linked before it has a ledger
     _write(spans_path(charter), KnownSpans(link=counted.link, spans=spans))
     return Counter(spans.values())
 
