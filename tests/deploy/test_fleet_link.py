@@ -92,6 +92,26 @@ def test_a_redirect_is_not_followed(client: FleetClient) -> None:
     assert asked == ["https://127.0.0.1:1/v1/fleet/pull-messages"]
 
 
+FORGED = "x\x1b[2J\x9b31m\u2028\u202e" + "y" * 60_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda request: httpx.Response(307, headers={"location": f"https://203.0.113.9/{FORGED}".encode()}),
+        lambda request: httpx.Response(500, extensions={"reason_phrase": FORGED.encode()}),
+        lambda request: httpx.Response(200, content=message(message_type=f"train\n2030-01-01 {FORGED}")),
+    ],
+    ids=["redirect", "reason", "type"],
+)
+def test_a_server_cannot_write_lines_or_control_characters_into_a_silos_log(
+    client: FleetClient, answer: Answer
+) -> None:
+    said = trouble(line_to(client, answer))
+    assert said.isprintable()
+    assert len(said) < 500
+
+
 def test_a_key_that_is_not_in_the_roster_ends_the_silo_and_a_signature_out_of_time_does_not(
     client: FleetClient,
 ) -> None:

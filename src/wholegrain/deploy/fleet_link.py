@@ -38,6 +38,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from wholegrain import _check
 from wholegrain.clipping.parameters import Layout
 from wholegrain.deploy.certificates import load_private_key
 from wholegrain.deploy.charter import Charter, LinkSpec, require_files
@@ -89,7 +90,7 @@ class FleetClient(FleetHttpClient):
         try:
             return super()._unary_unary(**call)
         except ValueError as error:
-            raise UnreadableError(f"its response cannot be read: {error}") from error
+            raise UnreadableError(f"its response cannot be read: {_check.quoted(error)}") from error
 
 
 def run_silo(charter: Charter, figures: int | None = None) -> None:
@@ -132,6 +133,7 @@ def require_link(charter: Charter) -> LinkSpec:
 
 def _trouble(link: LinkSpec, error: httpx.HTTPError) -> str:
     """What is wrong with the line, in words; what trying again cannot mend is an error."""
+    said = _check.quoted(error)
     if isinstance(error, httpx.HTTPStatusError):
         if error.response.status_code == NOT_SIGNED:
             return f"{link.address}: {NOT_NOW}"
@@ -140,12 +142,12 @@ def _trouble(link: LinkSpec, error: httpx.HTTPError) -> str:
                 f"The server at {link.address} does not know this silo's key: it was not admitted"
                 " (`wholegrain federation add-silo`), or it was revoked."
             ) from None
-        return TAKEN if error.request.url.path.endswith("activate-node") else f"{link.address}: {error}"
+        return TAKEN if error.request.url.path.endswith("activate-node") else f"{link.address}: {said}"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         raise RunError(
-            f"The server at {link.address} has no valid certificate of this federation: {error}. Nothing was sent."
+            f"The server at {link.address} has no valid certificate of this federation: {said}. Nothing was sent."
         ) from None
-    return f"{link.address} cannot be reached: {error}"
+    return f"{link.address} cannot be reached: {said}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +174,7 @@ class FleetLine:
         except httpx.HTTPError:
             raise
         except Exception as error:  # Flower unpacks what the server sent, and says in many ways that it cannot
-            log.warning("a message could not be read: %s", repr(error)[:300])
+            log.warning("a message could not be read: %s", _check.quoted(repr(error)))
         received = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=id)
         self.client.ConfirmMessageReceived(received)
         message = message if isinstance(message, Message) else envelope
@@ -215,7 +217,7 @@ def _envelope(found: MessageProto) -> Message:
     try:
         return message_from_proto(found)
     except Exception as error:  # as below: Flower unpacks what the server sent
-        raise UnreadableError(f"it sends a message that cannot be read: {repr(error)[:300]}") from error
+        raise UnreadableError(f"it sends a message that cannot be read: {_check.quoted(repr(error))}") from error
 
 
 def _answer_messages(line: FleetLine, host: SiloService) -> None:
@@ -229,7 +231,7 @@ def _answer_messages(line: FleetLine, host: SiloService) -> None:
         try:
             line.send(reply)
         except httpx.HTTPStatusError as error:  # the run has ended meanwhile
-            log.warning("an answer was not taken: %s", error)
+            log.warning("an answer was not taken: %s", _check.quoted(error))
 
 
 @contextlib.contextmanager

@@ -135,6 +135,7 @@ def open_door(door: ServerDoor) -> Iterator[tuple[FleetGrid, Keys]]:
         Doorkeeper(state, admission.is_admitted, lambda key: ended.is_set() or admission.has_mail(key)),
         host=door.host,
         port=door.port,
+        log_config=None,  # its words go where ours go
         log_level="warning",
         access_log=False,
         server_header=False,

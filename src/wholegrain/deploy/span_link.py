@@ -26,6 +26,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import subject_codes
@@ -143,10 +144,12 @@ def keep_counts(charter: Charter, key: Path, path: Path) -> Mapping[int, int]:
     counted = _read(SpanCounts, path)
     ours = {charter.silo, *(charter.link.peers if charter.link else ())}
     if counted.silo != charter.silo:
-        raise SpecError(f"The counts '{path}' are those of the silo '{counted.silo}', not of '{charter.silo}'.")
+        raise SpecError(
+            f"The counts '{path}' are those of the silo '{_check.quoted(counted.silo)}', not of '{charter.silo}'."
+        )
     if len(ours) > 1 and set(counted.silos) != ours:
         raise SpecError(
-            f"The counts '{path}' are over {', '.join(counted.silos)}, and the charter's silos are"
+            f"The counts '{path}' are over {_check.quoted(', '.join(counted.silos))}, and the charter's silos are"
             f" {', '.join(sorted(ours))}; a silo that was not counted would make spans too small."
         )
     tokens = _tokens(charter, _read(LinkKey, key))

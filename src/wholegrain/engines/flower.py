@@ -32,9 +32,6 @@ LOOK = 2.0
 INTRODUCTION = 30.0
 """Seconds in which a node has to say which silo it is; one that hangs must not cost every round its whole patience."""
 
-MOST_SAID = 300
-"""Characters of a silo's own words that go on record."""
-
 LEFT = "it has left in the middle of the round"
 NOT_CONNECTED = "it is not connected"
 NOT_SENT = "the task could not be sent to it"
@@ -140,13 +137,13 @@ class Flower:
         try:
             facts = wire.read_answer(reply)
         except RefusalError as error:
-            why = _said(reply.error.reason if reply.has_error() else error)
+            why = _check.quoted(reply.error.reason if reply.has_error() else error)
             log.warning("node %d does not say which silo it is: %s", node, why)
             return
         name = str(facts.get("silo", ""))
         if not self._is_from(name, asked, reply):
             self.impostors.add(node)
-            log.warning("node %d calls itself '%s' without that silo's key: it is refused", node, _said(name))
+            log.warning("node %d calls itself '%s' without that silo's key: it is refused", node, _check.quoted(name))
             return
         misfit = _misfit(facts, self.expected.get(name, {})) or _disagreement(facts, self.tasks.get(name))
         if misfit:
@@ -181,7 +178,7 @@ class Flower:
     def _own_answer(self, silo: str, asked: _Question, reply: Message) -> Message | SiloFault:
         """A silo's reply, where it is its own and no refusal."""
         if reply.has_error():
-            return SiloFault(silo, f"it failed: {_said(reply.error.reason)}")
+            return SiloFault(silo, f"it failed: {_check.quoted(reply.error.reason)}")
         if not self._is_from(silo, asked, reply):
             log.warning("silo '%s': %s", silo, FORGED)
             return SiloFault(silo, FORGED)
@@ -189,8 +186,8 @@ class Flower:
         try:
             facts = wire.read_answer(reply)
         except RefusalError as error:
-            return SiloFault(silo, f"{UNREADABLE}: {error}")
-        return SiloFault(silo, f"it refuses: {_said(facts['refused'])}") if "refused" in facts else reply
+            return SiloFault(silo, f"{UNREADABLE}: {_check.quoted(error)}")
+        return SiloFault(silo, f"it refuses: {_check.quoted(facts['refused'])}") if "refused" in facts else reply
 
     def _content(self, silo: str, task: RoundTask) -> RecordDict:
         asked = self.tasks[silo].model_copy(update={"round": task.round, "steps": task.steps})
@@ -242,14 +239,14 @@ def _update(silo: str, reply: Message) -> SiloUpdate | SiloFault:
     try:
         return SiloUpdate(silo, wire.read_vector(reply))
     except RefusalError as error:
-        return SiloFault(silo, f"{UNREADABLE}: {error}")
+        return SiloFault(silo, f"{UNREADABLE}: {_check.quoted(error)}")
 
 
 def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | float | str | None]) -> str:
     """In what a silo is not as expected; empty where it is."""
     for name, value in expected.items():
         if name in facts and facts[name] != value:
-            return f"it has {name} = {_said(facts[name])}, and the plan was made for {value}"
+            return f"it has {name} = {_check.quoted(facts[name])}, and the plan was made for {value}"
     return ""
 
 
@@ -260,9 +257,3 @@ def _disagreement(facts: Mapping[str, object], task: wire.SiloTask | None) -> st
         return ""
     asked = task.model_dump(mode="json", include=set(wire.ModelTask.model_fields))
     return "" if asked in agreed else f"its charter does not agree to {task}"
-
-
-def _said(words: object) -> str:
-    """What a silo said, fit for a record and a terminal: short, on one line, and text in every encoding."""
-    text = " ".join(_check.printable(str(words)).split())
-    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"
