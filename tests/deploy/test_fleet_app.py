@@ -170,6 +170,13 @@ def test_a_message_that_is_too_long_is_not_read(state: LinkStateFactory, length:
     assert len(left) == 2
 
 
+def test_a_packed_request_is_not_read(state: LinkStateFactory) -> None:
+    app = Doorkeeper(state.state(), lambda key: key == KEY, lambda key: True)
+    headers = {"content_length": "1", "content_encoding": "gzip", **presented()}
+    assert call(app, "/v1/fleet/push-object", body=[b"x"], **headers) == 415
+    assert len(left) == 2
+
+
 def test_a_silo_acts_for_its_own_node_alone(state: LinkStateFactory) -> None:
     """Whoever holds one key of the roster can neither activate, deactivate nor read for another's node."""
     link, other = state.state(), public_key_to_bytes(silo_key().public_key())

@@ -1,7 +1,9 @@
 """A silo's line to its server: whatever comes over it, the silo goes on, and says what is wrong."""
 
 import datetime
-from collections.abc import Callable
+import gzip
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -79,6 +81,29 @@ def test_a_message_out_of_time_is_answered_like_any_other(client: FleetClient, t
 def test_a_response_that_never_ends_is_not_read(client: FleetClient) -> None:
     line = line_to(client, lambda request: httpx.Response(200, content=bytes(2**21)))
     assert "longer than" in trouble(line)
+
+
+class Bomb(httpx.SyncByteStream):
+    """A response of some hundred bytes that unpacks, in two steps, to 256 MiB."""
+
+    packed = gzip.compress(gzip.compress(bytes(2**28), 1))
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.packed
+
+
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "gzip", "x-unknown"])
+def test_a_packed_response_is_refused_before_it_is_unpacked(client: FleetClient, encoding: str) -> None:
+    headers = {"content-encoding": encoding}
+    line = line_to(client, lambda request: httpx.Response(200, headers=headers, stream=Bomb()))
+    assert len(Bomb.packed) < 20_000
+    tracemalloc.start()
+    try:
+        assert "nothing is unpacked here" in trouble(line)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50e6
 
 
 def test_a_redirect_is_not_followed(client: FleetClient) -> None:

@@ -98,6 +98,8 @@ class Doorkeeper:
             return 403
         if not _is_signed(headers):
             return 401
+        if b"content-encoding" in headers:
+            return 415
         try:
             length = int(headers.get(b"content-length", b""))
         except ValueError:

@@ -79,6 +79,10 @@ class TooLongError(httpx.HTTPError):
     """A message that is longer than any that this silo could agree to."""
 
 
+class PackedError(httpx.HTTPError):
+    """A response with a content encoding: a few bytes of one unpack to gigabytes, and nobody here sends any."""
+
+
 class UnreadableError(httpx.HTTPError):
     """A response that is not of the fleet API's form."""
 
@@ -272,12 +276,17 @@ def open_client(link: LinkSpec, key: ec.EllipticCurvePrivateKey, most: int) -> F
         interceptors=[RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())],
     )
     client._client.follow_redirects = False
+    client._client.headers["accept-encoding"] = "identity"
     client._client.event_hooks = {"response": [lambda response: _limit(response, most)]}
     return client
 
 
 def _limit(response: httpx.Response, most: int) -> None:
-    """Read a response up to a length; httpx itself would read it whole, however long."""
+    """Read a response up to a length; httpx itself would unpack it, and read it whole, however long."""
+    if "content-encoding" in response.headers:
+        response.close()
+        packed = _check.quoted(response.headers["content-encoding"])
+        raise PackedError(f"a response is packed ('{packed}'), and nothing is unpacked here")
     content = bytearray()
     for chunk in response.iter_bytes():
         content += chunk
