@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from flwr.app import Message, RecordDict
 
 from backbones import public_model, write_backbone
 from deployment import table, write_charter
-from grids import FakeGrid, Node, within_a_server_app
+from grids import Clock, FakeGrid, Node, within_a_server_app
 from loopback import write_tables
 from wholegrain.deploy import server
 from wholegrain.deploy.charter import load_charter
+from wholegrain.deploy.public_reasons import FAILED
 from wholegrain.deploy.server import prepare_server, serve
 from wholegrain.deploy.silo_answers import answer, open_silo
 from wholegrain.deploy.silo_service import SiloService
@@ -37,8 +38,8 @@ NAMES = ("north", "south")
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    within_a_server_app(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return within_a_server_app(monkeypatch)
 
 
 @pytest.fixture
@@ -226,12 +227,86 @@ def test_a_silo_that_refuses_is_on_record_with_its_rule(hosts, tmp_path: Path) -
         assert not line["failed"]
 
 
-def test_too_few_silos_end_the_run(hosts, tmp_path: Path) -> None:
-    alone = grid_of({"south": hosts["south"]})
-    wanted = spec(hosts, rounds={"fewest_silos": 2}, federation={"patience": 0.5})
-    with pytest.raises(RunError, match=r"Rounds 0 to 2 failed one after the other; .* it is not connected"):
-        serve(wanted, tmp_path / "run", alone)
+def test_rounds_that_fail_end_the_run_but_not_at_once(hosts, tmp_path: Path, clock: Clock) -> None:
+    """A machine that is started again, or a disk that is full, has some time to come back."""
+    failing = {11: node(hosts["north"]), 12: failing_at("train", hosts["south"])}
+    with pytest.raises(RunError, match="Rounds 0 to 2 failed one after the other"):
+        serve(spec(hosts, rounds={"fewest_silos": 2}), tmp_path / "run", FakeGrid(failing))
     assert [line["failed"] for line in rounds_of(tmp_path / "run")] == [True] * 3
+    assert clock.now > 70
+
+
+def failing_at(kind: str, host: SiloService) -> Node:
+    """A silo that says who it is, and fails at tasks of one kind."""
+    honest = node(host)
+
+    def reply(message: Message) -> RecordDict:
+        if message.metadata.message_type == kind:
+            return wire.packed_answer({"silo": host.charter.silo, "refused": FAILED})
+        return honest(message)
+
+    return reply
+
+
+class Timetable(FakeGrid):
+    """Nodes that are connected, and nodes that answer, from and until certain times on."""
+
+    def __init__(self, clock: Clock, nodes: dict[int, Node], away: dict[int, tuple[float, float]]) -> None:
+        super().__init__({number: self._awake(number, each) for number, each in nodes.items()})
+        self.clock, self.away = clock, away
+        self.deaf: dict[int, tuple[float, float]] = {}
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [number for number in self.nodes if not self._is_within(self.away.get(number))]
+
+    def _is_within(self, time: tuple[float, float] | None) -> bool:
+        return time is not None and time[0] <= self.clock.now < time[1]
+
+    def _awake(self, number: int, node: Node) -> Node:
+        return lambda message: None if self._is_within(self.deaf.get(number)) else node(message)
+
+
+def timetable(hosts: dict[str, SiloService], clock: Clock, **away: tuple[float, float]) -> Timetable:
+    numbers = dict(zip(hosts, range(11, 20), strict=False))
+    absent = {numbers[name]: time for name, time in away.items()}
+    return Timetable(clock, {numbers[name]: node(host) for name, host in hosts.items()}, absent)
+
+
+@pytest.mark.parametrize("fewest", [1, 2])
+def test_nothing_is_paid_for_while_nobody_is_connected(
+    hosts, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, fewest: int
+) -> None:
+    """All silos are away at the start, for longer than the patience; a round takes as many as the spec says."""
+    grid = timetable(hosts, clock, north=(0, 100), south=(0, 300))
+    serve(spec(hosts, rounds={"fewest_silos": fewest}), tmp_path / "run", grid)
+    lines = rounds_of(tmp_path / "run")
+    assert [line["failed"] for line in lines] == [False] * 3
+    assert clock.now > (100 if fewest == 1 else 300)
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert reserved(ledger) == {"north": 6, "south": 6}
+    said = [line for line in caplog.messages if "waiting for" in line]
+    assert "waiting for 'north', 'south'" in said[0]
+    assert f"round 0 waits: it takes {fewest} silos that answer, and there are 0" in caplog.text
+    assert clock.now / 30 < len(said) < clock.now / 10, "calm, and not silent"
+
+
+def test_a_silo_that_is_connected_and_does_not_answer_is_waited_for(hosts, tmp_path: Path, clock: Clock) -> None:
+    """One that was killed counts as connected for half a minute; one at work on an earlier round answers nothing."""
+    grid = timetable(hosts, clock)
+    introduced = [False]
+
+    def begin(event: object) -> None:
+        if not introduced[0] and getattr(event, "scores", None) is not None:
+            introduced[0] = True
+            grid.deaf = {11: (clock.now, clock.now + 200)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "_tell", begin)
+        serve(spec(hosts, rounds={"count": 8, "fewest_silos": 2}), tmp_path / "run", grid)
+    lines = rounds_of(tmp_path / "run")
+    assert [line["failed"] for line in lines].count(True) == 1, "the round in which it fell silent, and no other"
+    assert len(lines) == 8
+    assert clock.now > 200
 
 
 @pytest.mark.parametrize(

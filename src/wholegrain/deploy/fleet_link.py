@@ -116,7 +116,7 @@ def run_silo(charter: Charter, figures: int | None = None) -> None:
                     log.warning("connected to %s", link.address)
                     told = ""
                     _answer_messages(line, host)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, OSError, MemoryError) as error:
                 trouble = _trouble(link, error)
                 if trouble != told:  # once, however long it lasts
                     log.warning("%s; trying again", trouble)
@@ -135,9 +135,11 @@ def require_link(charter: Charter) -> LinkSpec:
     return link
 
 
-def _trouble(link: LinkSpec, error: httpx.HTTPError) -> str:
+def _trouble(link: LinkSpec, error: httpx.HTTPError | OSError | MemoryError) -> str:
     """What is wrong with the line, in words; what trying again cannot mend is an error."""
     said = _check.quoted(error)
+    if not isinstance(error, httpx.HTTPError):  # no descriptor, no memory: on this machine, and for a while
+        return f"this machine cannot reach {link.address} now: {type(error).__name__}: {said}"
     if isinstance(error, httpx.HTTPStatusError):
         if error.response.status_code == NOT_SIGNED:
             return f"{link.address}: {NOT_NOW}"
@@ -302,10 +304,16 @@ def _heartbeat(link: LinkSpec, key: ec.EllipticCurvePrivateKey, node: Node) -> I
     ended = threading.Event()
 
     def beat() -> None:
-        with open_client(link, key, OBJECT_OVERHEAD) as client:
-            while not ended.wait(BEAT):
-                with contextlib.suppress(httpx.HTTPError):  # the line itself will notice
-                    client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_INTERVAL))
+        beating = SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_INTERVAL)
+        while not ended.wait(BEAT):
+            # The line itself will notice, and a machine without a descriptor or memory may have one later.
+            with (
+                contextlib.suppress(httpx.HTTPError, OSError, MemoryError),
+                open_client(link, key, OBJECT_OVERHEAD) as client,
+            ):
+                client.SendNodeHeartbeat(beating)
+                while not ended.wait(BEAT):
+                    client.SendNodeHeartbeat(beating)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

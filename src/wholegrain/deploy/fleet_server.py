@@ -179,11 +179,11 @@ def _keep_alive(grid: FleetGrid, admission: Admission, ended: threading.Event) -
     def keep() -> None:
         told = ""
         while not ended.wait(LOOK):
-            grid.beat()
             try:
+                grid.beat()
                 admission.refresh()
                 told = ""
-            except (OSError, WholegrainError) as error:  # half written, or mistaken: what was known stays
+            except (OSError, MemoryError, WholegrainError) as error:  # half written, or mistaken: what was known stays
                 if str(error) != told:  # once, however long it lasts
                     log.error("the roster is not taken: %s", error)
                 told = str(error)

@@ -121,6 +121,16 @@ class Flower:
             time.sleep(PAUSE)
         return found
 
+    def call_roll(self, silos: Iterable[str], patience: float) -> Iterator[str]:
+        """Ask silos who they are, which costs nothing; those that answer in their own name, as they do."""
+        connected = self.connected(set(silos))
+        asked = {silo: connected[silo] for silo in silos if silo in connected}
+        tried = {silo: self._push(asked[silo], MessageType.QUERY, wire.packed_query(), "") for silo in asked}
+        sent = {silo: message for silo, message in tried.items() if message is not None}
+        for silo, reply in self._replies(sent, min(patience, self.patience), asked):
+            if reply is not None and not reply.has_error() and self._is_from(silo, sent[silo], reply):
+                yield silo
+
     def connected(self, wanted: set[str]) -> dict[str, int]:
         """Node by silo, for those that are connected now."""
         online = list(self.grid.get_node_ids())
@@ -147,8 +157,9 @@ class Flower:
             return
         misfit = _misfit(facts, self.expected.get(name, {})) or _disagreement(facts, self.tasks.get(name))
         if misfit:
+            if self.misfits.get(name) != misfit:  # once, however often it is asked
+                log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
             self.misfits[name] = misfit
-            log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
         elif name in self.tasks:
             self.misfits.pop(name, None)
             self._compare_inputs(name, facts.get("inputs"))
