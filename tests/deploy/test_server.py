@@ -1,6 +1,5 @@
 """The server of a federation whose silos are in this process: the same rounds, the same record, and no data."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -18,11 +17,12 @@ from backbones import public_model, write_backbone
 from deployment import table, write_charter
 from grids import Clock, FakeGrid, Node, within_a_server_app
 from loopback import write_tables
+from served import grid_of, node, reserved, rounds_of, spec, two_silos
 from wholegrain.deploy import server
 from wholegrain.deploy.charter import load_charter
 from wholegrain.deploy.public_reasons import FAILED
 from wholegrain.deploy.server import prepare_server, serve
-from wholegrain.deploy.silo_answers import answer, open_silo
+from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.errors import RunError, SpecError
@@ -34,8 +34,6 @@ from wholegrain.runs.spec import RunSpec
 
 pytestmark = pytest.mark.usefixtures("coarse_prices")
 
-NAMES = ("north", "south")
-
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -44,46 +42,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[dict[str, SiloService]]:
-    with ExitStack() as stack:
-        limit = {"noise": "seeded", "smallest_noise": 0.5, "epsilon": 8.0}
-        charters = {name: write_charter(tmp_path / name, silo=name, limit=limit) for name in NAMES}
-        yield {name: stack.enter_context(open_silo(load_charter(path))) for name, path in charters.items()}
-
-
-def node(host: SiloService) -> Node:
-    def reply(message: Message) -> RecordDict:
-        return answer(message, host).content
-
-    return reply
-
-
-def grid_of(hosts: dict[str, SiloService]) -> FakeGrid:
-    return FakeGrid({number: node(host) for number, host in enumerate(hosts.values(), start=11)})
-
-
-def spec(hosts: dict[str, SiloService], **changes: Any) -> RunSpec:
-    silos = [
-        {"name": name, "items": host.silo.facts.items, "subjects": 40, "items_per_subject": 4}
-        for name, host in hosts.items()
-    ]
-    tree: dict[str, Any] = {
-        "seed": 3,
-        "policy": {"name": "subject_dp", "rate": 0.5},
-        "privacy": {"epsilon": 4.0},
-        "rounds": {"count": 3, "steps": 2},
-        "federation": {"shape": [3], "classes": 2, "silos": silos, "patience": 20.0},
-    }
-    for section, values in changes.items():
-        tree[section] = None if values is None else {**tree.get(section, {}), **values}
-    return RunSpec.of(tree)
-
-
-def rounds_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-
-
-def reserved(ledger: Ledger) -> dict[str, int]:
-    return {silo: count for run in ledger.state.runs.values() for silo, count in run.reserved.items()}
+    with two_silos(tmp_path) as opened:
+        yield opened
 
 
 def test_a_run_leaves_the_same_record_as_any_other_and_every_silo_has_paid(hosts, tmp_path: Path) -> None:
