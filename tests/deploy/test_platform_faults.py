@@ -15,9 +15,9 @@ pytest.importorskip("flwr")
 from deployment import write_charter
 from grids import Clock, within_a_server_app
 from served import grid_of, reserved, rounds_of, spec, two_silos
+from wholegrain._machine_faults import is_passing
 from wholegrain.deploy import fleet_link
 from wholegrain.deploy.charter import load_charter
-from wholegrain.deploy.platform_faults import is_passing
 from wholegrain.deploy.server import serve
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.errors import LedgerError

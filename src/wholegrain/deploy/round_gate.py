@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from wholegrain._machine_faults import is_passing
 from wholegrain.deploy import platform_faults
 from wholegrain.engines.roll_call import RollCall
 from wholegrain.federation.round_record import RoundRecord
@@ -68,7 +69,7 @@ class RoundGate:
 
     def _outlast(self, error: Exception) -> None:
         """Wait until the ledger works again, witness file and all: a payment that half failed may stand in it."""
-        if not platform_faults.is_passing(error):
+        if not is_passing(error):
             raise error
         platform_faults.say_fault(error, platform_faults.FIRST)
         time.sleep(platform_faults.FIRST)

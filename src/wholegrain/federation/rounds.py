@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wholegrain import _check
+from wholegrain._machine_faults import is_passing
 from wholegrain.clipping.rounding import all_finite
 from wholegrain.errors import RunError
 from wholegrain.federation.aggregation import Mean, average
@@ -102,7 +103,9 @@ def _mean(task: RoundTask, engine: Engine, averaged: Aggregation) -> Mean:
     answers = _first_answers(engine.run(task), task.silos)
     try:
         return average(answers, averaged.weights, task.vector.numel(), task.vector.dtype)
-    except (MemoryError, OSError) as error:
+    except Exception as error:
+        if not is_passing(error):
+            raise
         why = f"its answer was lost here ({type(error).__name__}: {_check.reason(error)})"
         return Mean(None, (), (), tuple(SiloFault(silo, why) for silo in task.silos))
 
