@@ -1,4 +1,4 @@
-"""Thousands of connections that say nothing, to a server with few descriptors: its silos come and go, its run ends."""
+"""What befalls a federation of real processes from outside: connections that say nothing, machines that restart."""
 
 import contextlib
 import resource
@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from loopback import Federation, rounds_of, running
+from loopback import NAMES, Federation, rounds_of, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.exact_prices, pytest.mark.timeout(3600)]
 
@@ -49,3 +49,19 @@ def test_idle_connections_end_no_run(tmp_path: Path, many_files: None) -> None:
         assert process.wait(1200) == 0, federation.logs()
         assert "Too many open files" not in federation.logs()
         assert not any("ended" in line for line in (folder / "server.log").read_text().splitlines())
+
+
+def test_silos_that_are_all_restarted_cost_one_round_at_most(tmp_path: Path) -> None:
+    with running(tmp_path, noise="secure") as federation:
+        folder = federation.write_server("open", rounds=60, patience=60.0)
+        process = federation.start_server(folder)
+        federation.wait_until(lambda: len(rounds_of(folder / "run")) >= 3, process)
+        for name in NAMES:
+            federation.stop(federation.silos[name])
+        time.sleep(10)
+        for name in NAMES:
+            federation.start_silo(name)
+        assert process.wait(1200) == 0, federation.logs()
+        done = rounds_of(folder / "run")
+        assert len(done) == 60
+        assert [each["failed"] for each in done].count(True) <= 1
