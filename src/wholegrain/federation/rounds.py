@@ -103,7 +103,7 @@ def _mean(task: RoundTask, engine: Engine, averaged: Aggregation) -> Mean:
     answers = _first_answers(engine.run(task), task.silos)
     try:
         return average(answers, averaged.weights, task.vector.numel(), task.vector.dtype)
-    except Exception as error:
+    except (MemoryError, OSError) as error:  # not what a lost process of the run is told by: that ends it
         if not is_passing(error):
             raise
         why = f"its answer was lost here ({type(error).__name__}: {_check.reason(error)})"
