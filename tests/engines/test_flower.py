@@ -16,7 +16,8 @@ from deployment import task, text_message, vector
 from grids import Clock, FakeGrid, Node, within_a_server_app
 from wholegrain.engines import wire
 from wholegrain.engines.flower import FORGED, HEADLESS, Flower
-from wholegrain.engines.ledger_heads import put_head, state_head
+from wholegrain.engines.ledger_heads import SentHead, key_line, put_head, state_head
+from wholegrain.engines.roll_call import RollCall
 from wholegrain.engines.signatures import sign_answer
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
@@ -322,14 +323,21 @@ KEYS = {name: ec.generate_private_key(ec.SECP384R1()) for name in NAMES}
 PUBLIC = {name: key.public_key() for name, key in KEYS.items()}
 
 
-def signing(name: str, update: float = 0.0, key: str | None = None, at: int | None = None) -> Node:
-    """A silo that signs what it says, with its own key or with another's; `at` is when, by its clock."""
+def signing(
+    name: str, update: float = 0.0, key: str | None = None, at: int | None = None, entries: Iterable[int] = ()
+) -> Node:
+    """A silo that signs what it says, with its own key or with another's; `at` is when, by its clock.
+
+    `entries` are how many its ledger has, answer by answer; then one.
+    """
+    counts = iter(entries)
 
     def answer(message: Message) -> RecordDict:
         content = silo(name, update)(message)
         assert isinstance(content, RecordDict)
         if name:
-            put_head(content, state_head(KEYS[key or name], name, Head(1, "a" * 64), at or time.time_ns()))
+            head = Head(next(counts, 1), "a" * 64)
+            put_head(content, state_head(KEYS[key or name], name, head, at or time.time_ns()))
         sign_answer(KEYS[key or name], message, content)
         return content
 
@@ -384,6 +392,25 @@ def test_an_answer_that_does_not_say_where_its_ledger_stands_is_a_fault() -> Non
 
     nodes = {11: silent, 12: signing("south", 1, at=2**63 - 1), 13: signing("west", 1)}
     assert told(play(keyed(FakeGrid(nodes)))) == {"north": HEADLESS, "south": HEADLESS, "west": "update"}
+
+
+def test_a_silo_whose_ledger_was_put_back_does_not_answer_a_roll_call(caplog: pytest.LogCaptureFixture) -> None:
+    """No answer of its own would count: a round is not worth paying for on its account."""
+    nodes = {11: signing("north"), 12: signing("south", entries=[5, 5, 3, 3, 6]), 13: signing("west")}
+    engine = keyed(FakeGrid(nodes))
+    rolls = [set(engine.call_roll(NAMES, 5)) for _ in range(4)]
+    assert rolls == [set(NAMES), {"north", "west"}, {"north", "west"}, set(NAMES)]
+    assert caplog.text.count("its ledger was put back") == 1, "said once, not at every look"
+
+
+def test_nobody_waits_for_a_silo_whose_ledger_was_put_back_with_a_former_key(clock: Clock) -> None:
+    nodes = {11: signing("north"), 12: signing("south"), 13: signing("west")}
+    engine = keyed(FakeGrid(nodes))
+    former = state_head(KEYS["north"], "south", Head(9, "b" * 64), time.time_ns())
+    engine.heads.highest["south"] = SentHead(**former.model_dump(), key=key_line(PUBLIC["north"]))
+    RollCall(engine, 1).wait_for_all(NAMES, 60)
+    assert set(engine.put_back) == {"south"}
+    assert clock.now < 30
 
 
 def test_an_answer_that_somebody_else_signed_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:

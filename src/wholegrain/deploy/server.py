@@ -15,8 +15,11 @@ from flwr.serverapp import Grid
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.losses import find_loss
 from wholegrain.clipping.parameters import flatten
+from wholegrain.deploy.round_gate import RoundGate
+from wholegrain.engines import platform_faults
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.flower_sums import FlowerSums
+from wholegrain.engines.roll_call import RollCall
 from wholegrain.engines.score_engine import ScoreSums
 from wholegrain.engines.secure_sum_engine import SecureSums
 from wholegrain.engines.silo_heads import SiloHeads
@@ -59,7 +62,7 @@ def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None, heads:
     with folder.lock():
         start = folder.start(prepared) if resumed else None
         run = _play(prepared, folder, start, _line(prepared, folder.run, grid, keys, heads))
-        folder.finish(run)
+        platform_faults.again_and_again(lambda: folder.finish(run))
     return run
 
 
@@ -152,18 +155,38 @@ def _expected_facts(
 
 
 def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, line: Flower) -> RunResult:
-    def record(done: RoundRecord, state: State) -> None:
-        folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
-
-    missing = set(line.tasks) - line.wait_for(set(line.tasks), line.patience)
+    roll = RollCall(line, _fewest(prepared))
+    roll.wait_for_all(line.tasks, line.patience)
     if line.misfits:
         silo, why = next(iter(line.misfits.items()))
         raise RunError(f"Silo '{silo}' is not what the spec says: {why}. Nothing was asked of any silo; mend the spec.")
-    for silo in sorted(missing):
+    for silo in sorted(set(line.tasks) - set(line.connected(set())) - set(line.put_back)):
         log.warning("silo '%s' is not connected", silo)
     with open_guard(prepared, folder.run, folder.path, create=False) as guard:
         engine, scores = _engine(prepared, line), _score_engine(prepared, line)
-        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell, score_engine=scores)
+        gate = RoundGate(guard, roll)
+
+        def record(done: RoundRecord, state: State) -> None:
+            every = prepared.spec.rounds.checkpoint_every
+            platform_faults.again_and_again(lambda: folder.add_round(done, state, every))
+            gate.note(done)
+
+        return execute(
+            prepared,
+            guard,
+            engine=engine,
+            start=start,
+            record=record,
+            observe=_tell,
+            score_engine=scores,
+            payer=gate,
+        )
+
+
+def _fewest(prepared: PreparedRun) -> int:
+    """The fewest silos with which a round can come to something."""
+    trust = prepared.plan.trust
+    return max(prepared.spec.rounds.fewest_silos, 1 if trust is None else trust.answers)
 
 
 def _tell(event: SiloAnswer | RoundRecord) -> None:

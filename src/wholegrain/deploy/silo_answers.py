@@ -167,16 +167,16 @@ def _signing_key(charter: Charter) -> ec.EllipticCurvePrivateKey | None:
 
 def _note(host: SiloService, message: Message, why: str) -> None:
     """Log a refusal, and append it to a file beside the ledger; where that fails, the log must do."""
-    # The words may be the server's.
-    log.warning("refused: %s", _check.printable(why))
+    why = _check.quoted(why, MOST_SAID)  # the words may be the server's
+    log.warning("refused: %s", why)
     charter = host.charter
     assert charter.ledger.path is not None
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "message": message.metadata.message_type[:MOST_SAID],
+        "message": _check.quoted(message.metadata.message_type, MOST_SAID),
         "run": message.metadata.run_id,
-        "round": message.metadata.group_id[:MOST_SAID],
-        "refused": why[:MOST_SAID],
+        "round": _check.quoted(message.metadata.group_id, MOST_SAID),
+        "refused": why,
     }
     host.note(REFUSED, {name: value for name, value in line.items() if name != "at"})
     path = Path(charter.ledger.path).with_name("refusals.jsonl")

@@ -15,7 +15,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from wholegrain import _check
-from wholegrain.engines import wire
+from wholegrain.engines import platform_faults, wire
 from wholegrain.engines.ledger_heads import put_heads, read_head, read_heard
 from wholegrain.engines.signatures import is_signed
 from wholegrain.engines.silo_heads import SiloHeads
@@ -32,9 +32,6 @@ LOOK = 2.0
 
 INTRODUCTION = 30.0
 """Seconds in which a node has to say which silo it is; one that hangs must not cost every round its whole patience."""
-
-MOST_SAID = 300
-"""Characters of a silo's own words that go on record."""
 
 LEFT = "it has left in the middle of the round"
 NOT_CONNECTED = "it is not connected"
@@ -125,7 +122,7 @@ class Flower:
             for silo, reply in self._replies(sent, self.patience, connected):
                 yield silo, SiloFault(silo, LEFT) if reply is None else self._own_answer(silo, sent[silo], reply)
         finally:
-            self.heads.save()
+            platform_faults.again_and_again(self.heads.save)
 
     def wait_for(self, silos: set[str], patience: float) -> set[str]:
         """The silos that are connected, once all of these are or the patience is at its end."""
@@ -135,6 +132,21 @@ class Flower:
                 break
             time.sleep(PAUSE)
         return found
+
+    def call_roll(self, silos: Iterable[str], patience: float) -> Iterator[str]:
+        """Ask silos who they are, which costs nothing; those that answer in their own name, as they do.
+
+        One whose ledger was put back is not among them: no answer of its own would count.
+        """
+        connected = self.connected(set(silos))
+        asked = {silo: connected[silo] for silo in silos if silo in connected}
+        tried = {silo: self._push(asked[silo], MessageType.QUERY, wire.packed_query(), "") for silo in asked}
+        sent = {silo: message for silo, message in tried.items() if message is not None}
+        for silo, reply in self._replies(sent, min(patience, self.patience), asked):
+            if reply is None or reply.has_error() or not self._is_from(silo, sent[silo], reply):
+                continue
+            if not self._observe_head(silo, reply):
+                yield silo
 
     def connected(self, wanted: set[str]) -> dict[str, int]:
         """Node by silo, for those that are connected now."""
@@ -152,18 +164,19 @@ class Flower:
         try:
             facts = wire.read_answer(reply)
         except RefusalError as error:
-            why = _said(reply.error.reason if reply.has_error() else error)
+            why = _check.quoted(reply.error.reason if reply.has_error() else error)
             log.warning("node %d does not say which silo it is: %s", node, why)
             return
         name = str(facts.get("silo", ""))
         if not self._is_from(name, asked, reply):
             self.impostors.add(node)
-            log.warning("node %d calls itself '%s' without that silo's key: it is refused", node, _said(name))
+            log.warning("node %d calls itself '%s' without that silo's key: it is refused", node, _check.quoted(name))
             return
         misfit = _misfit(facts, self.expected.get(name, {})) or _disagreement(facts, self.tasks.get(name))
         if misfit:
+            if self.misfits.get(name) != misfit:  # once, however often it is asked
+                log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
             self.misfits[name] = misfit
-            log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
         elif name in self.tasks:
             self.misfits.pop(name, None)
             self._compare_inputs(name, facts.get("inputs"))
@@ -198,7 +211,7 @@ class Flower:
     def _own_answer(self, silo: str, asked: _Question, reply: Message) -> Message | SiloFault:
         """A silo's reply, where it is its own and no refusal."""
         if reply.has_error():
-            return SiloFault(silo, f"it failed: {_said(reply.error.reason)}")
+            return SiloFault(silo, f"it failed: {_check.quoted(reply.error.reason)}")
         if not self._is_from(silo, asked, reply):
             log.warning("silo '%s': %s", silo, FORGED)
             return SiloFault(silo, FORGED)
@@ -206,9 +219,9 @@ class Flower:
         try:
             facts = wire.read_answer(reply)
         except RefusalError as error:
-            return SiloFault(silo, f"{UNREADABLE}: {error}")
+            return SiloFault(silo, f"{UNREADABLE}: {_check.quoted(error)}")
         if "refused" in facts:
-            return SiloFault(silo, f"it refuses: {_said(facts['refused'])}")
+            return SiloFault(silo, f"it refuses: {_check.quoted(facts['refused'])}")
         return SiloFault(silo, wrong) if wrong else reply
 
     def _content(self, silo: str, task: RoundTask) -> RecordDict:
@@ -272,14 +285,14 @@ def _update(silo: str, reply: Message) -> SiloUpdate | SiloFault:
     try:
         return SiloUpdate(silo, wire.read_vector(reply))
     except RefusalError as error:
-        return SiloFault(silo, f"{UNREADABLE}: {error}")
+        return SiloFault(silo, f"{UNREADABLE}: {_check.quoted(error)}")
 
 
 def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | float | str | None]) -> str:
     """In what a silo is not as expected; empty where it is."""
     for name, value in expected.items():
         if name in facts and facts[name] != value:
-            return f"it has {name} = {_said(facts[name])}, and the plan was made for {value}"
+            return f"it has {name} = {_check.quoted(facts[name])}, and the plan was made for {value}"
     return ""
 
 
@@ -290,9 +303,3 @@ def _disagreement(facts: Mapping[str, object], task: wire.SiloTask | None) -> st
         return ""
     asked = task.model_dump(mode="json", include=set(wire.ModelTask.model_fields))
     return "" if asked in agreed else f"its charter does not agree to {task}"
-
-
-def _said(words: object) -> str:
-    """What a silo said, fit for a record and a terminal: short, on one line, and text in every encoding."""
-    text = " ".join(_check.printable(str(words)).split())
-    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"

@@ -32,6 +32,7 @@ class SiloHeads:
     highest: dict[str, SentHead] = field(default_factory=dict)
     said: dict[str, SentHead] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
+    _alarms: dict[str, str] = field(default_factory=dict)
     _saved: dict[str, SentHead] | None = None
 
     @staticmethod
@@ -55,8 +56,11 @@ class SiloHeads:
         wrong = "" if known is None else contradiction(known, head)
         if not wrong:
             self.highest[head.silo] = head
+            self._alarms.pop(head.silo, None)
             return ""
-        log.error("silo '%s': its ledger was put back: %s", head.silo, wrong)
+        if self._alarms.get(head.silo) != wrong:  # once, however often it is asked
+            self._alarms[head.silo] = wrong
+            log.error("silo '%s': its ledger was put back: %s", head.silo, wrong)
         return f"its ledger was put back: {wrong}"
 
     def hear(self, teller: str, heads: Iterable[SentHead], keys: Mapping[str, ec.EllipticCurvePublicKey]) -> None:

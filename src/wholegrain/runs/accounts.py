@@ -33,12 +33,18 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
     """The ledger at this path, or one in memory."""
     if path is None:
         return Ledger.in_memory()
+    if create:
+        make_ledger_folder(path)
+    return Ledger.open(path, create=create)
+
+
+def make_ledger_folder(path: Path) -> None:
+    """The folder of a ledger, which is its owner's alone; one that somebody else made stays as it is."""
     try:
-        if create and (path.parent == state_folder() or not path.parent.is_dir()):
-            private_folder(path.parent)  # ours; a folder that somebody else made stays as it is
+        if path.parent == state_folder() or not path.parent.is_dir():
+            private_folder(path.parent)
     except (OSError, ValueError) as error:  # ValueError: a character that no path can have
         raise LedgerError(f"The ledger '{path}' cannot be made: {_check.reason(error)}.") from error
-    return Ledger.open(path, create=create)
 
 
 @contextlib.contextmanager

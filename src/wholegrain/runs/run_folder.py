@@ -204,20 +204,34 @@ class RunFolder:
         return StartState(state, done)
 
     def add_round(self, done: RoundRecord, state: State, every: int) -> None:
-        """Make a round last: its line, then (for every so many rounds) its parameters."""
+        """Make a round last: its line, then (for every so many rounds) its parameters. What fails can be done again."""
         try:
-            with (self.path / ROUNDS).open("a", encoding="utf-8") as file:
-                file.write(done.line())
-                file.flush()
-                os.fsync(file.fileno())
-            if state.round % every == 0:
-                self._checkpoints.add(state)
+            with self._line_added(done.line().encode()):
+                if state.round % every == 0:
+                    self._checkpoints.add(state)
             self.hide_dates()
         except OSError as error:
             raise RunError(
                 f"Round {done.round} cannot be recorded in '{self.path}': {error.strerror}; what was recorded before is"
                 f" whole. Make room, then `wholegrain resume {self.path}`."
             ) from error
+
+    @contextlib.contextmanager
+    def _line_added(self, line: bytes) -> Iterator[None]:
+        """With one more line on record, which is taken back if what follows it fails; a line is not added twice."""
+        path = self.path / ROUNDS
+        before = path.stat().st_size
+        try:
+            if not path.read_bytes().endswith(line):
+                with path.open("ab") as file:
+                    file.write(line)
+                    file.flush()
+                    os.fsync(file.fileno())
+            yield
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, before)
+            raise
 
     def add_earlier_rounds(self, rounds: Iterable[RoundRecord]) -> None:
         """The lines of rounds that were played before the folder was there."""
