@@ -3,30 +3,73 @@
 import math
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, SupportsFloat
 
 from wholegrain.errors import BudgetError, LedgerError, RefusalError
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened, Released, Reserved, RunOpened
 from wholegrain.privacy.ledger_state import LedgerState, RunAccount
+from wholegrain.privacy.paid_ahead import PaidAhead
 from wholegrain.privacy.pricing import NOTHING, Price, Releases
 from wholegrain.privacy.statement import account_price, run_price
 
 
+@dataclass(frozen=True, eq=False)
+class Spent:
+    """ε of what these runs of an account have released, or one of them alone: a number that is computed when it is
+    asked for.
+    """
+
+    opened: BudgetOpened
+    runs: tuple[RunAccount, ...]
+    accountant: Accountant
+    run: str | None = None
+
+    @cached_property
+    def _epsilon(self) -> float:
+        if self.run is None or self.opened.runs == "one":
+            return account_price(self.opened, self.runs, self.accountant).epsilon
+        own = next(run for run in self.runs if run.opening.run == self.run)
+        return run_price(own, self.opened.unit, self.accountant, self.opened.delta).epsilon
+
+    def __float__(self) -> float:
+        return self._epsilon
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SupportsFloat) and self._epsilon == float(other)
+
+    def __hash__(self) -> int:
+        return hash(self._epsilon)
+
+
 @dataclass(frozen=True)
 class Reservation:
-    """Releases of one round that are paid for; ε that the run has spent with them, and the account."""
+    """Releases of one round that are paid for; what the run has spent with them, and the account."""
 
     releases: tuple[Reserved, ...]
-    epsilon: float
-    account: float = math.nan
+    spent: SupportsFloat
+    spent_by_account: SupportsFloat = math.nan
+
+    @property
+    def epsilon(self) -> float:
+        """ε that the run has spent."""
+        return float(self.spent)
+
+    @property
+    def account(self) -> float:
+        """ε that all runs of its account have spent."""
+        return float(self.spent_by_account)
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Prices all that the account ever paid for plus what is asked, and only then reserves it.
+    """Reserves what is asked if all that the account ever paid for costs its budget at most together with it.
+
+    The plan is priced once, to its end: a payment within it only compares counts (`paid_ahead`). What leaves it, and
+    whatever comes beside it (rounds played again with fresh noise, other runs on the account), is priced as it comes.
 
     Guarantee: after `reserve` returns, everything ever reserved from the account costs its budget at most, whatever was
     asked, by whichever run or process, in whatever order. An account without a limit (a run that promises nothing, or
@@ -40,6 +83,7 @@ class Guard:
     run: str
     stream: str | None
     accountant: Accountant
+    ahead: PaidAhead
 
     @staticmethod
     def open(
@@ -56,6 +100,7 @@ class Guard:
         The account is opened with `budget` unless it is there already. A run that is there already must have been
         opened on the same terms, and goes on.
         """
+        ahead = PaidAhead(run.run, horizon, scores)
         with ledger.writing() as transaction:
             known = transaction.state.runs.get(run.run)
             if known is not None and known.opening != run:
@@ -69,8 +114,9 @@ class Guard:
                 _require_room(opened or budget, before, run.run)
                 after = [*before, RunAccount(run, horizon, scored=scores)]
                 _require_paid(opened or budget, before, after, "The run", accountant)
+                ahead.keep(after)
                 transaction.add(*([] if opened else [budget]), run)
-        return Guard(ledger, run.run, stream, accountant)
+        return Guard(ledger, run.run, stream, accountant, ahead)
 
     @property
     def budget(self) -> BudgetOpened:
@@ -100,10 +146,19 @@ class Guard:
             opened = _budget(transaction.state, self.run)
             before, after = transaction.state.runs_of(opened.account), transaction.state.runs_of(opened.account, fresh)
             _require_room(opened, before, self.run)
-            account = _require_paid(opened, before, after, who, self.accountant)
-            own = self._own(opened, after, account)
+            if fresh and opened.epsilon is not None and not self._is_paid_ahead(opened, after):
+                _require_paid(opened, before, after, who, self.accountant)
             transaction.add(*fresh)
-        return Reservation(asked, own.epsilon, account.epsilon)
+        spent = Spent(opened, tuple(after), self.accountant)
+        return Reservation(asked, replace(spent, run=self.run), spent)
+
+    def _is_paid_ahead(self, opened: BudgetOpened, after: list[RunAccount]) -> bool:
+        """Whether nothing has to be priced, or the whole plan fits beside all else and will not be again."""
+
+        def is_within(runs: list[RunAccount]) -> bool:
+            return account_price(opened, runs, self.accountant).epsilon <= (opened.epsilon or math.nan)
+
+        return self.ahead.covers(after) or self.ahead.price_ahead(after, is_within)
 
     def require_paid(self, releases: Releases) -> None:
         """Refuse a ledger that knows less of this run than it has released: it was put back to an earlier state."""
@@ -121,13 +176,6 @@ class Guard:
             for release in reservation.releases:
                 if release.silo in arrived and not transaction.state.was_released(release):
                     transaction.add(Released(**release.model_dump(exclude={"kind", "steps"})))
-
-    def _own(self, opened: BudgetOpened, runs: list[RunAccount], account: Price) -> Price:
-        """What this run has spent, whatever the others have."""
-        if opened.runs == "one":
-            return account
-        run = next(run for run in runs if run.opening.run == self.run)
-        return run_price(run, opened.unit, self.accountant, opened.delta)
 
     def _reservations(
         self, round: int, steps: Mapping[str, int], start: str, purpose: Literal["training", "scores"]
