@@ -3,7 +3,7 @@
 import math
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, SupportsFloat
 
@@ -123,12 +123,21 @@ class Guard:
         """The account's budget."""
         return _budget(self.ledger.state, self.run)
 
-    def reserve(self, round: int, steps: Mapping[str, int], start: str, once_among: str | None = None) -> Reservation:
+    def reserve(
+        self,
+        round: int,
+        steps: Mapping[str, int],
+        start: str,
+        once_among: str | None = None,
+        confirming: Reservation | None = None,
+    ) -> Reservation:
         """Pay for the steps of a round from the parameters `start`, or refuse and leave the ledger as it was.
 
-        With `once_among`, a silo that was ever paid for this round, in any run whose name begins so, is refused.
+        With `once_among`, a silo that was ever paid for this round, in any run whose name begins so, is refused. What
+        is `confirming` has left its silos since it was paid for, and is noted in the same write.
         """
-        return self._pay(self._reservations(round, steps, start, "training"), f"Round {round}", once_among)
+        asked = self._reservations(round, steps, start, "training")
+        return self._pay(asked, f"Round {round}", once_among, confirming.releases if confirming else ())
 
     def reserve_scores(
         self, round: int, silos: Iterable[str], start: str, once_among: str | None = None
@@ -137,20 +146,23 @@ class Guard:
         asked = self._reservations(round, dict.fromkeys(silos, 1), start, "scores")
         return self._pay(asked, f"The private scores of round {round}", once_among)
 
-    def _pay(self, asked: tuple[Reserved, ...], who: str, once_among: str | None = None) -> Reservation:
+    def _pay(
+        self, asked: tuple[Reserved, ...], who: str, once_among: str | None = None, left: tuple[Reserved, ...] = ()
+    ) -> Reservation:
         with self.ledger.writing() as transaction:
             for each in asked if once_among is not None else ():
                 if transaction.state.was_played(once_among or "", each):
                     raise RefusalError("secure_sum", f"round {each.round} was answered before, and is answered once")
             fresh = tuple(release for release in asked if not transaction.state.holds(release))
             opened = _budget(transaction.state, self.run)
-            before, after = transaction.state.runs_of(opened.account), transaction.state.runs_of(opened.account, fresh)
-            _require_room(opened, before, self.run)
+            after = transaction.state.runs_of(opened.account, fresh)
+            _require_room(opened, after, self.run)
             if fresh and opened.epsilon is not None and not self._is_paid_ahead(opened, after):
+                before = transaction.state.runs_of(opened.account)
                 _require_paid(opened, before, after, who, self.accountant)
-            transaction.add(*fresh)
-        spent = Spent(opened, tuple(after), self.accountant)
-        return Reservation(asked, replace(spent, run=self.run), spent)
+            transaction.add(*_notes(transaction.state, left), *fresh)
+        runs = tuple(after)
+        return Reservation(asked, Spent(opened, runs, self.accountant, self.run), Spent(opened, runs, self.accountant))
 
     def _is_paid_ahead(self, opened: BudgetOpened, after: list[RunAccount]) -> bool:
         """Whether nothing has to be priced, or the whole plan fits beside all else and will not be again."""
@@ -173,9 +185,7 @@ class Guard:
         """Note that the releases of these silos have left them."""
         arrived = set(silos)
         with self.ledger.writing() as transaction:
-            for release in reservation.releases:
-                if release.silo in arrived and not transaction.state.was_released(release):
-                    transaction.add(Released(**release.model_dump(exclude={"kind", "steps"})))
+            transaction.add(*_notes(transaction.state, (r for r in reservation.releases if r.silo in arrived)))
 
     def _reservations(
         self, round: int, steps: Mapping[str, int], start: str, purpose: Literal["training", "scores"]
@@ -185,6 +195,12 @@ class Guard:
             Reserved(run=self.run, round=round, silo=silo, steps=count, stream=stream, start=start, purpose=purpose)
             for silo, count in steps.items()
         )
+
+
+def _notes(state: LedgerState, left: Iterable[Reserved]) -> list[Released]:
+    """That these have left their silos, of which nothing is noted yet."""
+    fresh = [release for release in left if not state.was_released(release)]
+    return [Released(**release.model_dump(exclude={"kind", "steps"})) for release in fresh]
 
 
 def _budget(state: LedgerState, run: str) -> BudgetOpened:
