@@ -19,18 +19,19 @@ from wholegrain.privacy.statement import account_price, run_price
 
 @dataclass(frozen=True, eq=False)
 class Spent:
-    """ε of what these runs of an account have released, or one of them alone: a number that is computed when it is
-    asked for.
-    """
+    """ε of what an account's runs have released, or one of them: a number that is computed when it is asked for."""
 
     opened: BudgetOpened
     runs: tuple[RunAccount, ...]
     accountant: Accountant
     run: str | None = None
+    known: float | None = None
 
     @cached_property
     def _epsilon(self) -> float:
-        if self.run is None or self.opened.runs == "one":
+        if self.known is not None:
+            return self.known
+        if self.run is None:
             return account_price(self.opened, self.runs, self.accountant).epsilon
         own = next(run for run in self.runs if run.opening.run == self.run)
         return run_price(own, self.opened.unit, self.accountant, self.opened.delta).epsilon
@@ -43,6 +44,9 @@ class Spent:
 
     def __hash__(self) -> int:
         return hash(self._epsilon)
+
+    def __repr__(self) -> str:
+        return repr(self._epsilon)
 
 
 @dataclass(frozen=True)
@@ -157,20 +161,25 @@ class Guard:
             opened = _budget(transaction.state, self.run)
             after = transaction.state.runs_of(opened.account, fresh)
             _require_room(opened, after, self.run)
-            if fresh and opened.epsilon is not None and not self._is_paid_ahead(opened, after):
-                before = transaction.state.runs_of(opened.account)
-                _require_paid(opened, before, after, who, self.accountant)
+            known = self._require_paid(opened, transaction.state, after, who) if fresh else None
             transaction.add(*_notes(transaction.state, left), *fresh)
-        runs = tuple(after)
-        return Reservation(asked, Spent(opened, runs, self.accountant, self.run), Spent(opened, runs, self.accountant))
+        account = Spent(opened, tuple(after), self.accountant, known=known)
+        own = account if opened.runs == "one" else Spent(opened, account.runs, self.accountant, self.run)
+        return Reservation(asked, own, account)
 
-    def _is_paid_ahead(self, opened: BudgetOpened, after: list[RunAccount]) -> bool:
-        """Whether nothing has to be priced, or the whole plan fits beside all else and will not be again."""
-
-        def is_within(runs: list[RunAccount]) -> bool:
-            return account_price(opened, runs, self.accountant).epsilon <= (opened.epsilon or math.nan)
-
-        return self.ahead.covers(after) or self.ahead.price_ahead(after, is_within)
+    def _require_paid(
+        self, opened: BudgetOpened, state: LedgerState, after: list[RunAccount], who: str
+    ) -> float | None:
+        """Refuse what the budget cannot pay for; ε after it, where that had to be computed."""
+        if opened.epsilon is None or self.ahead.covers(after):
+            return None
+        planned = self.ahead.with_plan(after)
+        if planned is not None and planned != after:
+            if account_price(opened, planned, self.accountant).epsilon <= opened.epsilon:
+                self.ahead.keep(planned)
+                return None
+            self.ahead.give_up()
+        return _require_paid(opened, state.runs_of(opened.account), after, who, self.accountant).epsilon
 
     def require_paid(self, releases: Releases) -> None:
         """Refuse a ledger that knows less of this run than it has released: it was put back to an earlier state."""

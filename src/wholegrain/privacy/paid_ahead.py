@@ -1,6 +1,6 @@
 """Payments that need no price of their own: they are part of what was priced, and found within the budget, before."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from wholegrain.privacy.ledger_state import RunAccount
@@ -22,7 +22,6 @@ class PaidAhead:
     scores: Releases
     _most: dict[str, RunAccount] = field(default_factory=dict)
     _hopeless: bool = False
-    """The rest of the plan did not fit beside what the others have spent, which never becomes less."""
 
     def covers(self, runs: Iterable[RunAccount]) -> bool:
         """Whether these accounts are part of what was priced."""
@@ -32,17 +31,17 @@ class PaidAhead:
         """Remember accounts that are within the budget."""
         self._most = {run.opening.run: run for run in runs}
 
-    def price_ahead(self, runs: list[RunAccount], is_within: Callable[[list[RunAccount]], bool]) -> bool:
-        """Whether these accounts fit together with all that the plan is still to release; then that is remembered."""
+    def with_plan(self, runs: list[RunAccount]) -> list[RunAccount] | None:
+        """These accounts and all that the plan is still to release; None where that is too much already."""
         if self._hopeless:
-            return False
-        planned = [self._with_plan(run) if run.opening.run == self.run else run for run in runs]
-        self._hopeless = not is_within(planned)
-        if not self._hopeless:
-            self.keep(planned)
-        return not self._hopeless
+            return None
+        return [self._to_its_end(run) if run.opening.run == self.run else run for run in runs]
 
-    def _with_plan(self, run: RunAccount) -> RunAccount:
+    def give_up(self) -> None:
+        """The rest of the plan does not fit beside what was spent, which never becomes less."""
+        self._hopeless = True
+
+    def _to_its_end(self, run: RunAccount) -> RunAccount:
         return replace(run, reserved=_larger(run.reserved, self.steps), scored=_larger(run.scored, self.scores))
 
 
