@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import wholegrain as wg
+from peers import accepted
 from record import CLOCKS
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from workloads import SEED
@@ -168,15 +169,16 @@ class Opacus(Loop):
 
     mode = "hooks"
 
+    def __init__(self, workload: Workload, steps: int) -> None:
+        super().__init__(workload, steps)
+        import opacus  # not everybody has it; as with us, to import it is no part of the first step
+
+        self.engine = opacus.PrivacyEngine()
+
     def steps(self) -> Iterator[None]:
         """Poisson sampling, and the accountant that is its default."""
-        from opacus import PrivacyEngine
-
-        from peers import accepted
-
-        net = accepted(self.net)
+        net, loss = accepted(self.net), nn.CrossEntropyLoss()
         optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
-        self.engine, loss = PrivacyEngine(), nn.CrossEntropyLoss()
         given = {"noise_multiplier": NOISE_MULTIPLIER, "max_grad_norm": CLIP_NORM, "poisson_sampling": True}
         loader = DataLoader(self.items, self.workload.batch, shuffle=True)
         made = self.engine.make_private(
@@ -219,15 +221,16 @@ def serve(workload: str, contestant: str, steps: str, clock: str) -> None:
     warnings.simplefilter("ignore")  # Opacus warns of its own hooks in every step
     torch.set_num_threads(1)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first optimizer imports much of torch
-    loop, read = LOOPS[contestant](WORKLOADS[workload], int(steps)), CLOCKS[clock]
-    begun: Iterator[None] = iter(())
+    read, loop = CLOCKS[clock], None
     for line in sys.stdin:
         request = json.loads(line)
         try:
             found = None
+            if request["do"] == "first":
+                loop = LOOPS[contestant](WORKLOADS[workload], int(steps))
+                begun = loop.steps()
             started = read()
             if request["do"] == "first":
-                begun = loop.steps()
                 next(begun)
             elif request["do"] == "steps":
                 for _ in range(request["times"]):

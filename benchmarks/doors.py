@@ -12,7 +12,7 @@ Opacus and wholegrain do not count. "ε" is what a loop's own accountant says of
 """
 
 import argparse
-import json
+import contextlib
 import os
 import subprocess
 import sys
@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+import arena
+import door_loops
 import record
 from door_loops import LOOPS, WORKLOADS, Loop, Ours
 from gradients import duration
@@ -37,71 +39,36 @@ COLD, WARM = 2.0, 0.3
 """Seconds that a first step may take beyond a later one."""
 
 
-class ContestantError(Exception):
-    """A loop that cannot take part; the message says why."""
-
-
-class Process:
-    """The parent's end of one loop."""
+class Process(arena.Process):
+    """The parent's end of one loop; what it keeps on disk is in `files`."""
 
     def __init__(self, workload: str, name: str, steps: int, clock: str, files: Path) -> None:
         places = ("WHOLEGRAIN_CACHE", "WHOLEGRAIN_STATE", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
         own = {place: str(files / name / place.lower()) for place in places}
         one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        script = str(Path(__file__).with_name("door_loops.py"))
-        self.name, self.seconds = name, list[float]()
-        self._process = subprocess.Popen(
-            [sys.executable, script, workload, name, str(steps), clock],
-            env={**os.environ, **own, **one}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-
-    def ask(self, do: str, **given: Any) -> dict[str, Any]:
-        """The answer to one request."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            print(json.dumps({"do": do, **given}), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "its process ended"}
-        if "error" in answer:
-            raise ContestantError(answer["error"])
-        return answer
-
-    def close(self) -> None:
-        """End the process and wait for it."""
-        self._process.communicate()
-
-
-def first_step(given: tuple[Any, ...]) -> float:
-    """Seconds of the first step in a process of its own."""
-    process = Process(*given)
-    try:
-        return float(process.ask("first")["seconds"])
-    finally:
-        process.close()
+        command = [sys.executable, door_loops.__file__, workload, name, str(steps), clock]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process, self._folder = subprocess.Popen(command, env={**os.environ, **own, **one}, **pipes), None
+        self.seconds: list[float] = []
 
 
 def hold(workload: str, names: list[str], given: argparse.Namespace) -> dict[str, Any]:
-    """All loops on one workload, in turns."""
+    """All loops on one workload, in turns; of each, a process before that only takes the first step."""
     turn = max(1, ((given.steps or WORKLOADS[workload].steps) - 1) // given.rounds)
-    found: dict[str, Any] = {"name": workload, "title": WORKLOADS[workload].title, "skipped": {}, "loops": {}}
-    running: dict[str, Process] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    found: dict[str, Any] = {"name": workload, "skipped": {}, "loops": {}}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
+        processes = {}
         for name in names:
             start = (workload, name, 1 + turn * given.rounds, given.clock, Path(folder))
             try:
-                cold, running[name] = first_step(start), Process(*start)
-                found["loops"][name] = {"cold": cold, "warm": running[name].ask("first")["seconds"]}
-            except ContestantError as error:
+                with contextlib.closing(Process(*start)) as alone:
+                    cold = alone.ask("first")["seconds"]
+                processes[name] = running.enter_context(contextlib.closing(Process(*start)))
+                found["loops"][name] = {"cold": cold, "warm": processes[name].ask("first")["seconds"]}
+            except arena.ContestantError as error:
                 found["skipped"][name] = str(error)
-        try:
-            _take_turns(found, {name: running[name] for name in found["loops"]}, given.rounds, turn)
-        finally:
-            for process in running.values():
-                process.close()
-    _compare(found)
+        _take_turns(found, {name: processes[name] for name in found["loops"]}, given.rounds, turn)
+    compare(found["loops"])
     return found
 
 
@@ -115,25 +82,31 @@ def _take_turns(found: dict[str, Any], running: dict[str, Process], rounds: int,
         found["loops"][name] |= {"each": process.seconds, "epsilon": asked["epsilon"], "asked": asked["seconds"]}
 
 
-def _compare(found: dict[str, Any]) -> None:
+def compare(loops: dict[str, Any]) -> None:
     """Ratios to plain torch and to the better of Opacus' modes, turn by turn."""
-    loops = found["loops"]
-    plain = loops[BASE]["each"]
-    peers = [loops[name]["each"] for name in loops if name.startswith("opacus")]
-    best = [min(each) for each in zip(*peers, strict=True)]
-    for each in loops.values():
-        each["seconds"] = spread(each["each"])
-        each["ratio"] = spread([own / other for own, other in zip(each["each"], plain, strict=True)])
-        beside = [own / other for own, other in zip(each["each"], best, strict=True)] if best else None
-        each["beside_opacus"] = spread(beside) if beside else None
+    peers = [each["each"] for name, each in loops.items() if name.startswith("opacus")]
+    others = {"ratio": loops[BASE]["each"], "beside_opacus": [min(each) for each in zip(*peers, strict=True)]}
+    for found in loops.values():
+        found["seconds"] = spread(found["each"])
+        for name, other in others.items():
+            found[name] = spread([a / b for a, b in zip(found["each"], other, strict=True)]) if other else None
         for start in ("cold", "warm"):
-            each[f"{start}_beyond"] = each[start] - each["seconds"]["median"]
+            found[f"{start}_beyond"] = found[start] - found["seconds"]["median"]
 
 
 def told(found: dict[str, Any]) -> str:
     """A workload's table, with targets beside our own figures: met (≤) or missed (>)."""
     simple = WORKLOADS[found["name"]].simple
-    heads = [found["title"], "step", "÷ plain", "quartiles", "÷ best Opacus", "first, cold", "warm", "ε (asked in)"]
+    heads = [
+        WORKLOADS[found["name"]].title,
+        "step",
+        "÷ plain",
+        "quartiles",
+        "÷ best Opacus",
+        "first, cold",
+        "warm",
+        "ε (asked in)",
+    ]
     rows = []
     for name, each in found["loops"].items():
         ours, ratio, beside = name in OURS, each["ratio"], each["beside_opacus"]
@@ -201,7 +174,6 @@ def profiles(given: argparse.Namespace) -> dict[str, Any]:
     """Every workload's profile, with a ledger in memory and in a file."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"WHOLEGRAIN_STATE": folder}
         for name in given.workloads:
             steps = given.steps or WORKLOADS[name].steps
             for place, path in (("memory", None), ("file", f"{folder}/{name}.sqlite")):
