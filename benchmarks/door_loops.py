@@ -136,6 +136,10 @@ class Ours(Loop):
     policy, unit = "local_item_dp", "item"
     ledger: str | None = None
 
+    def __init__(self, workload: Workload, steps: int) -> None:
+        super().__init__(workload, steps)
+        self.door = wg.private_steps  # imported when it is first named, and to import is no part of the first step
+
     def steps(self) -> Iterator[None]:
         """As its documentation shows."""
         number = range(len(self.items))
@@ -145,7 +149,7 @@ class Ours(Loop):
         )  # fmt: skip
         optimizer = torch.optim.SGD(self.net.parameters(), lr=LEARNING_RATE)
         policy = getattr(wg, self.policy)(rate=1 / BATCHES, clip_norm=CLIP_NORM)
-        self.private = wg.private_steps(
+        self.private = self.door(
             self.net, data, policy=policy, unit=self.unit, steps=self.count, noise_multiplier=NOISE_MULTIPLIER,
             epsilon=AMPLE, delta=DELTA, ledger=self.ledger,
         )  # fmt: skip
@@ -171,7 +175,7 @@ class Opacus(Loop):
 
     def __init__(self, workload: Workload, steps: int) -> None:
         super().__init__(workload, steps)
-        import opacus  # not everybody has it; as with us, to import it is no part of the first step
+        import opacus  # not everybody has it
 
         self.engine = opacus.PrivacyEngine()
 
