@@ -30,7 +30,7 @@ def test_the_events_of_a_release_are_dated_by_their_round(tmp_path: Path) -> Non
     pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'wholegrain[tensorboard]'")
     with event_files(tmp_path, timed=False) as observe:
         for number in range(3):
-            observe(RoundRecord(round=number, cohort=("a",), epsilon=1.0, seconds=0.0))
+            observe(RoundRecord(round=number, cohort=("a",), spent=1.0, seconds=0.0))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(tmp_path)).Reload().Scalars("privacy/epsilon spent")

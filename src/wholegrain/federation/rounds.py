@@ -86,7 +86,7 @@ def rounds(
         record = RoundRecord(
             round=number,
             cohort=cohort,
-            epsilon=reservation.epsilon,
+            spent=reservation.spent,
             seconds=time.perf_counter() - started,
             failed=failed,
             moved=moved,
