@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 
 import wholegrain as wg
 from wholegrain.errors import DataError, SpecError
+from wholegrain.runs.datasets import split_dataset
+from wholegrain.runs.spec import RunSpec
 
 COLUMNS: dict[str, list[Any]] = {
     "patient": ["ann", "ann", "bob", "cy"],
@@ -251,3 +254,34 @@ def test_codes_that_somebody_elses_missing_one_has_rounded_are_refused() -> None
     frame = pd.DataFrame({"patient": ["a", "b", "c"], "code": codes, "ill": ["no"] * 3})
     with pytest.raises(DataError, match="too large to tell neighbours apart"):
         declared(frame, silo=None, features={"code": wg.Category([LONG, LONG + 1], missing=True)})
+
+
+IDS: dict[str, Callable[[list[str]], Any]] = {
+    "pandas from a file": lambda ids: pd.read_csv(StringIO("\n".join(["id", *ids])))["id"],
+    "pandas with pyarrow's types": lambda ids: pd.read_csv(StringIO("\n".join(["id", *ids])), dtype_backend="pyarrow")[
+        "id"
+    ],
+    "polars from a file": lambda ids: pl.read_csv(StringIO("\n".join(["id", *ids])))["id"].to_list(),
+    "numpy": lambda ids: np.array([each if "x" in each else float(each) for each in ids]),
+    "a list": lambda ids: [each if "x" in each else int(float(each)) for each in ids],
+}
+
+
+@pytest.mark.parametrize("odd", ["x7", "7.5"])
+@pytest.mark.parametrize("written", ["{}", "{}.0"])
+@pytest.mark.parametrize("way", IDS)
+def test_an_odd_id_changes_no_part_of_anybody_else(way: str, written: str, odd: str) -> None:
+    """It changes the type of the whole column, and how libraries write all the others."""
+    if (way, odd) == ("a list", "7.5"):
+        pytest.skip("whole numbers alone")
+    people = [written.format(number) for number in range(1, 60)]
+
+    def parts(ids: list[str]) -> list[Any]:
+        frame = pd.DataFrame({"patient": IDS[way](ids), "age": range(len(ids))})
+        data = declared(frame.assign(clinic="n", sex="f", ill="no"))
+        spec = RunSpec.of({"seed": 3, "evaluation": {"test": 0.3}, "silos": {"partition": "uniform", "count": 3}})
+        found = split_dataset(data, spec)
+        kept = [found.held_out["test"], *(silo.data for silo in found.silos.values())]
+        return [each.inputs[each.inputs[:, 0] < 2 * 59 / 110 - 1].tolist() for each in kept]
+
+    assert parts([*people, odd]) == parts(people)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wholegrain.data.labels import plain_id
 from wholegrain.data.subject_coins import Coins
 from wholegrain.data.tasks import Targets
 from wholegrain.errors import DataError
@@ -118,18 +119,21 @@ def subject_codes(ids: Iterable[str]) -> NDArray[np.int64]:
     >>> bool(both[1] == one[0])
     True
 
-    Guarantee: two ids never share a code; where their hashes do (once in 10⁶ tables of three million people), the
-    table is refused.
+    Guarantee: two ids never share a code; where their hashes do (once in 10⁶ tables of three million people), or one is
+    the other as a floating-point number is written (7 and 7.0), the table is refused.
     """
     ids = list(ids)
     codes = {id: _code(id) for id in dict.fromkeys(ids)}
     if len(set(codes.values())) < len(codes):
-        raise DataError("Two subjects' ids have the same hash, so that they would count as one; rename one of them.")
+        raise DataError(
+            "Two subjects' ids have the same hash, or differ as 7 and 7.0 do, so that they would count as one; rename"
+            " one of them."
+        )
     return np.array([codes[id] for id in ids], np.int64)
 
 
 def _code(id: str) -> int:
-    return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 1
+    return int.from_bytes(blake2b(plain_id(id).encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 1
 
 
 def rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
