@@ -31,7 +31,7 @@ def labels(what: str, values: Iterable[object]) -> tuple[str, ...]:
 
 
 def _label(what: str, value: object) -> str:
-    if value is None or (isinstance(value, Real) and not math.isfinite(value)):
+    if value is None or (isinstance(value, Real) and not (isinstance(value, Integral) or math.isfinite(value))):
         raise SpecError(f"{value} cannot be one of the {what}; absent values are allowed by `missing`.")
     return write_label(value)
 
