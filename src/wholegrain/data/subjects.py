@@ -69,7 +69,11 @@ class SubjectData:
 
     def take(self, index: NDArray[np.int64]) -> "SubjectData":
         """The items at these positions."""
-        return SubjectData(self.inputs[index], self.targets[index], self.subjects[index])
+        return _without_checks(self.inputs[index], self.targets[index], self.subjects[index])
+
+    def shown_as(self, inputs: NDArray[np.generic]) -> "SubjectData":
+        """The same items as a model's frozen part sees them; what is not finite there is the model's doing."""
+        return _without_checks(inputs, self.targets, self.subjects)
 
     @property
     def ranks(self) -> NDArray[np.int64]:
@@ -88,6 +92,14 @@ class SubjectData:
         """The positions of the items that `cap_subjects` keeps, in their order."""
         order = np.argsort(coins.words(self.subjects, self.ranks)[:, 0], kind="stable")
         return np.sort(order[rank_within(self.subjects[order]) < most])
+
+
+def _without_checks(inputs: NDArray[np.generic], targets: Targets, subjects: NDArray[np.int64]) -> SubjectData:
+    """Items that were checked before, or that must not be: a refusal would tell whose features are not finite."""
+    data = object.__new__(SubjectData)
+    for name, values in (("inputs", inputs), ("targets", targets), ("subjects", subjects)):
+        object.__setattr__(data, name, values)
+    return data
 
 
 @dataclass(frozen=True, eq=False)
