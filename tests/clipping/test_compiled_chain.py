@@ -257,7 +257,7 @@ def test_other_models_are_refused_in_one_sentence_and_have_no_program(model: nn.
     with pytest.raises(ModelError, match=r"^The program for chains is for up to 16 linear layers .* is another\.$"):
         CompiledChain(model, cross_entropy)
     assert find_program(model, cross_entropy) is None
-    assert isinstance(clipped_sums(model, cross_entropy, Compute(compiled=True)), BookKeeping)
+    assert isinstance(clipped_sums(model, cross_entropy, Compute(compiled=True)).engine, BookKeeping)
 
 
 def test_other_losses_are_refused_in_one_sentence() -> None:
@@ -277,7 +277,7 @@ def test_it_is_for_single_precision_on_the_cpu(where: tuple[str, str], monkeypat
 def test_it_is_taken_where_it_is_asked_for() -> None:
     asked = Compute.of("cpu", compiled=True)
     assert str(asked) == "cpu, float32, compiled"
-    assert isinstance(clipped_sums(chain("tanh"), cross_entropy, asked), CompiledChain)
+    assert isinstance(clipped_sums(chain("tanh"), cross_entropy, asked).engine, CompiledChain)
     assert Compute(HOST) == Compute.of("cpu")
 
 

@@ -63,7 +63,7 @@ BROKEN = OSError(errno.EIO, os.strerror(errno.EIO))
 
 @pytest.mark.parametrize("error", [FULL, NO_FILES, BROKEN], ids=str)
 @pytest.mark.parametrize(
-    ("owner", "name", "first"), [(Checkpoints, "add", 2), (RunFolder, "hide_dates", 1), (RunFolder, "finish", 0)]
+    ("owner", "name", "first"), [(Checkpoints, "add", 2), (RunFolder, "seal", 1), (RunFolder, "finish", 0)]
 )
 def test_a_record_that_cannot_be_written_is_written_later(
     hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock, owner, name: str, first: int, error: OSError
@@ -187,7 +187,7 @@ def test_a_silo_without_descriptors_or_memory_tries_again(
 
 def test_a_line_that_was_added_once_is_not_added_twice(hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        fails(patch, RunFolder, "hide_dates", BROKEN, range(1, 3))
+        fails(patch, RunFolder, "seal", BROKEN, range(1, 3))
         serve(spec(hosts), tmp_path / "run", grid_of(hosts))
     text = (tmp_path / "run" / "rounds.jsonl").read_text()
     assert text.endswith("\n")

@@ -24,6 +24,7 @@ from wholegrain.clipping.clip_units import Buckets
 from wholegrain.clipping.clipping import Clip, ClippedTotal, ClipPer, Pool
 from wholegrain.clipping.devices import Compute
 from wholegrain.clipping.engine import MEMORY, BookKeeping
+from wholegrain.clipping.errors_as_values import ErrorsAsValues
 from wholegrain.clipping.layers.base import RuleError
 from wholegrain.clipping.parameters import Layout, compute_at, flatten
 from wholegrain.clipping.plain_arithmetic import in_plain_arithmetic
@@ -40,8 +41,13 @@ Shape = tuple[torch.Size, torch.Size]
 """Of an item, and of its target."""
 
 
-def clipped_sums(model: nn.Module, loss: Loss, compute: Compute, memory: int = MEMORY) -> ClippedSum:
-    """The engine for a device and a precision; in C where that is asked for and there is a program for the model."""
+def clipped_sums(model: nn.Module, loss: Loss, compute: Compute, memory: int = MEMORY) -> ErrorsAsValues:
+    """The engine for a device and a precision; what raises at an item counts as zero."""
+    return ErrorsAsValues(_find_engine(model, loss, compute, memory), model)
+
+
+def _find_engine(model: nn.Module, loss: Loss, compute: Compute, memory: int) -> ClippedSum:
+    """In C where that is asked for and there is a program for the model."""
     if compute.compiled:
         load_library()  # the noise is made by it, whoever computes the sums
         if (program := find_program(model, loss)) is not None:

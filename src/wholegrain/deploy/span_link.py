@@ -29,6 +29,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.labels import plain_id
 from wholegrain.data.subjects import subject_codes
 from wholegrain.data.table import subject_ids
 from wholegrain.deploy.charter import Charter
@@ -63,6 +64,7 @@ class LinkKey(_File):
 
     def token(self, id: str) -> str:
         """What stands for an id."""
+        id = plain_id(id)
         for rule in self.rules:
             id = RULES[rule](id)
         return hmac.new(bytes.fromhex(self.key), id.encode(), hashlib.sha256).hexdigest()

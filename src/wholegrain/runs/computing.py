@@ -7,7 +7,8 @@ from torch import nn
 from wholegrain import _check
 from wholegrain.clipping.devices import Compute
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.reference import ClippedSum, Loss
+from wholegrain.clipping.errors_as_values import ErrorsAsValues
+from wholegrain.clipping.reference import Loss
 from wholegrain.clipping.unit_passes import clipped_sums
 from wholegrain.runs.spec import RunSpec
 
@@ -19,16 +20,17 @@ def asked_compute(spec: RunSpec) -> Compute:
     return Compute.of(spec.compute.device, spec.compute.precision, spec.compute.compiled)
 
 
-def gradient_engine(spec: RunSpec, model: nn.Module, loss: Loss) -> ClippedSum:
+def gradient_engine(spec: RunSpec, model: nn.Module, loss: Loss) -> ErrorsAsValues:
     """What computes the clipped sums of this model."""
     memory = int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
     return clipped_sums(model, loss, asked_compute(spec), memory)
 
 
-def told_compute(spec: RunSpec, gradients: ClippedSum) -> Compute:
+def told_compute(spec: RunSpec, gradients: ErrorsAsValues) -> Compute:
     """What of a compiled run is in C: the sums of some models, the products of others, and seeded noise."""
     compute = asked_compute(spec)
     if not compute.compiled:
         return compute
-    sums = not isinstance(gradients, BookKeeping) or gradients.in_c
+    engine = gradients.engine
+    sums = not isinstance(engine, BookKeeping) or engine.in_c
     return replace(compute, compiled=sums or spec.privacy.noise == "seeded", sums_in_c=sums)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 import wholegrain
-from wholegrain._files import date_alike, sync_folder, write_whole
+from wholegrain._files import PRIVATE_FOLDER, close_to_others, date_alike, sync_folder, write_whole
 from wholegrain.clipping.parameters import Layout
 from wholegrain.errors import RunError
 from wholegrain.federation.round_record import RoundRecord
@@ -78,8 +78,10 @@ class RunFolder:
         run = new_run() if paid is None else paid.run
         draft = path.with_name(f".{path.name}.{run}")
         try:
-            draft.mkdir(parents=True)
-            RunFolder(draft, run)._fill(prepared, paid)
+            draft.mkdir(parents=True, mode=PRIVATE_FOLDER if is_release(prepared) else 0o777)
+            kept = RunFolder(draft, run)
+            kept._fill(prepared, paid)
+            kept.seal()
             os.rename(draft, path)
             sync_folder(path.parent)
         except OSError as error:
@@ -209,7 +211,7 @@ class RunFolder:
             with self._line_added(done.line().encode()):
                 if state.round % every == 0:
                     self._checkpoints.add(state)
-            self.hide_dates()
+            self.seal()
         except OSError as error:
             raise RunError(
                 f"Round {done.round} cannot be recorded in '{self.path}': {error.strerror}; what was recorded before is"
@@ -245,13 +247,18 @@ class RunFolder:
         try:
             write_model(self.path / MODEL, run, _whole(run))
             self._write(SUMMARY, RunSummary.of(run).facts())
-            self.hide_dates()
+            self.seal()
         except OSError as error:
             raise RunError(f"The run cannot be saved in '{self.path}': {error.strerror}.") from error
 
-    def hide_dates(self) -> None:
-        """Date all files of a release as its beginning: a folder is passed on with the dates of its files."""
+    def seal(self) -> None:
+        """Close a release to others, and date its files as its beginning.
+
+        Scores without noise are among what it records, and a folder is passed on with the dates of its files.
+        """
         if self.identity.key == "machine":
+            for path in (self.path, *self.path.rglob("*")):
+                close_to_others(path)
             date_alike(self.path, (self.path / IDENTITY).stat().st_mtime)
 
     def _remove_partial_files(self) -> None:
