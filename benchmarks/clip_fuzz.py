@@ -25,18 +25,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from wholegrain.clipping.layers import COMPOSITES, LAYERS
+from wholegrain.clipping.trial import MOST_TRIED
 
 from wholegrain.clipping import products
 from wholegrain.clipping.backend_selection import SlowGradients
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.clipping import LEAST_NORM, MOST_NORM, Clip, ClipPer, Pool
 from wholegrain.clipping.devices import DEVICES, PRECISIONS, USUAL, Compute
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.layers import COMPOSITES, LAYERS
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.reference import ClippedSum
 from wholegrain.clipping.rounding import SLACK
-from wholegrain.clipping.trial import MOST_TRIED
-from wholegrain.clipping.choice import clipped_sums
 from wholegrain.models.ft_transformer import ft_transformer
 from wholegrain.models.text import causal_transformer
 

@@ -11,13 +11,13 @@ from torch.nn.functional import cross_entropy
 from peers import Ghost, Hooks
 from settings import CLIP_NORM, LEARNING_RATE, NOISE_MULTIPLIER
 from wholegrain.clipping import vmap_gradients
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.clip_units import Buckets, scatter_codes
 from wholegrain.clipping.clipping import Clip, ClippedTotal, pool_gradients
 from wholegrain.clipping.devices import Compute
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.reference import ClippedSum
-from wholegrain.clipping.choice import clipped_sums
 from wholegrain.data.sampling import Batch
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, find

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.devices import DEVICES, HOST, PRECISIONS, Compute
 from wholegrain.clipping.parameters import flatten
 from wholegrain.clipping.trial_items import perturb
-from wholegrain.clipping.choice import clipped_sums
 from wholegrain.errors import SpecError
 from wholegrain.models.model_catalog import build
 from wholegrain.silo.noise import SeededNoise

@@ -35,10 +35,10 @@ class Stopwatch:
     def timed(self, act: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, its time counted."""
 
-        def counted(*arguments: Any) -> Any:
+        def counted(*arguments: Any, **named: Any) -> Any:
             started = self.clock()
             try:
-                return act(*arguments)
+                return act(*arguments, **named)
             finally:
                 self.seconds += self.clock() - started
 

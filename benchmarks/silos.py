@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from settings import CLIP_NORM, LEARNING_RATE
 from wholegrain._random import Purpose, generator
-from wholegrain.clipping.devices import USUAL, Compute
 from wholegrain.clipping.choice import clipped_sums
+from wholegrain.clipping.devices import USUAL, Compute
 from wholegrain.data.sampling import Batch, Source
 from wholegrain.data.subjects import SubjectData
 from wholegrain.models.model_catalog import build

@@ -54,6 +54,7 @@ def own_cache(request: pytest.FixtureRequest, places: Iterator[Path], monkeypatc
     folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else next(places)
     monkeypatch.setenv("WHOLEGRAIN_CACHE", str(folder / "cache"))
     monkeypatch.setenv("WHOLEGRAIN_STATE", str(folder / "state"))
+    monkeypatch.delenv("WHOLEGRAIN_COUNTER", raising=False)
 
 
 COARSE = {"api", "contracts", "deploy", "engines", "federation", "models", "report", "runs", "silo"}

@@ -8,7 +8,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from wholegrain.engines import flower
+from wholegrain.deploy import round_gate
+from wholegrain.engines import flower, platform_faults, roll_call
 
 Node = Callable[[Message], RecordDict | Error | None]
 """What a node answers; None for silence."""
@@ -30,7 +31,8 @@ class Clock:
 def within_a_server_app(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """As Flower would have it when it calls a ServerApp; the engine's pauses take no time but the clock's."""
     clock = Clock()
-    monkeypatch.setattr(flower, "time", clock)
+    for module in (flower, roll_call, round_gate, platform_faults):
+        monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(flower, "PAUSE", 0.01)
     for name, value in (("_run_id", 7), ("_node_id", 1), ("_task_id", 3)):
         monkeypatch.setattr(TaskIdentity, name, value)

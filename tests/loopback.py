@@ -164,7 +164,10 @@ class Federation:
 
     def start_server(self, folder: Path) -> subprocess.Popen[bytes]:
         """`wholegrain server FOLDER`, in the background."""
-        return self.start(folder / "server.log", sys.executable, "-m", "wholegrain", "server", folder)
+        return self.start(folder / "server.log", *self.server_command(folder))
+
+    def server_command(self, folder: Path) -> tuple[object, ...]:
+        return (sys.executable, "-m", "wholegrain", "server", folder)
 
     def serve(self, folder: Path, code: int = 0) -> Path:
         """`wholegrain server FOLDER` to its end, which must be this exit code; the run's folder."""

@@ -67,7 +67,7 @@ NOT_RUN = {
     "docs/gradients.md": [
         (r"net = wg\.from_transformers", "transformers and peft are not in the lock"),
         (
-            r"from wholegrain\.gradients\.layers",
+            r"from wholegrain\.clipping\.layers",
             "names of the reader's own; tests/oracles/test_own_rule.py registers one",
         ),
     ],

@@ -21,6 +21,7 @@ from pydantic_core import to_json
 from wholegrain.deploy import server, silo_service, sum_service
 from wholegrain.deploy.certificates import public_line
 from wholegrain.engines import wire
+from wholegrain.policies import silo_limit
 from wholegrain.policies.guarantees import Row, terms
 from wholegrain.policies.plan import Plan
 from wholegrain.policies.policy_catalog import make_row
@@ -119,7 +120,7 @@ def _add_score_terms(trained: Terms, rows: list[Row], form: ScoreForm, span: int
     return _score_terms(id(trained), tuple(rows), form, span, own_coins)
 
 
-OWN_TERMS, ROW, MAKE_ROW = sum_service._own_terms, sum_service._row, cache(make_row)
+OWN_TERMS, ROW, MAKE_ROW = sum_service.own_terms, sum_service._row, cache(make_row)
 
 
 _ROWS: dict[Hashable, Row] = {}
@@ -223,11 +224,11 @@ REMEMBERED: tuple[Change, ...] = (
     (run_folder, "PlanRecord", SimpleNamespace(of=_plan_record, read=PlanRecord.read)),
     (silo_service, "TermsRecord", SimpleNamespace(of=_record)),
     (accounts, "TermsRecord", SimpleNamespace(of=_record)),
-    (silo_service, "terms", lambda rows, span: _terms_of_rows(tuple(rows), span)),
-    (silo_service, "add_score_terms", _add_score_terms),
+    (silo_limit, "terms", lambda rows, span: _terms_of_rows(tuple(rows), span)),
+    (silo_limit, "add_score_terms", _add_score_terms),
     (silo_service, "make_row", MAKE_ROW),
     (sum_service, "make_row", MAKE_ROW),
-    (sum_service, "_own_terms", lambda rows, *more: _own_terms(tuple(rows), *more)),
+    (sum_service, "own_terms", lambda rows, *more: _own_terms(tuple(rows), *more)),
     (sum_service, "_row", _row),
     (sum_service, "public_line", cache(public_line)),
     (sum_service, "_verify", _verify),

@@ -27,12 +27,12 @@ from torch import Tensor
 from simulation.memory import REMEMBERED, changed
 from simulation.network import RUN, SERVER_NODE
 from simulation.world import World
-from wholegrain.deploy import score_service, silo_answers, silo_service, sum_service
+from wholegrain.deploy import round_gate, score_service, silo_answers, silo_service, sum_service
 from wholegrain.deploy.certificates import public_line
 from wholegrain.deploy.charter import Charter
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.deploy.sum_session import SumSlot
-from wholegrain.engines import flower
+from wholegrain.engines import flower, platform_faults, roll_call
 from wholegrain.federation import rounds
 from wholegrain.federation.rounds import digest
 from wholegrain.federation.sum_opening import SumOpening
@@ -277,7 +277,8 @@ def virtual(world: World, witness: Any) -> Iterator[None]:
         return found
 
     changes = [
-        (flower, "time", clock), (flower, "PAUSE", 0.5), (rounds, "time", clock), (ledger, "datetime", calendar),
+        (flower, "time", clock), (flower, "PAUSE", 0.5), (roll_call, "time", clock), (round_gate, "time", clock),
+        (platform_faults, "time", clock), (rounds, "time", clock), (ledger, "datetime", calendar),
         (silo_answers, "datetime", calendar), (ledger, "secrets", drawn), (guard, "secrets", drawn),
         (run_folder, "secrets", drawn), (silo_service, "Trainer", trainer),
         (sum_service, "Trainer", trainer), (SumOpening, "open", open_seen),

@@ -8,6 +8,8 @@ from wholegrain.errors import SpecError
 
 LEAST_RATE = 1e-9  # below it, accounting meets the limits of floating point
 MOST_COUNT = 10**12
+MOST_QUOTED = 300
+"""Characters of somebody else's words that are repeated."""
 
 
 def positive(name: str, value: float) -> float:
@@ -99,9 +101,16 @@ def plain_words(message: str) -> str:
     return said.replace("Input should", "it should").replace("a valid list", "a list")
 
 
-def printable(text: str) -> str:
-    """Somebody else's words, fit for a log: one line, and nothing that a terminal would obey."""
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
+def quoted(words: object, most: int = MOST_QUOTED) -> str:
+    r"""Somebody else's words, fit for a log, an error and a terminal: short, on one line, and nothing to be obeyed.
+
+    >>> quoted("x\x1b[2J\n2026-01-01 all is well")
+    'x [2J 2026-01-01 all is well'
+    """
+    text = str(words)
+    start = text[: 4 * most]  # of megabytes, the rest need not be looked at
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in start).split())
+    return line if len(line) <= most and len(start) == len(text) else f"{line[:most]}…"
 
 
 def _shown(value: object) -> str:

@@ -9,6 +9,15 @@ def cache_folder() -> Path:
     return _folder("WHOLEGRAIN_CACHE", "XDG_CACHE_HOME", "~/.cache")
 
 
+COUNTER = "WHOLEGRAIN_COUNTER"
+
+
+def counter_file() -> Path | None:
+    """`WHOLEGRAIN_COUNTER`: a file on another disk that says how far ledgers have come, if the operator has one."""
+    named = os.environ.get(COUNTER)
+    return Path(named).expanduser() if named else None
+
+
 def state_folder() -> Path:
     """`WHOLEGRAIN_STATE`, or the user's own: for what must not be lost."""
     return _folder("WHOLEGRAIN_STATE", "XDG_STATE_HOME", "~/.local/state")

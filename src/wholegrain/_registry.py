@@ -84,7 +84,7 @@ your own as module:name.
             if option in given or not (anything or option in known):
                 near, has = _check.suggestion(option, known), ", ".join(known) or "none"
                 raise SpecError(
-                    f"The {self._what} '{name}' has no option '{_check.printable(option)}'{near}; it has {has}."
+                    f"The {self._what} '{name}' has no option '{_check.quoted(option)}'{near}; it has {has}."
                 )
 
     def _import(self, name: str) -> Callable[..., Any]:

@@ -1,6 +1,8 @@
 """A loop of one's own takes the same steps as a run: the same gradients, the same ledger, the same guarantee."""
 
 import copy
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ from torch import nn
 
 import wholegrain as wg
 from wholegrain.api import private_loop
-from wholegrain.errors import BudgetError, ModelError, SpecError
+from wholegrain.errors import BudgetError, LedgerError, ModelError, SpecError
+from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_state import RunAccount
+from wholegrain.silo.training import LocalSteps
 
 NORTH = wg.clinics(patients=300, clinics=3).silo("clinic-0")
 HALF = wg.subject_dp(rate=0.5)
@@ -103,6 +107,62 @@ def test_a_step_is_paid_for_before_it_is_computed(monkeypatch: pytest.MonkeyPatc
     assert private.spent > 0
 
 
+def test_a_plan_is_priced_when_it_is_made_and_its_steps_when_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    private = wg.private_steps(a_net(), NORTH, policy=HALF, epsilon=4, steps=5)
+    asked: list[float] = []
+    price = PldAccountant.epsilon
+    monkeypatch.setattr(PldAccountant, "epsilon", lambda *given: asked.append(given[2]) or price(*given))  # type: ignore[func-returns-value]
+    with torch.no_grad():
+        for number in private:
+            next(iter(private._net.parameters())).add_(1.0)
+            if number == 3:
+                break
+    assert not asked
+    assert 0 < private.spent < 4
+    assert asked
+
+
+def noted(path: Path) -> list[str]:
+    """The kinds of the ledger's entries after its opening, the budget's and the run's."""
+    with Ledger.open(path, create=False) as ledger:
+        rows = ledger._database.execute("SELECT body FROM entries ORDER BY number").fetchall()
+    return [json.loads(body)["kind"] for (body,) in rows][3:]
+
+
+def test_a_step_is_one_write_which_also_notes_that_the_one_before_was_released(tmp_path: Path) -> None:
+    heads: list[int] = []
+    net, path = a_net(), tmp_path / "own.sqlite"
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    private = wg.private_steps(net, NORTH, policy=HALF, epsilon=4, steps=9, ledger=path)
+    private._guard.ledger.notice = lambda head: heads.append(head.number)
+    for number in private:
+        optimizer.step()
+        if number == 2:
+            break
+    assert noted(path) == ["reserved", "released", "reserved", "released", "reserved"]
+    assert len(heads) == 3
+    private.close()
+    assert noted(path)[-2:] == ["reserved", "released"]
+    assert only_run(path).released == {"clinic-0": 3}
+
+
+def test_a_step_that_failed_is_paid_for_and_never_noted_as_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, path = a_net(), tmp_path / "own.sqlite"
+    with wg.private_steps(net, NORTH, policy=HALF, epsilon=4, steps=3, ledger=path) as private:
+        next(private)
+        torch.optim.SGD(net.parameters(), lr=0.1).step()
+        gradient = LocalSteps.gradient
+        monkeypatch.setattr(LocalSteps, "gradient", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(private)
+        monkeypatch.setattr(LocalSteps, "gradient", gradient)
+        assert next(private) == 2
+    assert noted(path) == ["reserved", "released", "reserved", "reserved", "released"]
+    assert only_run(path).reserved == {"clinic-0": 3}
+
+
 def test_a_budget_that_is_spent_pays_for_no_further_loop(tmp_path: Path) -> None:
     account = {"path": str(tmp_path / "ledger.sqlite"), "epsilon": 5.0}
     net = a_net()
@@ -126,6 +186,25 @@ def test_secure_noise_is_a_release_and_differs_every_time(tmp_path: Path, monkey
         assert not private.guarantee.simulation
         assert private.guarantee.standing is wg.Standing.PROVED
     assert not torch.equal(parameters(nets[0]), parameters(nets[1]))
+
+
+def test_a_loop_of_ones_own_counts_its_steps_elsewhere_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHOLEGRAIN_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("WHOLEGRAIN_COUNTER", str(tmp_path / "counter"))
+    (tmp_path / "counter").touch()
+    net = a_net()
+    release: dict[str, Any] = {"noise": "secure", "sizes": SIZES, "steps": 3}
+    release["ledger"] = {"path": str(tmp_path / "own" / "ledger.sqlite"), "data": "clinics", "epsilon": 20.0}
+    loop(net, torch.optim.Adam(net.parameters()), **release)
+    places = [tmp_path / "state", tmp_path / "own"]
+    for place in places:
+        shutil.copytree(place, tmp_path / "copy" / place.name)
+    loop(net, torch.optim.Adam(net.parameters()), **release)
+    for place in places:
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / "copy" / place.name, place)
+    with pytest.raises(LedgerError, match="which the counter"):
+        loop(net, torch.optim.Adam(net.parameters()), **release)
 
 
 def test_frozen_parameters_get_no_gradient() -> None:

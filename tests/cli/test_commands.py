@@ -16,6 +16,22 @@ from wholegrain.privacy.accountants import PldAccountant
 from wholegrain.privacy.events import repeat, sampled_gaussian
 
 
+def test_the_plan_of_a_federation_says_what_its_silos_have_to_allow(tmp_path: Path, wholegrain: Command) -> None:
+    silos = [
+        f'{{ name = "{name}", items = 4000, subjects = 900, items_per_subject = 4 }}' for name in ("north", "south")
+    ]
+    spec = tmp_path / "spec.toml"
+    spec.write_text(
+        '[model]\nname = "logistic"\n[policy]\nname = "subject_dp"\nrate = 0.5\n'
+        '[privacy]\nepsilon = 4.0\nnoise = "secure"\n[rounds]\ncount = 60\n'
+        f"[federation]\nshape = [3]\nclasses = 2\nsilos = [{', '.join(silos)}]\n"
+    )
+    limits = json.loads(wholegrain("plan", spec, "--json").out)["least_limits"]
+    assert limits.keys() == {"north", "south"}
+    said = f"limit.epsilon is at least {limits['north']:g}, for each subject at δ = 1e-05."
+    assert said in wholegrain("plan", spec).out
+
+
 def test_run_keeps_a_record(wholegrain: Command, clinics: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     outcome = wholegrain("run", clinics, "--out", out)

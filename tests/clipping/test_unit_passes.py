@@ -43,8 +43,8 @@ def network() -> nn.Module:
 
 
 def test_the_usual_arithmetic_keeps_its_engine() -> None:
-    assert isinstance(clipped_sums(network(), cross_entropy, USUAL), BookKeeping)
-    assert isinstance(clipped_sums(network(), cross_entropy, HALF), UnitPasses)
+    assert isinstance(clipped_sums(network(), cross_entropy, USUAL).engine, BookKeeping)
+    assert isinstance(clipped_sums(network(), cross_entropy, HALF).engine, UnitPasses)
 
 
 @every_clip

@@ -2,6 +2,8 @@
 
 import datetime
 from collections.abc import Callable
+from fractions import Fraction
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ import pyarrow as pa
 import pytest
 
 import wholegrain as wg
+from wholegrain.data.subjects import subject_codes
 from wholegrain.errors import DataError, SpecError
+from wholegrain.runs.datasets import split_dataset
+from wholegrain.runs.spec import RunSpec
 
 COLUMNS: dict[str, list[Any]] = {
     "patient": ["ann", "ann", "bob", "cy"],
@@ -251,3 +256,117 @@ def test_codes_that_somebody_elses_missing_one_has_rounded_are_refused() -> None
     frame = pd.DataFrame({"patient": ["a", "b", "c"], "code": codes, "ill": ["no"] * 3})
     with pytest.raises(DataError, match="too large to tell neighbours apart"):
         declared(frame, silo=None, features={"code": wg.Category([LONG, LONG + 1], missing=True)})
+
+
+IDS: dict[str, Callable[[list[str]], Any]] = {
+    "pandas from a file": lambda ids: pd.read_csv(StringIO("\n".join(["id", *ids])))["id"],
+    "pandas with pyarrow's types": lambda ids: pd.read_csv(StringIO("\n".join(["id", *ids])), dtype_backend="pyarrow")[
+        "id"
+    ],
+    "polars from a file": lambda ids: pl.read_csv(StringIO("\n".join(["id", *ids])))["id"].to_list(),
+    "numpy": lambda ids: np.array([each if "x" in each else float(each) for each in ids]),
+    "a list": lambda ids: [each if "x" in each else int(float(each)) for each in ids],
+}
+
+
+@pytest.mark.parametrize("odd", ["x7", "7.5"])
+@pytest.mark.parametrize("written", ["{}", "{}.0"])
+@pytest.mark.parametrize("way", IDS)
+def test_an_odd_id_changes_no_part_of_anybody_else(way: str, written: str, odd: str) -> None:
+    """It changes the type of the whole column, and how libraries write all the others."""
+    if (way, odd) == ("a list", "7.5"):
+        pytest.skip("whole numbers alone")
+    people = [written.format(number) for number in range(1, 60)]
+
+    def parts(ids: list[str]) -> list[Any]:
+        frame = pd.DataFrame({"patient": IDS[way](ids), "age": range(len(ids))})
+        data = declared(frame.assign(clinic="n", sex="f", ill="no"))
+        spec = RunSpec.of({"seed": 3, "evaluation": {"test": 0.3}, "silos": {"partition": "uniform", "count": 3}})
+        found = split_dataset(data, spec)
+        kept = [found.held_out["test"], *(silo.data for silo in found.silos.values())]
+        return [each.inputs[each.inputs[:, 0] < 2 * 59 / 110 - 1].tolist() for each in kept]
+
+    assert parts([*people, odd]) == parts(people)
+
+
+def arrow(kind: pa.DataType, values: list[Any]) -> pd.Series:
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, kind)))
+
+
+UNREADABLE: dict[str, Any] = {
+    "a fraction beyond floating point": pd.Series([Fraction(10**400, 3)] * 4, dtype=object),
+    "256 bits": pa.array([1, 2, 3, 2**200], pa.decimal256(76, 0)),
+}
+
+
+@pytest.mark.parametrize("column", ["sex", "patient"])
+def test_a_kind_of_column_that_is_neither_number_nor_name_is_refused(column: str) -> None:
+    frame = pa.Table.from_pandas(pd.DataFrame(COLUMNS).assign(**{column: pd.period_range("2000", periods=4)}))
+    with pytest.raises(DataError, match=f"Column '{column}' holds .* neither a number, a date nor a name"):
+        declared(frame)
+
+
+@pytest.mark.parametrize("column", ["age", "patient"])
+@pytest.mark.parametrize("values", UNREADABLE)
+def test_what_a_library_cannot_read_is_refused_in_one_sentence(values: str, column: str) -> None:
+    frame, given = pd.DataFrame(COLUMNS), UNREADABLE[values]
+    table = (
+        frame.assign(**{column: given})
+        if isinstance(given, pd.Series)
+        else pa.Table.from_pandas(frame.drop(columns=column)).append_column(column, given)
+    )
+    with pytest.raises(DataError, match=r"cannot be read \(\w+\).* write .*as numbers or text first"):
+        declared(table)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        arrow(pa.uint64(), [1, 2, 3, 2**64 - 1]),
+        arrow(pa.uint64(), [1, 2, 3, 2**63]),
+        pd.Series([1, 2, 3, 2**70], dtype=object),
+        pd.Series([1, 2, 3, 10**400], dtype=object),
+        arrow(pa.decimal128(38, 0), [1, 2, 3, 10**37]),
+    ],
+    ids=["64 bits", "the first", "70 bits", "a googol", "decimal"],
+)
+def test_ids_of_any_size_are_ids(ids: pd.Series) -> None:
+    frame = pd.DataFrame(COLUMNS).assign(patient=ids)
+    assert declared(frame).data.subjects.tolist() == subject_codes([str(id) for id in ids]).tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("us"), pa.timestamp("s", "UTC")])
+def test_dates_far_from_now_are_read_in_any_unit(kind: pa.DataType) -> None:
+    days = arrow(kind, [datetime.datetime(year, 5, 1) for year in (2000, 2005, 2010, 9000)])
+    frame = pd.DataFrame(COLUMNS).assign(age=days)
+    found = declared(frame, features={"age": wg.Date("2000-05-01", "2010-05-01")})
+    np.testing.assert_allclose(found.data.inputs[:, 0], [-1, 0, 1, 1], atol=1e-3)
+
+
+@pytest.mark.parametrize("high", [2**63, 2**64, 10**40])
+def test_bounds_of_any_size_are_bounds(high: int) -> None:
+    frame = pd.DataFrame(COLUMNS).assign(age=[0, high // 2, high, 2 * high], ill=[0, high // 2, high, high])
+    found = declared(
+        frame, features={"age": wg.Number(0, high, missing=high)}, target=wg.Target("ill", low=0, high=high)
+    )
+    np.testing.assert_allclose(found.data.inputs[:, 0], [-1, 0, 1, 1], atol=1e-6)
+    np.testing.assert_allclose(found.data.targets[:, 0], [-1, 0, 1, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda v: wg.Number(0, v),
+        lambda v: wg.Number(0, 1, missing=v),
+        lambda v: wg.Target("ill", low=0, high=v),
+        lambda v: wg.Target("ill", at_least=v),
+    ],
+)
+@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan")])
+def test_declared_numbers_beyond_floating_point_are_refused(declare: Callable[[Any], object], value: Any) -> None:
+    with pytest.raises(SpecError, match="finite"):
+        declare(value)
+
+
+def test_a_category_may_be_any_whole_number() -> None:
+    assert wg.Category([0, 10**400]).categories == ("0", str(10**400))

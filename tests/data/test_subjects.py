@@ -141,6 +141,15 @@ def test_codes_stay_what_they_are_from_version_to_version() -> None:
     assert subject_codes(["p3", "écrivain"]).tolist() == [5081691989035630959, 9058525524090931708]
 
 
+def test_a_whole_number_has_one_code_however_a_library_writes_it() -> None:
+    """Libraries write 7 as 7.0 where another row holds a fraction, and that as text where another id is a name."""
+    assert subject_codes(["7.0", "-3.00", "0.0", "x7"]).tolist() == subject_codes(["7", "-3", "0", "x7"]).tolist()
+    apart = ["7", "07", "07.0", "7.1", "7.10", "7.01", "x7.0", "7.0.0", "-0.0", ".0", "7."]
+    assert len(set(subject_codes(apart).tolist())) == len(apart)
+    with pytest.raises(DataError, match=r"differ as 7 and 7\.0 do"):
+        subject_codes(["7", "7.0"])
+
+
 def test_two_ids_with_one_code_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subjects_module, "blake2b", lambda data, digest_size: hashlib.blake2b(b"", digest_size=8))
     assert len(subject_codes(["a", "a"])) == 2

@@ -189,3 +189,8 @@ def test_ids_that_may_stand_for_several_people_are_refused(ids: Any, words: str)
 def test_a_silo_may_be_called_what_no_person_can_be() -> None:
     found = wg.from_torch((INPUTS, TARGETS), subjects=IDS, silos=["NA", "EU", "EU", "NA"], classes=3)
     assert found.silo_names == ("EU", "NA")
+
+
+def test_a_class_number_beyond_all_models_is_refused() -> None:
+    with pytest.raises(DataError, match="Class numbers are below 1,000,000, and item 1 has 4611686018427387904"):
+        wg.from_torch((torch.zeros(2, 3), [0, 2**62]), subjects=["a", "b"])

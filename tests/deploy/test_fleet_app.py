@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import contextlib
+import os
+import resource
 import socket
 import ssl
 import threading
@@ -31,7 +33,7 @@ from flwr.superlink.main import create_app
 from deployment import task, vector, write_charter
 from loopback import free_port
 from wholegrain.deploy import fleet_app as doors
-from wholegrain.deploy import fleet_link, fleet_protocol
+from wholegrain.deploy import fleet_link, fleet_listener, fleet_protocol
 from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import load_private_key, silo_key
 from wholegrain.deploy.charter import load_charter
@@ -167,6 +169,13 @@ def test_a_request_with_two_keys_is_turned_away(state: LinkStateFactory) -> None
 def test_a_message_that_is_too_long_is_not_read(state: LinkStateFactory, length: str, status: int) -> None:
     app = Doorkeeper(state.state(), lambda key: key == KEY, lambda key: True)
     assert call(app, "/v1/fleet/push-object", body=[b"x"], content_length=length, **presented()) == status
+    assert len(left) == 2
+
+
+def test_a_packed_request_is_not_read(state: LinkStateFactory) -> None:
+    app = Doorkeeper(state.state(), lambda key: key == KEY, lambda key: True)
+    headers = {"content_length": "1", "content_encoding": "gzip", **presented()}
+    assert call(app, "/v1/fleet/push-object", body=[b"x"], **headers) == 415
     assert len(left) == 2
 
 
@@ -334,12 +343,76 @@ def test_a_stranger_cannot_fill_the_memory_with_a_request_that_does_not_end(
 def test_connections_that_stay_silent_keep_nobody_out(
     door: tuple[Flower, ServerDoor, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_protocol, "MOST_SILENT", 8)
+    monkeypatch.setattr(fleet_protocol, "MOST_STRANGERS", 8)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connect(door[1])) for _ in range(40)]
         assert status(stack.enter_context(connect(door[1]))) == b"403"
         assert status(silent[-1]) == b"403", "the youngest are still there"
         assert silent[0].recv(1) == b"", "the oldest were closed"
+
+
+def knock(opened: ServerDoor) -> socket.socket:
+    """A connection that does not even begin a TLS handshake."""
+    return socket.create_connection((opened.host, opened.port), timeout=60)
+
+
+def test_connections_without_a_handshake_keep_nobody_out_and_take_no_descriptors(
+    door: tuple[Flower, ServerDoor, Path],
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(knock(door[1])) for _ in range(300)]
+        assert status(stack.enter_context(connect(door[1]))) == b"403"
+        assert silent[0].recv(1) == b"", "the oldest were closed"
+        held = len(os.listdir("/proc/self/fd")) - before - len(silent)
+        assert held <= fleet_protocol.MOST_STRANGERS + 10
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01"])
+def test_a_handshake_that_does_not_end_is_ended(
+    door: tuple[Flower, ServerDoor, Path], monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(fleet_protocol, "SILENCE", 0.05)
+    with knock(door[1]) as line:
+        line.settimeout(20)
+        line.sendall(sent)
+        assert line.recv(1) == b""
+
+
+def test_a_stranger_who_was_turned_away_and_does_not_hang_up_is_closed(
+    door: tuple[Flower, ServerDoor, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(fleet_protocol, "MOST_STRANGERS", 4)
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            assert status(stack.enter_context(connect(door[1]))) == b"403"
+        assert len(os.listdir("/proc/self/fd")) - before - 40 <= 10
+
+
+def test_a_server_without_descriptors_for_a_connection_goes_on_accepting(
+    door: tuple[Flower, ServerDoor, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleet_listener, "AGAIN", 0.02)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as line:
+        line.settimeout(60)
+        used = max(map(int, os.listdir("/proc/self/fd"))) + 1
+        spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(used - len(os.listdir("/proc/self/fd")))]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
+        try:
+            line.connect((door[1].host, door[1].port))
+            end = time.monotonic() + 60
+            while "connections cannot be accepted" not in caplog.text and time.monotonic() < end:
+                time.sleep(0.02)
+            time.sleep(0.2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for each in spare:
+                os.close(each)
+        assert caplog.text.count("connections cannot be accepted") == 1
+        with connect(door[1]) as other:
+            assert status(other) == b"403"
 
 
 def test_a_connection_that_stays_silent_is_closed(

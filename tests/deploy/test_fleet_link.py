@@ -1,7 +1,9 @@
 """A silo's line to its server: whatever comes over it, the silo goes on, and says what is wrong."""
 
 import datetime
-from collections.abc import Callable
+import gzip
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -81,6 +83,29 @@ def test_a_response_that_never_ends_is_not_read(client: FleetClient) -> None:
     assert "longer than" in trouble(line)
 
 
+class Bomb(httpx.SyncByteStream):
+    """A response of some hundred bytes that unpacks, in two steps, to 256 MiB."""
+
+    packed = gzip.compress(gzip.compress(bytes(2**28), 1))
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.packed
+
+
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "gzip", "x-unknown"])
+def test_a_packed_response_is_refused_before_it_is_unpacked(client: FleetClient, encoding: str) -> None:
+    headers = {"content-encoding": encoding}
+    line = line_to(client, lambda request: httpx.Response(200, headers=headers, stream=Bomb()))
+    assert len(Bomb.packed) < 20_000
+    tracemalloc.start()
+    try:
+        assert "nothing is unpacked here" in trouble(line)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50e6
+
+
 def test_a_redirect_is_not_followed(client: FleetClient) -> None:
     asked: list[str] = []
 
@@ -90,6 +115,26 @@ def test_a_redirect_is_not_followed(client: FleetClient) -> None:
 
     trouble(line_to(client, elsewhere))
     assert asked == ["https://127.0.0.1:1/v1/fleet/pull-messages"]
+
+
+FORGED = "x\x1b[2J\x9b31m\u2028\u202e" + "y" * 60_000
+ELSEWHERE = "https://203.0.113.9/x 2030-01-01 all is well\u2028\u202e" + "y" * 60_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda request: httpx.Response(307, headers={"location": ELSEWHERE.encode()}),
+        lambda request: httpx.Response(500, extensions={"reason_phrase": FORGED.encode()}),
+    ],
+    ids=["redirect", "reason"],
+)
+def test_a_server_cannot_write_lines_or_control_characters_into_a_silos_log(
+    client: FleetClient, answer: Answer
+) -> None:
+    said = trouble(line_to(client, answer))
+    assert said.isprintable()
+    assert len(said) < 500
 
 
 def test_a_key_that_is_not_in_the_roster_ends_the_silo_and_a_signature_out_of_time_does_not(

@@ -1,8 +1,7 @@
 """The server of a federation whose silos are in this process: the same rounds, the same record, and no data."""
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,14 @@ from flwr.app import Message, RecordDict
 
 from backbones import public_model, write_backbone
 from deployment import table, write_charter
-from grids import FakeGrid, Node, within_a_server_app
+from grids import Clock, FakeGrid, Node, within_a_server_app
 from loopback import write_tables
+from served import grid_of, node, reserved, rounds_of, spec, two_silos
 from wholegrain.deploy import server
 from wholegrain.deploy.charter import load_charter
+from wholegrain.deploy.public_reasons import FAILED
 from wholegrain.deploy.server import prepare_server, serve
-from wholegrain.deploy.silo_answers import answer, open_silo
+from wholegrain.deploy.silo_answers import open_silo
 from wholegrain.deploy.silo_service import SiloService
 from wholegrain.engines import wire
 from wholegrain.errors import RunError, SpecError
@@ -33,56 +34,16 @@ from wholegrain.runs.spec import RunSpec
 
 pytestmark = pytest.mark.usefixtures("coarse_prices")
 
-NAMES = ("north", "south")
-
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    within_a_server_app(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return within_a_server_app(monkeypatch)
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[dict[str, SiloService]]:
-    with ExitStack() as stack:
-        limit = {"noise": "seeded", "smallest_noise": 0.5, "epsilon": 8.0}
-        charters = {name: write_charter(tmp_path / name, silo=name, limit=limit) for name in NAMES}
-        yield {name: stack.enter_context(open_silo(load_charter(path))) for name, path in charters.items()}
-
-
-def node(host: SiloService) -> Node:
-    def reply(message: Message) -> RecordDict:
-        return answer(message, host).content
-
-    return reply
-
-
-def grid_of(hosts: dict[str, SiloService]) -> FakeGrid:
-    return FakeGrid({number: node(host) for number, host in enumerate(hosts.values(), start=11)})
-
-
-def spec(hosts: dict[str, SiloService], **changes: Any) -> RunSpec:
-    silos = [
-        {"name": name, "items": host.silo.facts.items, "subjects": 40, "items_per_subject": 4}
-        for name, host in hosts.items()
-    ]
-    tree: dict[str, Any] = {
-        "seed": 3,
-        "policy": {"name": "subject_dp", "rate": 0.5},
-        "privacy": {"epsilon": 4.0},
-        "rounds": {"count": 3, "steps": 2},
-        "federation": {"shape": [3], "classes": 2, "silos": silos, "patience": 20.0},
-    }
-    for section, values in changes.items():
-        tree[section] = None if values is None else {**tree.get(section, {}), **values}
-    return RunSpec.of(tree)
-
-
-def rounds_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-
-
-def reserved(ledger: Ledger) -> dict[str, int]:
-    return {silo: count for run in ledger.state.runs.values() for silo, count in run.reserved.items()}
+    with two_silos(tmp_path) as opened:
+        yield opened
 
 
 def test_a_run_leaves_the_same_record_as_any_other_and_every_silo_has_paid(hosts, tmp_path: Path) -> None:
@@ -226,12 +187,86 @@ def test_a_silo_that_refuses_is_on_record_with_its_rule(hosts, tmp_path: Path) -
         assert not line["failed"]
 
 
-def test_too_few_silos_end_the_run(hosts, tmp_path: Path) -> None:
-    alone = grid_of({"south": hosts["south"]})
-    wanted = spec(hosts, rounds={"fewest_silos": 2}, federation={"patience": 0.5})
-    with pytest.raises(RunError, match=r"Rounds 0 to 2 failed one after the other; .* it is not connected"):
-        serve(wanted, tmp_path / "run", alone)
+def test_rounds_that_fail_end_the_run_but_not_at_once(hosts, tmp_path: Path, clock: Clock) -> None:
+    """A machine that is started again, or a disk that is full, has some time to come back."""
+    failing = {11: node(hosts["north"]), 12: failing_at("train", hosts["south"])}
+    with pytest.raises(RunError, match="Rounds 0 to 2 failed one after the other"):
+        serve(spec(hosts, rounds={"fewest_silos": 2}), tmp_path / "run", FakeGrid(failing))
     assert [line["failed"] for line in rounds_of(tmp_path / "run")] == [True] * 3
+    assert clock.now > 70
+
+
+def failing_at(kind: str, host: SiloService) -> Node:
+    """A silo that says who it is, and fails at tasks of one kind."""
+    honest = node(host)
+
+    def reply(message: Message) -> RecordDict:
+        if message.metadata.message_type == kind:
+            return wire.packed_answer({"silo": host.charter.silo, "refused": FAILED})
+        return honest(message)
+
+    return reply
+
+
+class Timetable(FakeGrid):
+    """Nodes that are connected, and nodes that answer, from and until certain times on."""
+
+    def __init__(self, clock: Clock, nodes: dict[int, Node], away: dict[int, tuple[float, float]]) -> None:
+        super().__init__({number: self._awake(number, each) for number, each in nodes.items()})
+        self.clock, self.away = clock, away
+        self.deaf: dict[int, tuple[float, float]] = {}
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [number for number in self.nodes if not self._is_within(self.away.get(number))]
+
+    def _is_within(self, time: tuple[float, float] | None) -> bool:
+        return time is not None and time[0] <= self.clock.now < time[1]
+
+    def _awake(self, number: int, node: Node) -> Node:
+        return lambda message: None if self._is_within(self.deaf.get(number)) else node(message)
+
+
+def timetable(hosts: dict[str, SiloService], clock: Clock, **away: tuple[float, float]) -> Timetable:
+    numbers = dict(zip(hosts, range(11, 20), strict=False))
+    absent = {numbers[name]: time for name, time in away.items()}
+    return Timetable(clock, {numbers[name]: node(host) for name, host in hosts.items()}, absent)
+
+
+@pytest.mark.parametrize("fewest", [1, 2])
+def test_nothing_is_paid_for_while_nobody_is_connected(
+    hosts, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, fewest: int
+) -> None:
+    """All silos are away at the start, for longer than the patience; a round takes as many as the spec says."""
+    grid = timetable(hosts, clock, north=(0, 100), south=(0, 300))
+    serve(spec(hosts, rounds={"fewest_silos": fewest}), tmp_path / "run", grid)
+    lines = rounds_of(tmp_path / "run")
+    assert [line["failed"] for line in lines] == [False] * 3
+    assert clock.now > (100 if fewest == 1 else 300)
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert reserved(ledger) == {"north": 6, "south": 6}
+    said = [line for line in caplog.messages if "waiting for" in line]
+    assert "waiting for 'north', 'south'" in said[0]
+    assert f"round 0 waits: it takes {fewest} silos that answer, and there are 0" in caplog.text
+    assert clock.now / 30 < len(said) < clock.now / 10, "calm, and not silent"
+
+
+def test_a_silo_that_is_connected_and_does_not_answer_is_waited_for(hosts, tmp_path: Path, clock: Clock) -> None:
+    """One that was killed counts as connected for half a minute; one at work on an earlier round answers nothing."""
+    grid = timetable(hosts, clock)
+    introduced = [False]
+
+    def begin(event: object) -> None:
+        if not introduced[0] and getattr(event, "scores", None) is not None:
+            introduced[0] = True
+            grid.deaf = {11: (clock.now, clock.now + 200)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "_tell", begin)
+        serve(spec(hosts, rounds={"count": 8, "fewest_silos": 2}), tmp_path / "run", grid)
+    lines = rounds_of(tmp_path / "run")
+    assert [line["failed"] for line in lines].count(True) == 1, "the round in which it fell silent, and no other"
+    assert len(lines) == 8
+    assert clock.now > 200
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,9 @@ def test_a_server_writes_no_line_of_its_own_into_the_log(host: SiloService, capl
     forged = "x\n2030-01-01 wholegrain.silo: all is well\x1b[2J"
     answer(ask(task().model_copy(update={"policy": forged})), host)
     answer(message(RecordDict(), group_id=forged * 10**5), host)
-    assert len(caplog.records) == 2
+    answer(ask(task().model_copy(update={"policy": forged * 10**4})), host)
+    assert len(caplog.records) == 3
+    assert all(len(record.getMessage()) < 1100 for record in caplog.records)
     assert all(record.getMessage().isprintable() for record in caplog.records)
     assert host.ledger.path is not None
     written = host.ledger.path.with_name("refusals.jsonl").read_text()

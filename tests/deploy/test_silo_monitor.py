@@ -1,8 +1,11 @@
 """What an operator sees of a silo: a chained log, figures on loopback, and an alarm before the budget is gone."""
 
+import contextlib
 import http.client
 import json
 import logging
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from command import Command
 from deployment import ask, task, write_charter
+from wholegrain import _loopback
 from wholegrain.deploy import activity_log
 from wholegrain.deploy.activity_log import ActivityLog, verify_log
 from wholegrain.deploy.certificates import public_line, silo_key
@@ -104,6 +108,19 @@ def test_figures_are_for_this_machine_under_its_own_name(tmp_path: Path) -> None
             line.close()
             assert reply.status == status
             assert ("epsilon_left" in body) == (status == 200 and page == "/metrics")
+
+
+def test_idle_connections_take_no_descriptors_from_the_ledger(tmp_path: Path) -> None:
+    monitor = SiloMonitor("north", 4.0, ActivityLog(tmp_path / "activity.jsonl"))
+    with serve_figures(monitor, 0) as port, contextlib.ExitStack() as stack:
+        before = len(os.listdir("/proc/self/fd"))
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(200)]
+        assert idle[0].recv(1) == b"", "the oldest were closed"
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        line.request("GET", "/health")
+        assert line.getresponse().read() == b"up\n"
+        line.close()
+        assert len(os.listdir("/proc/self/fd")) - before - len(idle) <= 2 * _loopback.MOST_OPEN
 
 
 def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:

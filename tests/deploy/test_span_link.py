@@ -175,6 +175,16 @@ def test_the_link_by_its_commands(tmp_path: Path, wholegrain: Command) -> None:
     assert wrong.code == 2
 
 
+def test_a_silo_can_be_linked_before_it_has_a_state_folder(tmp_path: Path) -> None:
+    state = tmp_path / "state" / "of" / "the silo"
+    made = {
+        name: own.model_copy(update={"ledger": own.ledger.model_copy(update={"path": str(state / "ledger.sqlite")})})
+        for name, own in charters(tmp_path).items()
+    }
+    assert set(linked(tmp_path, made)) == set(SILOS)
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+
 @pytest.mark.parametrize("name", ["../above", "{folder}/elsewhere", "a/b", "\x1b[2J", ""])
 def test_a_silo_cannot_choose_where_its_counts_are_written(name: str, tmp_path: Path) -> None:
     for number, silo in enumerate(["north", name.format(folder=tmp_path)]):

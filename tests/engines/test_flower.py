@@ -1,5 +1,6 @@
 """Silos behind Flower: whatever they do, the engine gives one answer for each of the cohort, in its order."""
 
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -14,10 +15,13 @@ from flwr.serverapp import Grid
 from deployment import task, text_message, vector
 from grids import Clock, FakeGrid, Node, within_a_server_app
 from wholegrain.engines import wire
-from wholegrain.engines.flower import FORGED, Flower
+from wholegrain.engines.flower import FORGED, HEADLESS, Flower
+from wholegrain.engines.ledger_heads import SentHead, key_line, put_head, state_head
+from wholegrain.engines.roll_call import RollCall
 from wholegrain.engines.signatures import sign_answer
 from wholegrain.federation.aggregation import average
 from wholegrain.federation.messages import RoundTask, SiloFault, SiloUpdate
+from wholegrain.privacy.ledger import Head
 
 NAMES = ("north", "south", "west")
 
@@ -319,12 +323,21 @@ KEYS = {name: ec.generate_private_key(ec.SECP384R1()) for name in NAMES}
 PUBLIC = {name: key.public_key() for name, key in KEYS.items()}
 
 
-def signing(name: str, update: float = 0.0, key: str | None = None) -> Node:
-    """A silo that signs what it says, with its own key or with another's."""
+def signing(
+    name: str, update: float = 0.0, key: str | None = None, at: int | None = None, entries: Iterable[int] = ()
+) -> Node:
+    """A silo that signs what it says, with its own key or with another's; `at` is when, by its clock.
+
+    `entries` are how many its ledger has, answer by answer; then one.
+    """
+    counts = iter(entries)
 
     def answer(message: Message) -> RecordDict:
         content = silo(name, update)(message)
         assert isinstance(content, RecordDict)
+        if name:
+            head = Head(next(counts, 1), "a" * 64)
+            put_head(content, state_head(KEYS[key or name], name, head, at or time.time_ns()))
         sign_answer(KEYS[key or name], message, content)
         return content
 
@@ -366,6 +379,38 @@ def test_what_a_silo_says_cannot_steer_the_servers_terminal(caplog: pytest.LogCa
     play(keyed(FakeGrid(nodes)))
     assert "calls itself 'x [2J 31m round 0 done'" in caplog.text
     assert all(line.isprintable() for line in caplog.messages)
+
+
+def test_an_answer_that_does_not_say_where_its_ledger_stands_is_a_fault() -> None:
+    """Nor does one that is dated in the future: whoever believed it could not tell a later one from an older one."""
+
+    def silent(message: Message) -> RecordDict:
+        content = silo("north", 1)(message)
+        assert isinstance(content, RecordDict)
+        sign_answer(KEYS["north"], message, content)
+        return content
+
+    nodes = {11: silent, 12: signing("south", 1, at=2**63 - 1), 13: signing("west", 1)}
+    assert told(play(keyed(FakeGrid(nodes)))) == {"north": HEADLESS, "south": HEADLESS, "west": "update"}
+
+
+def test_a_silo_whose_ledger_was_put_back_does_not_answer_a_roll_call(caplog: pytest.LogCaptureFixture) -> None:
+    """No answer of its own would count: a round is not worth paying for on its account."""
+    nodes = {11: signing("north"), 12: signing("south", entries=[5, 5, 3, 3, 6]), 13: signing("west")}
+    engine = keyed(FakeGrid(nodes))
+    rolls = [set(engine.call_roll(NAMES, 5)) for _ in range(4)]
+    assert rolls == [set(NAMES), {"north", "west"}, {"north", "west"}, set(NAMES)]
+    assert caplog.text.count("its ledger was put back") == 1, "said once, not at every look"
+
+
+def test_nobody_waits_for_a_silo_whose_ledger_was_put_back_with_a_former_key(clock: Clock) -> None:
+    nodes = {11: signing("north"), 12: signing("south"), 13: signing("west")}
+    engine = keyed(FakeGrid(nodes))
+    former = state_head(KEYS["north"], "south", Head(9, "b" * 64), time.time_ns())
+    engine.heads.highest["south"] = SentHead(**former.model_dump(), key=key_line(PUBLIC["north"]))
+    RollCall(engine, 1).wait_for_all(NAMES, 60)
+    assert set(engine.put_back) == {"south"}
+    assert clock.now < 30
 
 
 def test_an_answer_that_somebody_else_signed_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,6 +39,7 @@ def test_units_are_hardened_and_call_commands_that_exist(path: Path, wholegrain:
     service = unit(path)["Service"]
     assert {name: service.get(name) for name in HARDENING} == HARDENING
     assert service["User"] != "root"
+    assert int(service["LimitNOFILE"]) >= 1024, "connections of strangers must leave some for the ledger"
     for key in ("ExecStart", "ExecStartPre"):
         program, *arguments = shlex.split(service[key])
         assert Path(program).name == "wholegrain"

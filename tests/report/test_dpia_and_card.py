@@ -1,6 +1,7 @@
 """What is signed, and what is published with a model: both say only what they may."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -15,6 +16,7 @@ from wholegrain.errors import SpecError
 from wholegrain.report.dpia import dpia_annex
 from wholegrain.report.model_card import CARD, model_card, write_card
 from wholegrain.report.run_reader import RunRecord, read_run
+from wholegrain.report.wording import number
 from wholegrain.runs.spec import RunSpec
 from wholegrain.runs.spec_sections import AboutSpec
 
@@ -43,6 +45,15 @@ def test_a_spec_without_words_keeps_its_digest() -> None:
     assert RunSpec.of({"about": {}}).digest == RunSpec.of({}).digest
     assert "about" not in RunSpec.of({}).model_dump()
     assert RunSpec.of({"about": {"purpose": "x"}}).digest != RunSpec.of({}).digest
+
+
+@pytest.mark.parametrize("epsilon", [710.0, 5e7, math.inf])
+def test_a_large_epsilon_is_told_as_it_is(release: RunRecord, epsilon: float) -> None:
+    """A run that trained to its end must not fail when its card is written, nor name smaller odds."""
+    run = replace(release, spent=tuple(replace(each, epsilon=epsilon) for each in release.spent))
+    told = f"at most e to the power of {number(epsilon)} times as likely"
+    assert told in model_card(run)
+    assert told in unescape(dpia_annex(run))
 
 
 @pytest.mark.parametrize("words", ["", "x" * 601, 3])

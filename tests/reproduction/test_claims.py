@@ -33,7 +33,7 @@ CLAIMS = {f"{number}: {claim.says}": claim for number, claim in enumerate(all_cl
 def scored(accuracy: float, loss: float, noise: float | None = None) -> RoundRecord:
     """A round as far as claims look at it."""
     scores = {"test": Score(loss, {"accuracy": accuracy})}
-    return RoundRecord(round=0, cohort=(), epsilon=1.0, seconds=1.0, moved=1.0, noise=noise, scores=scores)
+    return RoundRecord(round=0, cohort=(), spent=1.0, seconds=1.0, moved=1.0, noise=noise, scores=scores)
 
 
 def result(name: str, accuracy: float, noise: float, subject: float = 4.0, kind: Kind = Kind.PRINTED) -> Result:

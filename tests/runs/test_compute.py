@@ -82,8 +82,8 @@ def test_specs_of_earlier_versions_keep_their_digest() -> None:
 
 
 def test_the_usual_run_keeps_its_engine() -> None:
-    assert isinstance(prepare(spec()).clipped_sum, BookKeeping)
-    assert isinstance(prepare(spec(precision="bfloat16")).clipped_sum, UnitPasses)
+    assert isinstance(prepare(spec()).clipped_sum.engine, BookKeeping)
+    assert isinstance(prepare(spec(precision="bfloat16")).clipped_sum.engine, UnitPasses)
 
 
 def test_half_precision_trains_nearly_the_same_model_and_the_record_says_so(
@@ -133,7 +133,7 @@ def test_what_has_a_program_runs_in_c_and_the_rest_in_torch(noise: str, net: tor
     if noise == "secure":
         asked |= {"silos": DECLARED, "ledger": {"data": "clinic"}}
     prepared = prepare(RunSpec.of(asked), model=net)
-    assert isinstance(prepared.clipped_sum, CompiledChain if said.endswith(", compiled") else BookKeeping)
+    assert isinstance(prepared.clipped_sum.engine, CompiledChain if said.endswith(", compiled") else BookKeeping)
     assert str(prepared.compute) == said
     assert prepared.noise == SeededNoise(prepared.spec.seed, in_c=True) or not prepared.noise.repeats
 
@@ -156,7 +156,7 @@ def test_removing_a_patient_from_a_compiled_run_moves_its_sums_by_the_clip_norm_
     """The clip theorem through a whole silo: drawn, gathered, clipped and summed, at extreme parameters too."""
     require_compiler()
     prepared = prepare(spec(compiled=True))
-    assert isinstance(prepared.clipped_sum, CompiledChain)
+    assert isinstance(prepared.clipped_sum.engine, CompiledChain)
     silo = next(iter(prepared.silos.values()))
     policy = prepared.plan.policy_for(silo.facts.name)
     inputs, targets, codes = silo.inputs, silo.targets, torch.from_numpy(silo.data.subjects)
@@ -267,13 +267,13 @@ def test_a_silo_computes_where_its_charter_says(charter: Callable[..., Charter])
     silo = replace(next(iter(prepared.silos.values())), view=None)
     dataset: Any = type("Data", (), {"features": 10, "task": prepared.task})()
     (usual,) = agree(charter("secure"), dataset, silo, None)  # type: ignore[arg-type]
-    assert isinstance(usual.gradients, BookKeeping)
+    assert isinstance(usual.gradients.engine, BookKeeping)
     (half,) = agree(charter("secure", precision="bfloat16"), dataset, silo, None)  # type: ignore[arg-type]
-    assert isinstance(half.gradients, UnitPasses)
-    assert half.gradients.compute == Compute.of("cpu", "bfloat16")
+    assert isinstance(half.gradients.engine, UnitPasses)
+    assert half.gradients.engine.compute == Compute.of("cpu", "bfloat16")
     require_compiler()
     (compiled,) = agree(charter("secure", compiled=True), dataset, silo, None)  # type: ignore[arg-type]
-    assert isinstance(compiled.gradients, CompiledChain)
+    assert isinstance(compiled.gradients.engine, CompiledChain)
     with pytest.raises(SpecError, match="'mps' is for simulations"):
         agree(charter("secure", device="mps"), dataset, silo, None)  # type: ignore[arg-type]
 

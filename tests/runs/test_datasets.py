@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 import wholegrain as wg
+from wholegrain.data.subject_coins import Coins
 from wholegrain.errors import DataError, SpecError
+from wholegrain.policies.silo_facts import SiloFacts
+from wholegrain.privacy.accountants import DEFAULT
 from wholegrain.runs.datasets import DataParts, split_dataset
+from wholegrain.runs.planning import plan_for
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import RunSpec
 
@@ -198,3 +202,50 @@ def test_a_row_of_groups_drops_surplus() -> None:
         max(silo.data.largest_subject for silo in split_dataset(DATA, by_policy("mine:group_row", 2)).silos.values())
         == 2
     )
+
+
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_a_part_in_which_there_is_nobody_is_told_of(part: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One person in all rows is held out, or is not; in a release, which it was is nobody's business."""
+    alone = wg.Dataset(name="alone", data=some(20, 1), classes=2)
+    shares = {"test": 0.0, "validation": 0.0} | {part: 0.01}
+    split_dataset(alone, spec(**shares))
+    assert [message.split(":")[0] for message in caplog.messages if "no scores" in message] == [
+        f"There are no scores of the part '{part}'"
+    ]
+    caplog.clear()
+    split_dataset(DATA, spec(**shares | {part: 0.3}))
+    split_dataset(alone, spec(test=0.0))
+    assert not any("no scores" in message for message in caplog.messages)
+    secret = {"privacy": {"epsilon": 4.0, "noise": "secure"}, "ledger": {"data": "one"}}
+    sizes = {"silos": {"partition": "uniform", "count": 1, "sizes": {"*": {"items": 20, "subjects": 1}}}}
+    split_dataset(alone, RunSpec.of({**secret, **sizes, "evaluation": shares}), Coins.seeded(0))
+    assert not any("no scores" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("span", [0, -1])
+def test_a_span_of_no_silos_is_refused_as_what_it_is(span: int) -> None:
+    with pytest.raises(SpecError, match=f"^silos.span must be a whole number of at least 1, not {span}"):
+        prepare(spec().model_copy(update={"silos": spec().silos.model_copy(update={"span": span})}), dataset=DATA)
+
+
+@pytest.mark.parametrize(
+    ("unit", "epsilon", "told"),
+    [
+        ("subject", 1e-9, "below one in 40, the subjects of all silos"),
+        ("subject", 0.024, "below one in 40, the subjects of all silos"),
+        ("subject", 0.026, None),
+        ("item", 0.002, "below one in 320, the items of all silos"),
+        ("item", 0.004, None),
+    ],
+)
+@pytest.mark.usefixtures("coarse_prices")
+def test_an_epsilon_that_lets_nothing_be_learnt_is_told_of(
+    unit: str, epsilon: float, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = {str(silo): SiloFacts(name=str(silo), items=80, subjects=10, items_per_subject=8) for silo in range(4)}
+    asked = {"policy": {"rate": 0.5}, "privacy": {"epsilon": epsilon, "unit": unit}, "rounds": {"count": 1}}
+    plan_for(RunSpec.of(asked), tuple(sizes.values()), DEFAULT)
+    found = [message for message in caplog.messages if "could hardly change" in message]
+    assert len(found) == (told is not None)
+    assert all(told in message for message in found if told)

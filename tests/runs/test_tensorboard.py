@@ -14,7 +14,7 @@ from wholegrain.runs.tensorboard import _scalars, event_files
 DONE = RoundRecord(
     round=0,
     cohort=("a",),
-    epsilon=1.5,
+    spent=1.5,
     seconds=0.25,
     scores={"test": Score(0.5, {"accuracy": 0.75})},
     moved=2.0,
@@ -27,7 +27,7 @@ def test_what_is_written() -> None:
     assert found["accuracy (not private)/test"] == 0.75
     assert found["privacy/epsilon spent"] == 1.5
     assert found["round/noise alone (expected)"] == 1.0
-    unbounded = RoundRecord(round=0, cohort=("a",), epsilon=math.inf, seconds=0.25)
+    unbounded = RoundRecord(round=0, cohort=("a",), spent=math.inf, seconds=0.25)
     assert "privacy/epsilon spent" not in dict(_scalars(unbounded))
 
 

@@ -170,3 +170,32 @@ def test_a_model_whose_answers_depend_on_the_place_scores_everybody_alone() -> N
     )
     alone = scorer.add_up(data.take(np.flatnonzero(data.subjects == 5)), form(loss_bound=9.0), vector)
     np.testing.assert_array_equal(moved, alone)
+
+
+class Unable(nn.Module):
+    """A linear model that raises at one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x[:, 0] > 1000).any()):
+            raise ValueError("somebody is here")
+        found: Tensor = self.head(x)
+        return found
+
+
+@pytest.mark.parametrize("where", ["model", "loss"])
+def test_whoever_the_model_or_the_loss_raises_at_adds_a_part_like_any_other(where: str) -> None:
+    data, asked = items(), form()
+    model = Unable()
+    scorer = ScoreMaker(model=model, loss=find_loss(None, TWO), task=TWO, noise=SeededNoise(0))
+    if where == "model":
+        data.inputs[data.subjects == 8] = 2000.0
+    else:
+        data.targets[data.subjects == 8] = 2
+    vector = flatten(model)
+    moved = scorer.add_up(data, asked, vector) - scorer.add_up(without(data, 8), asked, vector)
+    for place in asked.places.values():
+        assert math.isqrt(int((moved[place].astype(object) ** 2).sum())) <= STEPS

@@ -1,6 +1,7 @@
 """Features and outputs of items do not depend on who else is in the silo, whatever a server's parameters are."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from wholegrain.data.tasks import Classification
 from wholegrain.policies.score_settings import ScoreForm
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.score_release import STEPS, ScoreMaker
+from wholegrain.silo import views
 from wholegrain.silo.views import ROWS, apply_view
 
 WIDTH, PEOPLE = 10, 2000
@@ -29,7 +31,8 @@ def test_a_view_that_decides_by_values_sees_one_item_at_a_time() -> None:
     assert seen[-3:] == [1, 1, 1]
 
 
-def test_an_item_keeps_its_place_in_a_pass_whoever_leaves() -> None:
+def test_an_item_keeps_its_place_in_a_pass_whoever_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "prove_view", lambda view, like: view)
     draws = np.random.default_rng(0)
     stored, subjects = torch.from_numpy(draws.random((500, 3), np.float32)), draws.integers(0, 90, 500)
 
@@ -74,3 +77,29 @@ def test_a_private_score_moves_by_one_person_under_any_parameters() -> None:
             maker.add_up(SubjectData(inputs[k:], targets[k:], np.arange(k, PEOPLE)), form, vector) for k in (0, 1)
         )
         assert abs(int(whole[0] - rest[0])) <= STEPS
+
+
+def raising(x: Tensor) -> Tensor:
+    """A view that cannot take values from 100 on."""
+    return nn.functional.embedding((x[:, 0] / 100).long(), torch.eye(1, 3)) + x @ torch.ones(3, 3)
+
+
+@pytest.mark.parametrize("gone", [1, 63, 64])
+def test_whoever_a_view_raises_at_has_features_that_are_not_finite_and_others_notice_nothing(gone: int) -> None:
+    draws = np.random.default_rng(0)
+    stored, subjects = torch.from_numpy(draws.random((500, 3), np.float32)), draws.integers(0, 90, 500)
+    odd = torch.from_numpy(np.flatnonzero(subjects == gone))
+    kept = torch.from_numpy(np.flatnonzero(subjects != gone))
+    stored[odd] += 100
+    found = apply_view(stored, raising, subjects)
+    assert found[odd].isnan().all()
+    assert torch.equal(found[kept], apply_view(stored[kept], raising, subjects[kept.numpy()]))
+
+
+def test_of_items_that_a_view_raises_at_alone_nothing_is_finite() -> None:
+    assert apply_view(torch.full((5, 3), 100.0), raising, np.arange(5)).isnan().all()
+
+
+def test_a_view_that_raises_at_every_item_raises() -> None:
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        apply_view(torch.zeros(5, 2), raising, np.arange(5))

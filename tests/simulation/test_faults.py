@@ -36,7 +36,13 @@ def test_a_seed_always_plays_the_same_history() -> None:
     assert [play(seed) for seed in (3, 8)] == [play(seed) for seed in (3, 8)]
 
 
-RARE = {"price-before-lock": 9, "older-ledger-taken": 12, "scores-for-nothing": 19, "shares-given-again": 34}
+RARE = {
+    "price-before-lock": 9,
+    "older-ledger-taken": 12,
+    "scores-for-nothing": 19,
+    "shares-given-again": 34,
+    "two-lists-signed": 34,
+}
 """Mistakes that few federations show, with one that does; should it not any more, the others are played."""
 
 

@@ -17,14 +17,15 @@ from wholegrain.api.arguments import LoopSettings, Settings
 from wholegrain.api.policy_values import PolicyMaker
 from wholegrain.api.train import prepare_call
 from wholegrain.clipping import devices
-from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.parameters import Layout
 from wholegrain.clipping.reference import Loss
+from wholegrain.clipping.rounding import all_finite
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import ModelError, SpecError
-from wholegrain.federation.rounds import digest
 from wholegrain.policies.plan import Plan
-from wholegrain.privacy.definitions import Guarantee, Standing
-from wholegrain.runs.accounts import spent_guarantees
+from wholegrain.privacy.definitions import Guarantee
+from wholegrain.privacy.guard import Guard, Reservation
+from wholegrain.runs.accounts import spent_guarantee
 from wholegrain.runs.prepared_run import PreparedRun
 from wholegrain.runs.runner import open_guard
 from wholegrain.runs.spec_sections import PolicySpec
@@ -94,7 +95,9 @@ class PrivateSteps(Iterator[int]):
         self._layout, self._run = Layout.of(net), secrets.token_hex(8)
         self._open = contextlib.ExitStack()
         self._guard = self._open.enter_context(open_guard(prepared, self._run))
-        self._account = self._guard.ledger.state.runs[self._run]
+        self._account = self._guard.ledger.state_as_read.runs[self._run]
+        self._left: list[Reservation] = []
+        self._open.callback(_note, self._guard, self._left, self._silo.facts.name)
         self._finish = weakref.finalize(self, self._open.close)
 
     @property
@@ -105,17 +108,12 @@ class PrivateSteps(Iterator[int]):
     @property
     def spent(self) -> float:
         """ε that the steps so far have spent, for whom the budget protects."""
-        return next(g for g in self._guarantees if g.unit is self.plan.unit).epsilon if self._done else 0.0
+        return self.guarantee.epsilon if self._done else 0.0
 
     @property
     def guarantee(self) -> Guarantee:
         """What holds of the steps so far, for whom the budget protects."""
-        return next(g for g in self._guarantees if g.unit is self.plan.unit)
-
-    @property
-    def _guarantees(self) -> tuple[Guarantee, ...]:
-        found = spent_guarantees(self.plan, self._account)
-        return tuple(guarantee for guarantee in found if guarantee.standing is not Standing.CLAIMED)
+        return spent_guarantee(self.plan.guarantee(self.plan.unit), self._account, self.plan.accountant)
 
     def __len__(self) -> int:
         return self.plan.horizon.rounds
@@ -128,27 +126,44 @@ class PrivateSteps(Iterator[int]):
         if self._done >= len(self) or not self._finish.alive:
             self.close()
             raise StopIteration
-        vector = self._parameters()
+        parameters = self._parameters()
+        vector = self._vector(parameters)
         silo, step = self._silo.facts.name, self._done
-        reservation = self._guard.reserve(step, {silo: 1}, digest(vector))
-        self._done, self._account = step + 1, self._guard.ledger.state.runs[self._run]
+        self._pay(silo, step)
         local = LocalSteps(
             self._prepared.clipped_sum, self._prepared.noise, self._silo, self.plan.policy_for(silo), step
         )
         with self._in_tried_mode():
             gradient = local.gradient(vector.to(devices.place_of(self._prepared.clipped_sum)))
-        self._guard.confirm(reservation, [silo])
-        self._account = self._guard.ledger.state.runs[self._run]
-        self._fill(gradient)
+        self._left.append(self._paid)
+        self._fill(parameters, gradient)
         return step
 
-    def _parameters(self) -> Tensor:
-        """The parameters as the caller's optimizer left them, refused where it cannot have been at work."""
-        if Layout.of(self._net) != self._layout:
+    def _pay(self, silo: str, step: int) -> None:
+        """Have the step in the ledger, and with the same write that the one before it was released."""
+        before = self._left[0] if self._left else None
+        # No digest of the parameters: a loop has a name of its own and never plays a step again.
+        self._paid = self._guard.reserve(step, {silo: 1}, f"step {step} of a loop", confirming=before)
+        self._left.clear()
+        self._done, self._account = step + 1, self._guard.ledger.state_as_read.runs[self._run]
+
+    def _parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters, refused where they are not those of the first step."""
+        trainable = [(name, p) for name, p in self._net.named_parameters() if p.requires_grad]
+        if Layout(tuple(name for name, _ in trainable), tuple(p.shape for _, p in trainable)) != self._layout:
             raise ModelError("The net's trainable parameters are not those of the first step; leave them as they are.")
-        vector = devices.to_host(flatten(self._net))
-        if not bool(torch.isfinite(vector).all()):
+        return [parameter for _, parameter in trainable]
+
+    def _vector(self, parameters: list[nn.Parameter]) -> Tensor:
+        """The parameters as the caller's optimizer left them, refused where it cannot have been at work."""
+        vector = devices.to_host(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+        if not all_finite(vector):
             raise ModelError(f"The parameters are not all finite after step {self._done}; lower the learning rate.")
+        if self._done <= STANDS_STILL:
+            self._require_moved(vector)
+        return vector
+
+    def _require_moved(self, vector: Tensor) -> None:
         self._still = self._still + 1 if self._before is not None and torch.equal(vector, self._before) else 0
         if self._still == STANDS_STILL == self._done:
             raise ModelError(
@@ -156,22 +171,22 @@ class PrivateSteps(Iterator[int]):
                 " its step() in every iteration."
             )
         self._before = vector
-        return vector
 
     @contextlib.contextmanager
     def _in_tried_mode(self) -> Iterator[None]:
         """The net in the mode in which it was tried: a layer may mix items in training, and not in evaluation."""
-        now = {part: part.training for part in self._modes}
+        changed = {part: part.training for part, tried in self._modes.items() if part.training is not tried}
         try:
-            _set_modes(self._modes)
+            _set_modes({part: self._modes[part] for part in changed})
             yield
         finally:
-            _set_modes(now)
+            _set_modes(changed)
 
-    def _fill(self, gradient: Tensor) -> None:
-        parameters = dict(self._net.named_parameters())
-        for name, value in self._layout.views(gradient).items():
-            parameters[name].grad = value.to(parameters[name].device, copy=True)
+    def _fill(self, parameters: list[nn.Parameter], gradient: Tensor) -> None:
+        # A copy: the sum's memory is lent, and the next step's.
+        values = self._layout.views(gradient.clone()).values()
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.grad = value.to(parameter.device)
 
     def close(self) -> None:
         """No further step; the ledger is closed."""
@@ -182,6 +197,12 @@ class PrivateSteps(Iterator[int]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _note(guard: Guard, left: list[Reservation], silo: str) -> None:
+    """Have in the ledger what was released last."""
+    for paid in left:
+        guard.confirm(paid, [silo])
 
 
 def _on_host(net: nn.Module) -> nn.Module:

@@ -1,5 +1,8 @@
 """How a plan looks on a terminal."""
 
+import math
+from collections.abc import Mapping
+
 from wholegrain.cli import display
 from wholegrain.clipping.devices import USUAL, Compute
 from wholegrain.data.sampling import FixedItems, PoissonItems
@@ -30,6 +33,19 @@ def plan(planned: Plan) -> None:
     allowed = rounds_allowed(planned)
     if allowed is not None:
         display.out.print(f"The budget allows {display.plural(allowed, 'round')} with this noise.")
+
+
+def silo_limits(limits: Mapping[str, float], planned: Plan) -> None:
+    """What the silos' charters need, for the whole plan to be paid for."""
+    most = max(limits.values())
+    if math.isfinite(most):
+        again = " Rounds that are played again cost more." if planned.trust is None else ""
+        display.out.print(
+            f"A silo pays for all rounds if its charter's limit.epsilon is at least {most:g}, for each"
+            f" {planned.unit} at δ = {planned.delta:g}.{again}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def start(public: PublicStart | None) -> None:

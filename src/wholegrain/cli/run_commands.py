@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from wholegrain._json_numbers import finite
+from wholegrain._places import COUNTER
 from wholegrain.cli import display, plan_display
 from wholegrain.cli.interrupt import stoppable
 from wholegrain.cli.options import Changes, Json
@@ -15,10 +17,12 @@ from wholegrain.errors import SpecError
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.rounds import State
 from wholegrain.policies.search import leaders
+from wholegrain.policies.silo_limit import least_limits
 from wholegrain.privacy.accountants import accountant
 from wholegrain.report.model_card import CARD, write_card
 from wholegrain.report.tradeoff import draw_tradeoff
 from wholegrain.runs.engine_choice import EngineChoice, open_engine, serve_silos
+from wholegrain.runs.ledger_counter import LedgerCounter
 from wholegrain.runs.observers import both
 from wholegrain.runs.optimise_spec import optimise as find_best
 from wholegrain.runs.plan_record import PlanRecord
@@ -42,6 +46,12 @@ Processes = Annotated[int | None, typer.Option(help="Processes on this machine, 
 Ranks = Annotated[
     int | None, typer.Option(help="Processes that share a silo's steps; the same as --set compute.ranks_per_silo=N.")
 ]
+
+UNSEEN = (
+    "If this folder and the state folder were put back from one copy, do not go on: rounds that were played since would"
+    " be released again and paid for once, and nothing here can tell. A counter on another disk can"
+    f" ({COUNTER}, docs/reliability.md)."
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,8 @@ def resume(
             display.err.print(f"The run in '{folder}' is at its end; there is nothing to resume.", soft_wrap=True)
             return
         prepared = prepare(found.spec)
+        if is_release(prepared) and LedgerCounter.here().path is None:
+            display.err.print(UNSEEN, markup=False, soft_wrap=True)
         _play(prepared, found, found.start(prepared), choice, Output(quiet, json, tensorboard))
 
 
@@ -118,14 +130,18 @@ def plan(
     if asked.federation:
         found = plan_federation(asked, asked.federation, accountant(asked.privacy.accountant))
         public, compute = federation_model(asked, asked.federation).public, USUAL
+        limits = least_limits(found)
     else:
         prepared = prepare(asked)
-        found, public, compute = prepared.plan, prepared.public, prepared.compute
+        found, public, compute, limits = prepared.plan, prepared.public, prepared.compute, {}
     if json:
         facts = PlanRecord.of(found).facts() | ({"public": public.facts()} if public else {})
-        display.as_json(facts | _unusual(compute))
+        least = {"least_limits": {name: finite(limit) for name, limit in limits.items()}} if limits else {}
+        display.as_json(facts | least | _unusual(compute))
     else:
         plan_display.plan(found)
+        if limits:
+            plan_display.silo_limits(limits, found)
         plan_display.start(public)
         plan_display.place(compute)
 

@@ -1,6 +1,5 @@
 """`server`: run a federation's server, and end with an exit code that says how the run went."""
 
-import logging
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wholegrain.cli import display
+from wholegrain.cli.log_lines import log_in_lines
 from wholegrain.cli.options import Json
 from wholegrain.errors import SpecError
 
@@ -37,13 +37,13 @@ def server(
     json: Json = False,
 ) -> None:
     """Train with the silos of a roster, over one open port; exit code 0 only for a run that came to its end."""
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
     if supervised and not check:
         _supervise(folder)
     try:
         from wholegrain.deploy.server_folder import open_folder, server_status
     except ModuleNotFoundError as error:
         raise SpecError("A server needs Flower: pip install 'wholegrain[flower]'.") from error
+    log_in_lines()
     found = open_folder(folder)
     facts = server_status(found)
     if not check:
@@ -58,6 +58,7 @@ def server(
 def _supervise(folder: Path) -> None:
     from wholegrain.deploy.supervisor import supervise
 
+    log_in_lines()
     os.environ[SUPERVISED] = "1"
     raise typer.Exit(supervise([sys.executable, "-m", "wholegrain", "server", str(folder), "--unsupervised"]))
 

@@ -1,12 +1,12 @@
 """`silo`: run one silo of a federation, under the rules of its own charter."""
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from wholegrain.cli import display
+from wholegrain.cli.log_lines import log_in_lines
 from wholegrain.cli.options import Json
 from wholegrain.errors import SpecError
 
@@ -28,7 +28,7 @@ def silo(
         from wholegrain.deploy.silo_service import operator_status
     except ModuleNotFoundError as error:
         raise SpecError("A silo needs Flower: pip install 'wholegrain[flower]'.") from error
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+    log_in_lines()
     charter = load_charter(policy_file or charter_file)
     if not check:
         run_silo(charter, metrics_port)

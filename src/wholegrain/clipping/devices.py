@@ -31,7 +31,8 @@ UNSTEADY = {
 """Devices of which nothing is proved, and why."""
 STEADY = {
     "cuda": "on cuda each person's gradients are computed apart from others', by operations that are documented, and"
-    " were tried before the first step, to give the same bits in every call"
+    " were tried before the first step, to give the same bits in every call; that no value makes the device itself fail"
+    " is assumed"
 }
 """What is assumed of a device where something is proved."""
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

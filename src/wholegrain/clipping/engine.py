@@ -244,11 +244,11 @@ class BookKeeping(DropoutCoins):
         adds = narrow_adds(batch.units.count, vector.dtype)
         if vector.numel() <= SMALL or clip.per in (ClipPer.NONE, ClipPer.BATCH) or adds < parts:
             return SplitTotal(wide)
-        narrow = torch.empty_like(vector)
+        narrow = _ordinary(vector.numel(), vector.dtype)
         return SplitTotal(wide, LazyZeros(Views.of(self._layout, narrow)), adds, batch.units.count)
 
     def _wide_zeros(self, size: int) -> LazyZeros:
-        return LazyZeros(Views.of(self._layout, torch.empty(size, dtype=torch.float64)))
+        return LazyZeros(Views.of(self._layout, _ordinary(size, torch.float64)))
 
     def _add(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal, grouping: SumGroups) -> int:
         """Add a piece's contributions into `total`; how many were not finite."""
@@ -374,3 +374,9 @@ class BookKeeping(DropoutCoins):
                 start, items = stop, 0
         if start < batch.units.count:
             yield from divide(take_part(batch, start, batch.units.count), self._most_items)
+
+
+@torch.inference_mode(False)
+def _ordinary(size: int, kind: torch.dtype) -> Tensor:
+    """A vector that a caller may write into, also outside of inference mode."""
+    return torch.empty(size, dtype=kind)

@@ -39,6 +39,8 @@ HIDDEN = {
     "__closure__",
 }
 """Names by which code reaches what reading it does not show."""
+UNCALLED = {"__repr__", "__eq__", "__hash__"}
+"""Methods that computing does not need."""
 STEADY = (int, float, complex, str, bytes, type(None), ModuleType, torch.dtype, torch.device, Path)
 """Kinds of values that nobody can change."""
 CHANGING = (list, dict, set, bytearray, torch.Tensor, np.ndarray, nn.Module)
@@ -48,15 +50,19 @@ CHANGING = (list, dict, set, bytearray, torch.Tensor, np.ndarray, nn.Module)
 class Both(nn.Module):
     """A model and its loss, either of which may keep something."""
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, loss: Loss | None) -> None:
         super().__init__()
-        self.model, self.loss = model, loss
+        self.model, self.loss = model, loss or _no_loss
+
+
+def _no_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("a view has no loss")
 
 
 class Isolated:
     """Copies of a model and its loss as they are now; trainable parameters are the model's own."""
 
-    def __init__(self, model: nn.Module, loss: Loss, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, loss: Loss | None, device: torch.device) -> None:
         both = Both(model, loss)
         _require_isolated(both)
         self._shared: dict[int, Any] = {}
@@ -166,6 +172,8 @@ def _require_steady_class(where: str, kind: type, seen: set[Any]) -> None:
     seen.add(kind)
     for name, value in vars(kind).items():
         value = getattr(value, "__func__", value)
+        if name in UNCALLED:
+            continue
         if isinstance(value, property):
             _require_steady(where, name, (value.fget, value.fset), seen)
         elif isinstance(value, FunctionType) or not name.startswith("__"):
@@ -180,12 +188,13 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _is_library(name: str | None) -> bool:
-    """Whether a module was installed: Python's own, or among site packages."""
-    module = sys.modules.get(name or "")
+    """Whether a module was installed: Python's own, this package, or among site packages."""
+    module, own = sys.modules.get(name or ""), __name__.partition(".")[0]
     path = getattr(module, "__file__", None)
     if module is None or path is None:
         return module is not None and name != "__main__"
-    return "site-packages" in path or path.startswith(str(Path(dis.__file__).parent))
+    python = str(Path(dis.__file__).parent)
+    return "site-packages" in path or path.startswith(python) or str(name).partition(".")[0] == own
 
 
 def _refuse(where: str, what: str) -> None:

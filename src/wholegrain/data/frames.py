@@ -93,7 +93,7 @@ def to_polars(frame: Any, columns: tuple[str, ...]) -> pl.DataFrame:
     if _library(frame) == "pandas":
         return _from_pandas(frame, columns)
     if hasattr(frame, "__arrow_c_stream__") and hasattr(frame, "column_names"):
-        return _select(pl.DataFrame(frame), columns, frame.column_names)
+        return _select(_from_arrow(frame), columns, frame.column_names)
     raise DataError(f"A table of pandas, polars or pyarrow is expected, not {type(frame).__name__}.")
 
 
@@ -105,16 +105,38 @@ def _from_pandas(frame: Any, columns: tuple[str, ...]) -> pl.DataFrame:
         if name in columns and name not in names:
             raise DataError(f"'{name}' is the table's index and no column; make it one with df.reset_index().")
     _require_columns(columns, names)
-    return pl.DataFrame([_pandas_column(frame.iloc[:, names.index(name)], name) for name in columns])
+    return pl.DataFrame([_read_column(frame.iloc[:, names.index(name)], name) for name in columns])
+
+
+def _from_arrow(table: Any) -> pl.DataFrame:
+    try:
+        return pl.DataFrame(table)
+    except (Exception, pl.exceptions.PanicException) as error:  # a kind of numbers that polars does not know
+        raise DataError(
+            f"The pyarrow table cannot be read ({type(error).__name__}): one of its columns is of a kind that has no"
+            " counterpart in polars; write it as numbers or text first, or leave it out."
+        ) from error
+
+
+def _read_column(column: Any, name: str) -> pl.Series:
+    """A pandas column, or one sentence: what libraries raise at a value is of no use to who holds the table."""
+    try:
+        return _pandas_column(column, name)
+    except Exception as error:
+        raise DataError(
+            f"Column '{name}' holds {column.dtype} with a value that cannot be read ({type(error).__name__}); write the"
+            " column as numbers or text first, or leave it out."
+        ) from error
 
 
 def _pandas_column(column: Any, name: str) -> pl.Series:
     """A pandas column by its declared kind; absent values are null, however pandas spells them."""
     kind = getattr(column.dtype, "kind", "O")
     if kind == "M":
-        zone = getattr(column.dtype, "tz", None)
+        zone = getattr(getattr(column.dtype, "pyarrow_dtype", column.dtype), "tz", None)
         column = column if zone is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
-        return pl.Series(name, column.to_numpy())
+        values = column.to_numpy()
+        return pl.Series(name, values.astype("datetime64[ms]") if values.dtype == "datetime64[s]" else values)
     if kind in "biuf" and isinstance(column.dtype, np.dtype):  # others know absent values, which turn whole numbers
         return pl.Series(name, column.to_numpy())  # of the whole column into rounded ones
     absent = column.isna().to_numpy(dtype=bool)

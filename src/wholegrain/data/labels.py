@@ -1,6 +1,7 @@
 """Labels of classes and categories as text, the same however a table or a spec writes them."""
 
 import math
+import re
 from collections.abc import Iterable
 from numbers import Integral, Real
 
@@ -8,6 +9,8 @@ from wholegrain.errors import SpecError
 
 NOBODY = frozenset({"", "nan", "null", "none", "na", "n/a", "<na>"})
 """How unknown ids are spelled. Taken for a subject, one of them would stand for many people at once."""
+WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0+")
+"""A whole number as floating-point numbers are written."""
 EXACT = {2: 2**11, 4: 2**24, 8: 2**53}
 """From where on floating-point numbers of so many bytes leave whole numbers out, so that two ids become one."""
 
@@ -28,9 +31,18 @@ def labels(what: str, values: Iterable[object]) -> tuple[str, ...]:
 
 
 def _label(what: str, value: object) -> str:
-    if value is None or (isinstance(value, Real) and not math.isfinite(value)):
+    if value is None or (isinstance(value, Real) and not (isinstance(value, Integral) or math.isfinite(value))):
         raise SpecError(f"{value} cannot be one of the {what}; absent values are allowed by `missing`.")
     return write_label(value)
+
+
+def plain_id(id: str) -> str:
+    """A subject's id without what a library adds to whole numbers, where another person's id made it read them as text.
+
+    >>> [plain_id(each) for each in ("7", "7.0", "007", "7.10", "x7.0")]
+    ['7', '7', '007', '7.10', 'x7.0']
+    """
+    return id.partition(".")[0] if WHOLE.fullmatch(id) else id
 
 
 def write_label(value: object) -> str:

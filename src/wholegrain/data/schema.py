@@ -34,8 +34,12 @@ class Number:
     def __post_init__(self) -> None:
         for value in (self.low, self.high, 0 if self.missing is None else self.missing):
             _require_real(value)
-        if not (self.low < self.high and math.isfinite(self.high - self.low)):
-            raise SpecError(f"The bounds of a number must be finite with low < high, not {self.low} and {self.high}.")
+        known = self.low, self.high, self.missing or 0
+        if not (all(map(_is_finite, known)) and self.low < self.high and _is_finite(self.high - self.low)):
+            raise SpecError(
+                f"The bounds of a number must be finite with low < high, not {self.low} and {self.high}, and so must"
+                " `missing`, if it is given."
+            )
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ class Target:
         if self.columns:
             return MultiLabel(self.columns)
         if self.low is not None and self.high is not None:
-            return Regression(self.low, self.high)
+            return Regression(float(self.low), float(self.high))
         if self.cut is None:
             return Classification(self.classes)
         value, upper = self.cut
@@ -167,9 +171,7 @@ class Target:
     def _require_numbers(self, names: Iterable[str]) -> None:
         for name in names:
             value = getattr(self, name)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value)
-            ):
+            if value is not None and not _is_finite(value):
                 raise SpecError(f"{name} of the target '{self.column}' must be a finite number, not {value!r}.")
 
     def _require_one_kind(self) -> None:
@@ -271,6 +273,16 @@ class TableLayout:
         names = {name for name, feature in self.features.items() if isinstance(feature, Category | Text)}
         names |= set(self.target.names) if self.target.classes or self.target.columns else set()
         return frozenset(names | {self.subject} | ({self.silo} if self.silo else set()))
+
+
+def _is_finite(value: object) -> bool:
+    """Whether it is a number that floating point holds."""
+    if type(value) is bool or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _require_real(value: object) -> None:

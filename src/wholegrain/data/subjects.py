@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wholegrain.data.labels import plain_id
 from wholegrain.data.subject_coins import Coins
 from wholegrain.data.tasks import Targets
 from wholegrain.errors import DataError
@@ -68,7 +69,11 @@ class SubjectData:
 
     def take(self, index: NDArray[np.int64]) -> "SubjectData":
         """The items at these positions."""
-        return SubjectData(self.inputs[index], self.targets[index], self.subjects[index])
+        return _without_checks(self.inputs[index], self.targets[index], self.subjects[index])
+
+    def shown_as(self, inputs: NDArray[np.generic]) -> "SubjectData":
+        """The same items as a model's frozen part sees them; what is not finite there is the model's doing."""
+        return _without_checks(inputs, self.targets, self.subjects)
 
     @property
     def ranks(self) -> NDArray[np.int64]:
@@ -87,6 +92,14 @@ class SubjectData:
         """The positions of the items that `cap_subjects` keeps, in their order."""
         order = np.argsort(coins.words(self.subjects, self.ranks)[:, 0], kind="stable")
         return np.sort(order[rank_within(self.subjects[order]) < most])
+
+
+def _without_checks(inputs: NDArray[np.generic], targets: Targets, subjects: NDArray[np.int64]) -> SubjectData:
+    """Items that were checked before, or that must not be: a refusal would tell whose features are not finite."""
+    data = object.__new__(SubjectData)
+    for name, values in (("inputs", inputs), ("targets", targets), ("subjects", subjects)):
+        object.__setattr__(data, name, values)
+    return data
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,18 +131,21 @@ def subject_codes(ids: Iterable[str]) -> NDArray[np.int64]:
     >>> bool(both[1] == one[0])
     True
 
-    Guarantee: two ids never share a code; where their hashes do (once in 10⁶ tables of three million people), the
-    table is refused.
+    Guarantee: two ids never share a code; where their hashes do (once in 10⁶ tables of three million people), or one is
+    the other as a floating-point number is written (7 and 7.0), the table is refused.
     """
     ids = list(ids)
     codes = {id: _code(id) for id in dict.fromkeys(ids)}
     if len(set(codes.values())) < len(codes):
-        raise DataError("Two subjects' ids have the same hash, so that they would count as one; rename one of them.")
+        raise DataError(
+            "Two subjects' ids have the same hash, or differ as 7 and 7.0 do, so that they would count as one; rename"
+            " one of them."
+        )
     return np.array([codes[id] for id in ids], np.int64)
 
 
 def _code(id: str) -> int:
-    return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 1
+    return int.from_bytes(blake2b(plain_id(id).encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 1
 
 
 def rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -35,6 +35,8 @@ from wholegrain.errors import DataError
 
 # Where rows were left out, the numbers that the others have in the file stand in a column of this name.
 ROW = "\0row"
+READABLE = (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Date, pl.Datetime, pl.Time)
+"""Kinds of columns beside numbers."""
 LARGEST_SPAN = 10**6
 """Larger spans count as this: more silos than there can be."""
 
@@ -91,13 +93,13 @@ def encode_feature(feature: Number | Date | Category, column: pl.Series) -> NDAr
 
 def _encode_number(number: Number, column: pl.Series) -> NDArray[np.float32]:
     """[row, 1] values in [−1, 1]."""
-    values = as_numbers(column)
+    values, low, high = as_numbers(column), float(number.low), float(number.high)
     if number.missing is None:
         refuse_missing(values, "declare `missing` with a value from knowledge, or remove the rows")
     else:
-        values = values.fill_null(number.missing)
-    bounded = values.clip(number.low, number.high).to_numpy()
-    scaled = 2 * (bounded - number.low) / (number.high - number.low) - 1
+        values = values.fill_null(float(number.missing))
+    bounded = values.clip(low, high).to_numpy()
+    scaled = 2 * (bounded - low) / (high - low) - 1
     return scaled.astype(np.float32)[:, None]
 
 
@@ -217,7 +219,7 @@ def _column(frame: pl.DataFrame, name: str) -> pl.Series:
         near = _check.suggestion(name, frame.columns)
         raise DataError(f"The table has no column '{name}'{near}; it has {', '.join(frame.columns)}.")
     kind = frame.schema[name]
-    if kind.is_nested() or kind in (pl.Binary, pl.Duration, pl.Object):
+    if not (kind.is_numeric() or kind in READABLE):
         raise DataError(
             f"Column '{name}' holds {kind}, which is neither a number, a date nor a name; write it as numbers or text"
             " first, or leave it out."

@@ -18,6 +18,8 @@ FORMS = "a torch Dataset with a length, a TensorDataset, or two tensors (inputs,
 TOKENIZED = "input_ids", "attention_mask", "token_type_ids"
 """What a tokenizer gives, in the order in which it is put into one array."""
 
+MOST_CLASSES = 1_000_000
+"""As a model has an output for each."""
 TENSORS = "tensors"
 """What data is called to which nobody gave a name."""
 
@@ -162,6 +164,11 @@ def _class_numbers(targets: Any) -> NDArray[np.int64]:
     found = numbers.astype(np.int64)
     if found.min(initial=0) < 0:
         raise DataError(f"Class numbers begin at 0, and item {int((found < 0).argmax())} has {found.min()}.")
+    if found.max(initial=0) >= MOST_CLASSES:
+        item = int((found >= MOST_CLASSES).argmax())
+        raise DataError(
+            f"Class numbers are below {MOST_CLASSES:,}, and item {item} has {found[item]}; number them from 0."
+        )
     return found
 
 

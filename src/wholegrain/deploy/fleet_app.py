@@ -22,6 +22,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from wholegrain.deploy.fleet_calls import CALLS, answer_call
+from wholegrain.deploy.fleet_protocol import WELCOME
 
 log = logging.getLogger("wholegrain.server")
 
@@ -63,6 +64,7 @@ class Doorkeeper:
             return
         status = self._refusal(scope)
         if status is None:
+            scope.get("state", {}).get(WELCOME, _ignore)()
             await self._answer(scope, receive, send)
             return
         caller = (scope.get("client") or ("?",))[0]
@@ -98,11 +100,17 @@ class Doorkeeper:
             return 403
         if not _is_signed(headers):
             return 401
+        if b"content-encoding" in headers:
+            return 415
         try:
             length = int(headers.get(b"content-length", b""))
         except ValueError:
             return 411
         return None if 0 <= length <= MOST_BYTES else 413
+
+
+def _ignore() -> None:
+    """Nobody keeps count of strangers."""
 
 
 def _key(headers: Mapping[bytes, bytes]) -> bytes:

@@ -25,6 +25,8 @@ from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from wholegrain import _check
+
 log = logging.getLogger("wholegrain.server")
 
 
@@ -111,7 +113,7 @@ class FleetGrid(Grid):
         try:
             found = inflate_object_from_contents(id, self._contents(id))
         except Exception as error:  # Flower unpacks what a node sent, and says in many ways that it cannot
-            log.warning("a reply could not be read: %s", repr(error)[:300])
+            log.warning("a reply could not be read: %s", _check.quoted(repr(error)))
             return None
         self.state.object_store.delete(id)
         if not isinstance(found, Message):

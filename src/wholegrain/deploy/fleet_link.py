@@ -38,6 +38,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from wholegrain import _check
 from wholegrain.clipping.parameters import Layout
 from wholegrain.deploy.certificates import load_private_key
 from wholegrain.deploy.charter import Charter, LinkSpec, require_files
@@ -78,6 +79,10 @@ class TooLongError(httpx.HTTPError):
     """A message that is longer than any that this silo could agree to."""
 
 
+class PackedError(httpx.HTTPError):
+    """A response with a content encoding: a few bytes of one unpack to gigabytes, and nobody here sends any."""
+
+
 class UnreadableError(httpx.HTTPError):
     """A response that is not of the fleet API's form."""
 
@@ -89,7 +94,7 @@ class FleetClient(FleetHttpClient):
         try:
             return super()._unary_unary(**call)
         except ValueError as error:
-            raise UnreadableError(f"its response cannot be read: {error}") from error
+            raise UnreadableError(f"its response cannot be read: {_check.quoted(error)}") from error
 
 
 def run_silo(charter: Charter, figures: int | None = None) -> None:
@@ -111,7 +116,7 @@ def run_silo(charter: Charter, figures: int | None = None) -> None:
                     log.warning("connected to %s", link.address)
                     told = ""
                     _answer_messages(line, host)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, OSError, MemoryError) as error:
                 trouble = _trouble(link, error)
                 if trouble != told:  # once, however long it lasts
                     log.warning("%s; trying again", trouble)
@@ -130,8 +135,11 @@ def require_link(charter: Charter) -> LinkSpec:
     return link
 
 
-def _trouble(link: LinkSpec, error: httpx.HTTPError) -> str:
+def _trouble(link: LinkSpec, error: httpx.HTTPError | OSError | MemoryError) -> str:
     """What is wrong with the line, in words; what trying again cannot mend is an error."""
+    said = _check.quoted(error)
+    if not isinstance(error, httpx.HTTPError):  # no descriptor, no memory: on this machine, and for a while
+        return f"this machine cannot reach {link.address} now: {type(error).__name__}: {said}"
     if isinstance(error, httpx.HTTPStatusError):
         if error.response.status_code == NOT_SIGNED:
             return f"{link.address}: {NOT_NOW}"
@@ -140,12 +148,12 @@ def _trouble(link: LinkSpec, error: httpx.HTTPError) -> str:
                 f"The server at {link.address} does not know this silo's key: it was not admitted"
                 " (`wholegrain federation add-silo`), or it was revoked."
             ) from None
-        return TAKEN if error.request.url.path.endswith("activate-node") else f"{link.address}: {error}"
+        return TAKEN if error.request.url.path.endswith("activate-node") else f"{link.address}: {said}"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         raise RunError(
-            f"The server at {link.address} has no valid certificate of this federation: {error}. Nothing was sent."
+            f"The server at {link.address} has no valid certificate of this federation: {said}. Nothing was sent."
         ) from None
-    return f"{link.address} cannot be reached: {error}"
+    return f"{link.address} cannot be reached: {said}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +180,7 @@ class FleetLine:
         except httpx.HTTPError:
             raise
         except Exception as error:  # Flower unpacks what the server sent, and says in many ways that it cannot
-            log.warning("a message could not be read: %s", repr(error)[:300])
+            log.warning("a message could not be read: %s", _check.quoted(repr(error)))
         received = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=id)
         self.client.ConfirmMessageReceived(received)
         message = message if isinstance(message, Message) else envelope
@@ -215,7 +223,7 @@ def _envelope(found: MessageProto) -> Message:
     try:
         return message_from_proto(found)
     except Exception as error:  # as below: Flower unpacks what the server sent
-        raise UnreadableError(f"it sends a message that cannot be read: {repr(error)[:300]}") from error
+        raise UnreadableError(f"it sends a message that cannot be read: {_check.quoted(repr(error))}") from error
 
 
 def _answer_messages(line: FleetLine, host: SiloService) -> None:
@@ -229,7 +237,7 @@ def _answer_messages(line: FleetLine, host: SiloService) -> None:
         try:
             line.send(reply)
         except httpx.HTTPStatusError as error:  # the run has ended meanwhile
-            log.warning("an answer was not taken: %s", error)
+            log.warning("an answer was not taken: %s", _check.quoted(error))
 
 
 @contextlib.contextmanager
@@ -270,12 +278,17 @@ def open_client(link: LinkSpec, key: ec.EllipticCurvePrivateKey, most: int) -> F
         interceptors=[RuntimeVersionHttpInterceptor("SuperNode"), NodeAuthHttpInterceptor(key, key.public_key())],
     )
     client._client.follow_redirects = False
+    client._client.headers["accept-encoding"] = "identity"
     client._client.event_hooks = {"response": [lambda response: _limit(response, most)]}
     return client
 
 
 def _limit(response: httpx.Response, most: int) -> None:
-    """Read a response up to a length; httpx itself would read it whole, however long."""
+    """Read a response up to a length; httpx itself would unpack it, and read it whole, however long."""
+    if "content-encoding" in response.headers:
+        response.close()
+        packed = _check.quoted(response.headers["content-encoding"])
+        raise PackedError(f"a response is packed ('{packed}'), and nothing is unpacked here")
     content = bytearray()
     for chunk in response.iter_bytes():
         content += chunk
@@ -291,10 +304,16 @@ def _heartbeat(link: LinkSpec, key: ec.EllipticCurvePrivateKey, node: Node) -> I
     ended = threading.Event()
 
     def beat() -> None:
-        with open_client(link, key, OBJECT_OVERHEAD) as client:
-            while not ended.wait(BEAT):
-                with contextlib.suppress(httpx.HTTPError):  # the line itself will notice
-                    client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_INTERVAL))
+        beating = SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT_INTERVAL)
+        while not ended.wait(BEAT):
+            # The line itself will notice, and a machine without a descriptor or memory may have one later.
+            with (
+                contextlib.suppress(httpx.HTTPError, OSError, MemoryError),
+                open_client(link, key, OBJECT_OVERHEAD) as client,
+            ):
+                client.SendNodeHeartbeat(beating)
+                while not ended.wait(BEAT):
+                    client.SendNodeHeartbeat(beating)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

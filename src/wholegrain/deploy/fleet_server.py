@@ -25,7 +25,8 @@ from flwr.superlink.federation import NoOpFederationManager
 from wholegrain.deploy.certificates import load_public_key
 from wholegrain.deploy.fleet_app import Doorkeeper
 from wholegrain.deploy.fleet_grid import FleetGrid
-from wholegrain.deploy.fleet_protocol import FleetProtocol
+from wholegrain.deploy.fleet_listener import MOST_CONNECTIONS, FleetServer, open_sockets, require_files
+from wholegrain.deploy.fleet_protocol import MOST_STRANGERS, FleetProtocol
 from wholegrain.deploy.server import Keys
 from wholegrain.errors import RunError, WholegrainError
 from wholegrain.runs.roster import read_roster
@@ -39,7 +40,6 @@ STARTING = 30.0
 """Seconds that the port has to open."""
 
 PAUSE = 0.02
-MOST_CONNECTIONS = 256
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,7 @@ def check_certificate(door: ServerDoor) -> ssl.SSLContext:
 def open_door(door: ServerDoor) -> Iterator[tuple[FleetGrid, Keys]]:
     """The open port, for as long as the context lasts: the grid behind it, and the roster's keys as they are now."""
     logging.getLogger("flwr").setLevel(logging.WARNING)  # it would tell of every call
+    require_files()
     context = check_certificate(door)
     stores = ObjectStoreFactory()
     states = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), stores)
@@ -135,11 +136,12 @@ def open_door(door: ServerDoor) -> Iterator[tuple[FleetGrid, Keys]]:
         Doorkeeper(state, admission.is_admitted, lambda key: ended.is_set() or admission.has_mail(key)),
         host=door.host,
         port=door.port,
+        log_config=None,  # its words go where ours go
         log_level="warning",
         access_log=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MOST_CONNECTIONS + MOST_STRANGERS,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=2,
         lifespan="off",
@@ -155,19 +157,14 @@ def open_door(door: ServerDoor) -> Iterator[tuple[FleetGrid, Keys]]:
 
 @contextlib.contextmanager
 def _listening(config: uvicorn.Config) -> Iterator[None]:
-    server = uvicorn.Server(config)
-
-    def run() -> None:
-        with contextlib.suppress(SystemExit):  # of uvicorn, where it cannot listen
-            server.run()
-
-    thread = threading.Thread(target=run, daemon=True)
+    server, sockets = FleetServer(config), open_sockets(config.host, config.port)
+    thread = threading.Thread(target=server.run, args=[sockets], daemon=True)
     thread.start()
     end = time.monotonic() + STARTING
     while not server.started and thread.is_alive() and time.monotonic() < end:
         time.sleep(PAUSE)
     if not server.started:
-        raise RunError(f"The server cannot listen on {config.host}:{config.port}; is something else there?")
+        raise RunError(f"The server does not answer on {config.host}:{config.port}; its log says why.")
     try:
         yield
     finally:
@@ -182,11 +179,11 @@ def _keep_alive(grid: FleetGrid, admission: Admission, ended: threading.Event) -
     def keep() -> None:
         told = ""
         while not ended.wait(LOOK):
-            grid.beat()
             try:
+                grid.beat()
                 admission.refresh()
                 told = ""
-            except (OSError, WholegrainError) as error:  # half written, or mistaken: what was known stays
+            except (OSError, MemoryError, WholegrainError) as error:  # half written, or mistaken: what was known stays
                 if str(error) != told:  # once, however long it lasts
                     log.error("the roster is not taken: %s", error)
                 told = str(error)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from wholegrain import _check
 from wholegrain._files import locked, write_whole
 from wholegrain.deploy.admission_request import AdmissionRequest
 from wholegrain.deploy.certificates import (
@@ -30,7 +31,7 @@ ROSTER = "roster.toml"
 def add_silo(server: Path, name: str, request: AdmissionRequest) -> None:
     """Put a silo into the roster, or a new key of one that is there; only its present key can vouch for a new one."""
     if request.silo != require_name(name):
-        raise SpecError(f"The request is of the silo '{request.silo}', not of '{name}'.")
+        raise SpecError(f"The request is of the silo '{_check.quoted(request.silo)}', not of '{name}'.")
     with _changing(server / ROSTER):
         roster = read_roster(server / ROSTER)
         line = _line_for(roster, name, request)

@@ -10,8 +10,9 @@ from functools import cached_property
 
 from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.devices import Compute
+from wholegrain.clipping.errors_as_values import ErrorsAsValues
 from wholegrain.clipping.losses import find_loss
-from wholegrain.clipping.reference import ClippedSum, Loss
+from wholegrain.clipping.reference import Loss
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Task
@@ -33,7 +34,7 @@ class AgreedModel:
     predicts: Task
     learner: TrainedModel
     loss: Loss
-    gradients: ClippedSum
+    gradients: ErrorsAsValues
     silo: Silo
     """With its view, if part of the model is frozen; what that makes of the items is computed once."""
     held_out: HeldOut

@@ -1,10 +1,11 @@
 """What a silo remembers of the other silos' ledgers, and how it notices that one of them was put back.
 
-Statements are the silos' own, signed (`engines.ledger_heads`). The server passes them on. A peer whose count of entries
-went down, or whose last entry is another one at the same count, raises an alarm; the silo goes on answering, since its
-own budget is not touched. A statement that is older than the last one is left out, so that a server cannot raise an
-alarm with it. What the silo itself has signed must be in its own ledger: else that ledger has forgotten releases, and
-nothing more is released from it.
+Statements are the silos' own, signed (`engines.ledger_heads`). The server passes them on. Of each peer the highest one
+is kept. A statement with fewer entries, or with another last entry at the same count, raises an alarm, whatever its
+date: nothing that a peer can sign makes a lower count pass later on. A server can raise a false alarm with a statement
+of earlier days; that costs a call, and the silo goes on answering, since its own budget is not touched. What the silo
+itself has signed must be in its own ledger: else that ledger has forgotten releases, and nothing more is released from
+it.
 """
 
 import contextlib
@@ -14,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from wholegrain._files import locked, write_whole
 from wholegrain.deploy.certificates import load_public_key
-from wholegrain.engines.ledger_heads import SentHead
+from wholegrain.engines.ledger_heads import SentHead, contradiction
 from wholegrain.errors import RefusalError, SpecError
 from wholegrain.privacy.ledger import Ledger
 
@@ -29,11 +30,12 @@ MOST_PEERS = 1000
 
 
 class PeerRecord(BaseModel):
-    """What is known of one peer's ledger: its last statement, and what was wrong, which only an operator clears."""
+    """What is known of one peer's ledger: its highest statement, and what was wrong, which only an operator clears."""
 
     model_config = ConfigDict(frozen=True)
 
-    last: SentHead
+    # Earlier versions kept the last one.
+    highest: SentHead = Field(validation_alias=AliasChoices("highest", "last"))
     alarm: str = ""
 
 
@@ -58,19 +60,20 @@ class PeerHeads:
 
     def _compare(self, found: dict[str, PeerRecord], heads: Sequence[SentHead]) -> dict[str, str]:
         alarms: dict[str, str] = {}
-        for head in heads:
+        for sent in heads:
+            head = sent.model_copy(update={"key": self.pinned.get(sent.silo, sent.key)})
             before = found.get(head.silo)
-            line = self.pinned.get(head.silo, head.key)
-            if head.silo == self.silo or not _is_news(head, before, line):
+            if head.silo == self.silo or not _is_believed(head):
                 continue
-            if before is None and len(found) >= MOST_PEERS:
+            if before is None:
+                if len(found) < MOST_PEERS:
+                    found[head.silo] = PeerRecord(highest=head)
                 continue
-            wrong = "" if before is None else _contradiction(before.last, head)
-            if wrong:
+            wrong = contradiction(before.highest, head)
+            if wrong and wrong != before.alarm:
                 alarms[head.silo] = wrong
                 log.error("silo %r may have lost entries of its ledger: %s", head.silo, wrong)
-            kept = wrong or ("" if before is None else before.alarm)
-            found[head.silo] = PeerRecord(last=head.model_copy(update={"key": line}), alarm=kept)
+            found[head.silo] = _after(before, head, wrong)
         return alarms
 
     def require_own(self, ledger: Ledger, line: str, heads: Sequence[SentHead]) -> None:
@@ -79,13 +82,13 @@ class PeerHeads:
         Such a head is remembered: the refusal ends when a ledger that holds it is back in its place.
         """
         known = self.read()
-        own = [known[self.silo].last] if self.silo in known else []
+        own = [known[self.silo].highest] if self.silo in known else []
         key = load_public_key(line, f"silo '{self.silo}'")
         for head in [*own, *(each for each in heads if each.silo == self.silo and each.is_signed(key))]:
             if ledger.hash_of(head.count) != head.head:
                 wrong = f"it has signed for entry {head.count}, which its ledger does not hold"
                 with self._changing() as found:
-                    found[self.silo] = PeerRecord(last=head, alarm=wrong)
+                    found[self.silo] = PeerRecord(highest=head, alarm=wrong)
                 raise RefusalError("ledger", f"{wrong}: an older copy was put in place. Put the newest one back")
 
     def read(self) -> dict[str, PeerRecord]:
@@ -103,6 +106,11 @@ class PeerHeads:
     def alarms(self) -> dict[str, str]:
         """Peers that once contradicted themselves, and how."""
         return {name: each.alarm for name, each in self.read().items() if each.alarm}
+
+    @property
+    def contradicted(self) -> list[SentHead]:
+        """The highest statements of those silos: what the server needs to know of their alarms."""
+        return [each.highest for each in self.read().values() if each.alarm]
 
     def _tree(self) -> dict[str, dict[str, object]]:
         try:
@@ -143,25 +151,22 @@ class PeerHeads:
         log.warning("'%s' cannot be written: %s", self.path, error.strerror)
 
 
-def _is_news(head: SentHead, before: PeerRecord | None, line: str) -> bool:
-    """Whether a statement is signed with the key of this line, and later than the last one."""
-    if before is not None and head.at <= before.last.at:
+def _is_believed(head: SentHead) -> bool:
+    """Whether a statement is signed with its key, and not of the future."""
+    if head.is_ahead:
+        log.warning("what silo %r says of its ledger is dated in the future, and left out; compare clocks", head.silo)
         return False
     try:
-        key = load_public_key(line, f"silo {head.silo!r}")
+        return head.is_signed(load_public_key(head.key, f"silo {head.silo!r}"))
     except SpecError:
         return False
-    if not head.is_signed(key):
-        return False
-    if before is not None and line != before.last.key:
+
+
+def _after(before: PeerRecord, head: SentHead, wrong: str) -> PeerRecord:
+    """What is remembered of a peer after one more statement: its key may be a new one, its count never goes down."""
+    renewed = head.key != before.highest.key
+    kept = before.highest if wrong or not (renewed or head.count > before.highest.count) else head
+    record = PeerRecord(highest=kept, alarm=wrong or before.alarm)
+    if renewed and record != before:
         log.warning("silo %r has another key than before; ask its operator whether it was renewed", head.silo)
-    return True
-
-
-def _contradiction(before: SentHead, now: SentHead) -> str:
-    """How a later statement contradicts an earlier one; empty where it does not."""
-    if now.count < before.count:
-        return f"it had {before.count} entries, and has {now.count}"
-    if now.count == before.count and now.head != before.head:
-        return f"its entry {now.count} is another one than before"
-    return ""
+    return record

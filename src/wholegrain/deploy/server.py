@@ -15,10 +15,14 @@ from flwr.serverapp import Grid
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.losses import find_loss
 from wholegrain.clipping.parameters import flatten
+from wholegrain.deploy.round_gate import RoundGate
+from wholegrain.engines import platform_faults
 from wholegrain.engines.flower import Flower
 from wholegrain.engines.flower_sums import FlowerSums
+from wholegrain.engines.roll_call import RollCall
 from wholegrain.engines.score_engine import ScoreSums
 from wholegrain.engines.secure_sum_engine import SecureSums
+from wholegrain.engines.silo_heads import SiloHeads
 from wholegrain.engines.wire import SiloTask, start_task
 from wholegrain.errors import RunError, SpecError
 from wholegrain.federation.messages import Engine, ScoreEngine
@@ -45,8 +49,11 @@ log = logging.getLogger("wholegrain.server")
 Keys = Mapping[str, EllipticCurvePublicKey]
 
 
-def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None) -> RunResult:
-    """The whole run, recorded in the folder `out`; `keys` are the roster's, by which silos are known."""
+def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None, heads: SiloHeads | None = None) -> RunResult:
+    """The whole run, recorded in the folder `out`; `keys` are the roster's, by which silos are known.
+
+    `heads` is what these silos have said of their ledgers, in this run and before it.
+    """
     prepared = prepare_server(spec)
     resumed = RunFolder.holds_run(out)
     folder = RunFolder.open(out) if resumed else RunFolder.create(out, prepared)
@@ -54,8 +61,8 @@ def serve(spec: RunSpec, out: Path, grid: Grid, keys: Keys | None = None) -> Run
         raise RunError(f"The run in '{out}' was started with another spec; put it back, or choose another folder.")
     with folder.lock():
         start = folder.start(prepared) if resumed else None
-        run = _play(prepared, folder, start, _line(prepared, folder.run, grid, keys))
-        folder.finish(run)
+        run = _play(prepared, folder, start, _line(prepared, folder.run, grid, keys, heads))
+        platform_faults.again_and_again(lambda: folder.finish(run))
     return run
 
 
@@ -105,7 +112,7 @@ def make_task(prepared: PreparedRun, policy: Policy, run: str) -> SiloTask:
     )
 
 
-def _line(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None) -> Flower:
+def _line(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None, heads: SiloHeads | None) -> Flower:
     """The line to the silos, with what each of them is asked."""
     tasks = {facts.name: make_task(prepared, policy, run) for policy, facts in prepared.plan.rows}
     federation = _federation(prepared.spec)
@@ -113,7 +120,7 @@ def _line(prepared: PreparedRun, run: str, grid: Grid, keys: Keys | None) -> Flo
     expected = {silo.name: _expected_facts(federation, silo, scored) for silo in federation.silos}
     if prepared.spec.policy.by_span:
         expected = {name: {**facts, "knows_spans": True} for name, facts in expected.items()}
-    return Flower(grid, tasks, federation.patience, expected, keys)
+    return Flower(grid, tasks, federation.patience, expected, keys, heads=heads or SiloHeads())
 
 
 def _engine(prepared: PreparedRun, line: Flower) -> Engine:
@@ -148,18 +155,38 @@ def _expected_facts(
 
 
 def _play(prepared: PreparedRun, folder: RunFolder, start: StartState | None, line: Flower) -> RunResult:
-    def record(done: RoundRecord, state: State) -> None:
-        folder.add_round(done, state, prepared.spec.rounds.checkpoint_every)
-
-    missing = set(line.tasks) - line.wait_for(set(line.tasks), line.patience)
+    roll = RollCall(line, _fewest(prepared))
+    roll.wait_for_all(line.tasks, line.patience)
     if line.misfits:
         silo, why = next(iter(line.misfits.items()))
         raise RunError(f"Silo '{silo}' is not what the spec says: {why}. Nothing was asked of any silo; mend the spec.")
-    for silo in sorted(missing):
+    for silo in sorted(set(line.tasks) - set(line.connected(set())) - set(line.put_back)):
         log.warning("silo '%s' is not connected", silo)
     with open_guard(prepared, folder.run, folder.path, create=False) as guard:
         engine, scores = _engine(prepared, line), _score_engine(prepared, line)
-        return execute(prepared, guard, engine=engine, start=start, record=record, observe=_tell, score_engine=scores)
+        gate = RoundGate(guard, roll)
+
+        def record(done: RoundRecord, state: State) -> None:
+            every = prepared.spec.rounds.checkpoint_every
+            platform_faults.again_and_again(lambda: folder.add_round(done, state, every))
+            gate.note(done)
+
+        return execute(
+            prepared,
+            guard,
+            engine=engine,
+            start=start,
+            record=record,
+            observe=_tell,
+            score_engine=scores,
+            payer=gate,
+        )
+
+
+def _fewest(prepared: PreparedRun) -> int:
+    """The fewest silos with which a round can come to something."""
+    trust = prepared.plan.trust
+    return max(prepared.spec.rounds.fewest_silos, 1 if trust is None else trust.answers)
 
 
 def _tell(event: SiloAnswer | RoundRecord) -> None:

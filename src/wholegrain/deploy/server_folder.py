@@ -1,6 +1,6 @@
 """The server's folder, as `federation init` makes it: where the server listens, what it trains, and who may take part.
 
-server.toml  spec.toml  roster.toml  ca.crt  server.crt  server.key  run/
+server.toml  spec.toml  roster.toml  ca.crt  server.crt  server.key  heads.json  run/
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from pydantic import Field, ValidationError
 
 from wholegrain.deploy.fleet_server import ServerDoor, check_certificate, open_door, read_keys
 from wholegrain.deploy.server import prepare_server, serve
+from wholegrain.engines.silo_heads import SiloHeads
 from wholegrain.errors import RunError, SpecError
 from wholegrain.runs.run_result import RunResult
 from wholegrain.runs.section_files import Section, explain_fault, read_tree
 from wholegrain.runs.spec import RunSpec, load
 
-CONFIG, SPEC, ROSTER, RUN = "server.toml", "spec.toml", "roster.toml", "run"
+CONFIG, SPEC, ROSTER, RUN, HEADS = "server.toml", "spec.toml", "roster.toml", "run", "heads.json"
 CERTIFICATE, KEY = "server.crt", "server.key"
 
 
@@ -39,8 +40,10 @@ class ServerFolder:
 
     def run(self) -> RunResult:
         """Play the run, or what is left of it, for whoever of the roster connects."""
+        heads = SiloHeads.open(self.path / HEADS)
+        heads.save()  # where it cannot be written, no silo pays first
         with open_door(self.door) as (grid, keys):
-            return serve(self.spec, self.path / RUN, grid, keys)
+            return serve(self.spec, self.path / RUN, grid, keys, heads)
 
 
 def open_folder(path: Path) -> ServerFolder:

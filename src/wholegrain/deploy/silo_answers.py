@@ -26,7 +26,7 @@ from wholegrain.deploy.silo_monitor import PEER_ALARM, REFUSED, SiloMonitor
 from wholegrain.deploy.silo_service import SiloService, public_facts, spent_by_silo
 from wholegrain.deploy.sum_service import answer_sum
 from wholegrain.engines import sum_wire, wire
-from wholegrain.engines.ledger_heads import put_head, read_heads, state_head
+from wholegrain.engines.ledger_heads import put_head, put_heard, read_heads, state_head
 from wholegrain.engines.secure_sum_engine import MaskRequest
 from wholegrain.engines.signatures import sign_answer
 from wholegrain.errors import LedgerError, RefusalError, SpecError, WholegrainError
@@ -131,10 +131,15 @@ def _compare_heads(message: Message, host: SiloService) -> None:
 
 
 def _state_head(content: RecordDict, host: SiloService, key: ec.EllipticCurvePrivateKey) -> None:
-    """Say where the ledger stands, with all that others have written in it; one that cannot be read says nothing."""
+    """Say where the ledger stands, and whose alarms there are; a ledger that cannot be read says nothing.
+
+    What others have written in it counts.
+    """
     with suppress(LedgerError):
         _ = host.ledger.state
         put_head(content, state_head(key, host.charter.silo, host.ledger.head, time.time_ns()))
+    if host.peers is not None:
+        put_heard(content, host.peers.contradicted)
 
 
 def _peers(charter: Charter) -> PeerHeads | None:
@@ -162,16 +167,16 @@ def _signing_key(charter: Charter) -> ec.EllipticCurvePrivateKey | None:
 
 def _note(host: SiloService, message: Message, why: str) -> None:
     """Log a refusal, and append it to a file beside the ledger; where that fails, the log must do."""
-    # The words may be the server's.
-    log.warning("refused: %s", _check.printable(why))
+    why = _check.quoted(why, MOST_SAID)  # the words may be the server's
+    log.warning("refused: %s", why)
     charter = host.charter
     assert charter.ledger.path is not None
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "message": message.metadata.message_type[:MOST_SAID],
+        "message": _check.quoted(message.metadata.message_type, MOST_SAID),
         "run": message.metadata.run_id,
-        "round": message.metadata.group_id[:MOST_SAID],
-        "refused": why[:MOST_SAID],
+        "round": _check.quoted(message.metadata.group_id, MOST_SAID),
+        "refused": why,
     }
     host.note(REFUSED, {name: value for name, value in line.items() if name != "at"})
     path = Path(charter.ledger.path).with_name("refusals.jsonl")

@@ -28,10 +28,9 @@ from wholegrain.deploy.sum_session import SumSlot
 from wholegrain.engines.wire import SiloTask
 from wholegrain.errors import BudgetError, RefusalError, WholegrainError
 from wholegrain.federation.rounds import digest
-from wholegrain.policies.guarantees import terms
 from wholegrain.policies.policy import Policy
 from wholegrain.policies.policy_catalog import CATALOG, make_row
-from wholegrain.policies.score_plan import add_score_terms
+from wholegrain.policies.silo_limit import local_terms
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.definitions import Unit
 from wholegrain.privacy.guard import Guard
@@ -214,9 +213,7 @@ class SiloService:
 
     def terms_for(self, task: SiloTask, policy: Policy) -> Terms:
         """On what terms the task's run is priced here: training, and beside it the scores that it asks for."""
-        rows = [(policy, self.silo.facts)]
-        trained = terms(rows, span=1)
-        return trained if task.scores is None else add_score_terms(trained, rows, task.scores, 1, own_coins=False)
+        return local_terms((policy, self.silo.facts), task.scores)
 
     def open_guard(self, task: SiloTask, priced: Terms, noise: NoiseSource) -> Guard:
         """The guard of a run as this silo sees it, priced on these terms.

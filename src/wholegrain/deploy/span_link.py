@@ -26,12 +26,15 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from wholegrain import _check
 from wholegrain._files import write_whole
 from wholegrain.data.dataset import Dataset
+from wholegrain.data.labels import plain_id
 from wholegrain.data.subjects import subject_codes
 from wholegrain.data.table import subject_ids
 from wholegrain.deploy.charter import Charter
 from wholegrain.errors import DataError, RunError, SpecError
+from wholegrain.runs.accounts import make_ledger_folder
 from wholegrain.runs.datasets import read_table
 
 SUFFIX = ".spans"
@@ -61,6 +64,7 @@ class LinkKey(_File):
 
     def token(self, id: str) -> str:
         """What stands for an id."""
+        id = plain_id(id)
         for rule in self.rules:
             id = RULES[rule](id)
         return hmac.new(bytes.fromhex(self.key), id.encode(), hashlib.sha256).hexdigest()
@@ -142,10 +146,12 @@ def keep_counts(charter: Charter, key: Path, path: Path) -> Mapping[int, int]:
     counted = _read(SpanCounts, path)
     ours = {charter.silo, *(charter.link.peers if charter.link else ())}
     if counted.silo != charter.silo:
-        raise SpecError(f"The counts '{path}' are those of the silo '{counted.silo}', not of '{charter.silo}'.")
+        raise SpecError(
+            f"The counts '{path}' are those of the silo '{_check.quoted(counted.silo)}', not of '{charter.silo}'."
+        )
     if len(ours) > 1 and set(counted.silos) != ours:
         raise SpecError(
-            f"The counts '{path}' are over {', '.join(counted.silos)}, and the charter's silos are"
+            f"The counts '{path}' are over {_check.quoted(', '.join(counted.silos))}, and the charter's silos are"
             f" {', '.join(sorted(ours))}; a silo that was not counted would make spans too small."
         )
     tokens = _tokens(charter, _read(LinkKey, key))
@@ -155,6 +161,7 @@ def keep_counts(charter: Charter, key: Path, path: Path) -> Mapping[int, int]:
         raise SpecError(f"The counts '{path}' have spans of more silos than were counted.")
     codes = subject_codes(tokens)
     spans = {str(code): counted.counts[token] for code, token in zip(codes.tolist(), tokens.values(), strict=True)}
+    make_ledger_folder(spans_path(charter))  # a silo may be linked before it has a ledger
     _write(spans_path(charter), KnownSpans(link=counted.link, spans=spans))
     return Counter(spans.values())
 

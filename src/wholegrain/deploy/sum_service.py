@@ -26,12 +26,11 @@ from wholegrain.errors import BudgetError, RefusalError, SpecError, WholegrainEr
 from wholegrain.federation.rounds import digest
 from wholegrain.federation.secure_sum import RULE, MaskedPart, Member, SessionKeys
 from wholegrain.federation.sum_scale import SumScale, require_score_noise
-from wholegrain.policies.guarantees import Row, terms
+from wholegrain.policies.guarantees import Row
 from wholegrain.policies.policy_catalog import make_row
-from wholegrain.policies.score_plan import add_score_terms
-from wholegrain.policies.score_settings import ScoreForm
 from wholegrain.policies.silo_facts import SiloFacts
-from wholegrain.privacy.pricing import Exposure, Terms
+from wholegrain.policies.silo_limit import own_terms
+from wholegrain.privacy.pricing import Terms
 from wholegrain.privacy.trust import SecureSum
 from wholegrain.silo.score_release import HeldOut, ScoreMaker
 from wholegrain.silo.training import Trainer
@@ -135,7 +134,7 @@ def _accept(host: SiloService, session: SumSession, task: SiloTask, request: Mas
         SumScale.of(rows, request.vector.numel())  # refuses noise that is too small for its grid
         if task.scores is not None:
             require_score_noise(task.scores)
-        return _own_terms(rows, host.charter.silo, _span(host), task.scores)
+        return own_terms(rows, host.charter.silo, _span(host), task.scores)
     except WholegrainError as error:
         raise RefusalError("message", str(error)) from error
 
@@ -170,27 +169,6 @@ def _row(task: SiloTask, keys: SessionKeys) -> Row:
     if facts.name != keys.silo:
         raise RefusalError(RULE, f"'{keys.silo}' speaks of '{facts.name}'")
     return row, facts
-
-
-def _own_terms(rows: list[Row], silo: str, span: int, scores: ScoreForm | None) -> Terms:
-    """What a round of the sum reveals, as this silo's ledger has it: under its own name alone.
-
-    Every silo decides by itself whom it holds out, so that a person may be trained on here and held out elsewhere.
-    """
-    whole = terms(rows, min(span, len(rows)))
-    if scores is not None:
-        whole = add_score_terms(whole, rows, scores, min(span, len(rows)), own_coins=True)
-
-    def own(exposure: Exposure) -> Exposure:
-        return Exposure(1, {silo: exposure.steps[silo]}, exposure.worst)
-
-    through, scored = whole.through_subject, whole.scores
-    return Terms(
-        {unit: own(each) for unit, each in whole.exposures.items()},
-        through and own(through),
-        None if scored is None else {unit: own(each) for unit, each in scored.items()},
-        tuple((own(one), own(other)) for one, other in whole.split),
-    )
 
 
 def _span(host: SiloService) -> int:

@@ -15,9 +15,10 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from wholegrain import _check
-from wholegrain.engines import wire
-from wholegrain.engines.ledger_heads import SentHead, put_heads, read_head
+from wholegrain.engines import platform_faults, wire
+from wholegrain.engines.ledger_heads import put_heads, read_head, read_heard
 from wholegrain.engines.signatures import is_signed
+from wholegrain.engines.silo_heads import SiloHeads
 from wholegrain.errors import RefusalError
 from wholegrain.federation.messages import RoundTask, ScoreTask, SiloFault, SiloScore, SiloUpdate
 
@@ -32,14 +33,12 @@ LOOK = 2.0
 INTRODUCTION = 30.0
 """Seconds in which a node has to say which silo it is; one that hangs must not cost every round its whole patience."""
 
-MOST_SAID = 300
-"""Characters of a silo's own words that go on record."""
-
 LEFT = "it has left in the middle of the round"
 NOT_CONNECTED = "it is not connected"
 NOT_SENT = "the task could not be sent to it"
 SILENT = "it did not answer in time"
 UNREADABLE = "its answer cannot be read"
+HEADLESS = "its answer does not say where its ledger stands, or says it of the future"
 FORGED = "its answer is not signed with the key that the roster has for its name"
 
 
@@ -70,8 +69,10 @@ class Flower:
     """Silos that said otherwise, and what."""
     impostors: set[int] = field(default_factory=set)
     """Nodes that took a name for which they have no key; they are not asked again."""
-    heads: dict[str, SentHead] = field(default_factory=dict)
-    """What silos said last of their ledgers, for the others."""
+    heads: SiloHeads = field(default_factory=SiloHeads)
+    """What silos said of their ledgers."""
+    put_back: dict[str, str] = field(default_factory=dict)
+    """Silos whose ledgers have lost entries that they signed with a former key: they would not notice, and answer."""
     inputs: dict[str, str] = field(default_factory=dict)
     """By silo, the digest of the features that its charter declares."""
 
@@ -109,20 +110,43 @@ class Flower:
         silos = list(silos)
         connected = self.connected(set(silos))
         asked = [silo for silo in silos if silo in connected]
-        tried = {silo: self._push(connected[silo], kind, self._with_heads(content(silo)), str(round)) for silo in asked}
+        tried = {
+            silo: self._push(connected[silo], kind, self._with_heads(silo, content(silo)), str(round)) for silo in asked
+        }
         sent = {silo: message for silo, message in tried.items() if message is not None}
         for silo in silos:
             if silo not in sent:
-                yield silo, SiloFault(silo, NOT_SENT if silo in tried else self.misfits.get(silo, NOT_CONNECTED))
-        for silo, reply in self._replies(sent, self.patience, connected):
-            yield silo, SiloFault(silo, LEFT) if reply is None else self._own_answer(silo, sent[silo], reply)
+                why = {**self.put_back, **self.misfits}.get(silo, NOT_CONNECTED)
+                yield silo, SiloFault(silo, NOT_SENT if silo in tried else why)
+        try:
+            for silo, reply in self._replies(sent, self.patience, connected):
+                yield silo, SiloFault(silo, LEFT) if reply is None else self._own_answer(silo, sent[silo], reply)
+        finally:
+            platform_faults.again_and_again(self.heads.save)
 
     def wait_for(self, silos: set[str], patience: float) -> set[str]:
         """The silos that are connected, once all of these are or the patience is at its end."""
         end = time.monotonic() + patience
-        while not silos <= (found := set(self.connected(silos))) | set(self.misfits) and time.monotonic() < end:
+        while not silos <= (found := set(self.connected(silos))) | {*self.misfits, *self.put_back}:
+            if time.monotonic() >= end:
+                break
             time.sleep(PAUSE)
         return found
+
+    def call_roll(self, silos: Iterable[str], patience: float) -> Iterator[str]:
+        """Ask silos who they are, which costs nothing; those that answer in their own name, as they do.
+
+        One whose ledger was put back is not among them: no answer of its own would count.
+        """
+        connected = self.connected(set(silos))
+        asked = {silo: connected[silo] for silo in silos if silo in connected}
+        tried = {silo: self._push(asked[silo], MessageType.QUERY, wire.packed_query(), "") for silo in asked}
+        sent = {silo: message for silo, message in tried.items() if message is not None}
+        for silo, reply in self._replies(sent, min(patience, self.patience), asked):
+            if reply is None or reply.has_error() or not self._is_from(silo, sent[silo], reply):
+                continue
+            if not self._observe_head(silo, reply):
+                yield silo
 
     def connected(self, wanted: set[str]) -> dict[str, int]:
         """Node by silo, for those that are connected now."""
@@ -140,23 +164,29 @@ class Flower:
         try:
             facts = wire.read_answer(reply)
         except RefusalError as error:
-            why = _said(reply.error.reason if reply.has_error() else error)
+            why = _check.quoted(reply.error.reason if reply.has_error() else error)
             log.warning("node %d does not say which silo it is: %s", node, why)
             return
         name = str(facts.get("silo", ""))
         if not self._is_from(name, asked, reply):
             self.impostors.add(node)
-            log.warning("node %d calls itself '%s' without that silo's key: it is refused", node, _said(name))
+            log.warning("node %d calls itself '%s' without that silo's key: it is refused", node, _check.quoted(name))
             return
         misfit = _misfit(facts, self.expected.get(name, {})) or _disagreement(facts, self.tasks.get(name))
         if misfit:
+            if self.misfits.get(name) != misfit:  # once, however often it is asked
+                log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
             self.misfits[name] = misfit
-            log.warning("silo '%s' is not what the plan was made for: %s", name, misfit)
         elif name in self.tasks:
             self.misfits.pop(name, None)
             self._compare_inputs(name, facts.get("inputs"))
-            # A silo that comes back may be a new node; the newest one speaks for it.
-            self.nodes = {known: silo for known, silo in self.nodes.items() if silo != name} | {node: name}
+            self._forget_node(name)  # a silo that comes back may be a new node; the newest one speaks for it
+            self._observe_head(name, reply)
+            if name not in self.put_back:
+                self.nodes[node] = name
+
+    def _forget_node(self, silo: str) -> None:
+        self.nodes = {node: name for node, name in self.nodes.items() if name != silo}
 
     def _compare_inputs(self, silo: str, stated: object) -> None:
         """Warn of silos whose features differ: rounds would be paid for, and the model would fit none of them."""
@@ -181,30 +211,43 @@ class Flower:
     def _own_answer(self, silo: str, asked: _Question, reply: Message) -> Message | SiloFault:
         """A silo's reply, where it is its own and no refusal."""
         if reply.has_error():
-            return SiloFault(silo, f"it failed: {_said(reply.error.reason)}")
+            return SiloFault(silo, f"it failed: {_check.quoted(reply.error.reason)}")
         if not self._is_from(silo, asked, reply):
             log.warning("silo '%s': %s", silo, FORGED)
             return SiloFault(silo, FORGED)
-        self._keep_head(silo, reply)
+        wrong = self._observe_head(silo, reply)
         try:
             facts = wire.read_answer(reply)
         except RefusalError as error:
-            return SiloFault(silo, f"{UNREADABLE}: {error}")
-        return SiloFault(silo, f"it refuses: {_said(facts['refused'])}") if "refused" in facts else reply
+            return SiloFault(silo, f"{UNREADABLE}: {_check.quoted(error)}")
+        if "refused" in facts:
+            return SiloFault(silo, f"it refuses: {_check.quoted(facts['refused'])}")
+        return SiloFault(silo, wrong) if wrong else reply
 
     def _content(self, silo: str, task: RoundTask) -> RecordDict:
         asked = self.tasks[silo].model_copy(update={"round": task.round, "steps": task.steps})
         return wire.packed_task(asked, task.vector)
 
-    def _with_heads(self, content: RecordDict) -> RecordDict:
-        put_heads(content, {name: head for name, head in self.heads.items() if name in (self.keys or {})})
+    def _with_heads(self, silo: str, content: RecordDict) -> RecordDict:
+        put_heads(content, self.heads.shown_to(silo, self.keys or {}))
         return content
 
-    def _keep_head(self, silo: str, reply: Message) -> None:
-        key = (self.keys or {}).get(silo)
+    def _observe_head(self, silo: str, reply: Message) -> str:
+        """Remember what a silo says of its ledger and of others'; why its answer is not counted, if it is not."""
+        if self.keys is None:
+            return ""
+        self.heads.hear(silo, read_heard(reply), self.keys)
+        key = self.keys.get(silo)
         head = None if key is None else read_head(reply, silo, key)
-        if head is not None:
-            self.heads[silo] = head
+        if head is None:
+            return HEADLESS
+        wrong = self.heads.observe(head)
+        if wrong and self.heads.highest[silo].key != head.key:
+            self.put_back[silo] = wrong
+            self._forget_node(silo)  # it is asked who it is, and where its ledger stands, before it is asked anything
+        else:
+            self.put_back.pop(silo, None)
+        return wrong
 
     def _push(self, node: int, kind: str, content: RecordDict, group: str) -> _Question | None:
         """What was sent; None where the SuperLink would not have it."""
@@ -242,14 +285,14 @@ def _update(silo: str, reply: Message) -> SiloUpdate | SiloFault:
     try:
         return SiloUpdate(silo, wire.read_vector(reply))
     except RefusalError as error:
-        return SiloFault(silo, f"{UNREADABLE}: {error}")
+        return SiloFault(silo, f"{UNREADABLE}: {_check.quoted(error)}")
 
 
 def _misfit(facts: Mapping[str, object], expected: Mapping[str, int | float | str | None]) -> str:
     """In what a silo is not as expected; empty where it is."""
     for name, value in expected.items():
         if name in facts and facts[name] != value:
-            return f"it has {name} = {_said(facts[name])}, and the plan was made for {value}"
+            return f"it has {name} = {_check.quoted(facts[name])}, and the plan was made for {value}"
     return ""
 
 
@@ -260,9 +303,3 @@ def _disagreement(facts: Mapping[str, object], task: wire.SiloTask | None) -> st
         return ""
     asked = task.model_dump(mode="json", include=set(wire.ModelTask.model_fields))
     return "" if asked in agreed else f"its charter does not agree to {task}"
-
-
-def _said(words: object) -> str:
-    """What a silo said, fit for a record and a terminal: short, on one line, and text in every encoding."""
-    text = " ".join(_check.printable(str(words)).split())
-    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"

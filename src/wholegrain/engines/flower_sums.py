@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flwr.app import Message, MessageType, RecordDict
 
+from wholegrain import _check
 from wholegrain.engines import sum_wire, wire
 from wholegrain.engines.flower import UNREADABLE, Flower
 from wholegrain.engines.secure_sum_engine import MaskRequest, SumReply, SumRequest
@@ -48,5 +49,5 @@ def _read(silo: str, kind: str, round: int, reply: Message) -> SumReply | SiloFa
         text = wire.read_answer(reply).get("reply")
         found = sum_wire.read_reply(kind, round, text if isinstance(text, str) else "", wire.read_masked(reply))
     except RefusalError as error:
-        return SiloFault(silo, f"{UNREADABLE}: {error}")
-    return found if found.silo == silo else SiloFault(silo, f"it answers for '{found.silo[:80]}'")
+        return SiloFault(silo, f"{UNREADABLE}: {_check.quoted(error)}")
+    return found if found.silo == silo else SiloFault(silo, f"it answers for '{_check.quoted(found.silo)}'")

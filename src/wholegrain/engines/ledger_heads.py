@@ -1,7 +1,9 @@
 """Heads of ledgers, which silos tell each other through the server: a ledger that was put back is noticed by others.
 
 A silo signs, with its own key, the number of entries in its ledger and the hash of the last one. The server hands the
-newest statement of every silo on with the next task. It can leave statements out, but it can make none.
+newest statement of every silo on with the next task, and shows each silo the highest of its own. It can leave
+statements out, but it can make none. A ledger only grows: whoever remembers a higher count than is stated now knows
+that entries were lost, whatever the dates of the two statements.
 
 What a head tells: the chain of a ledger begins with 128 random bits, so that its hashes say nothing about entries to
 whoever has not read them. The number of entries follows from the tasks that were granted and answered, of all runs that
@@ -9,7 +11,8 @@ the ledger pays for, and not from what is in the data.
 """
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable
 from typing import Annotated
 
 from cryptography.exceptions import InvalidSignature
@@ -23,15 +26,18 @@ from wholegrain.engines.signatures import ALGORITHM
 from wholegrain.privacy.ledger import Head
 
 PURPOSE = b"wholegrain: the head of a silo's ledger\n"
-HEAD, HEADS = "head", "heads"
-"""The key of an answer's record under which a silo states its head, and the record of a task that brings others'."""
+HEAD, HEADS, HEARD = "head", "heads", "heard"
+"""Where heads are: a silo's own in an answer, others' in a task, and in an answer those that somebody contradicted."""
+
+MOST_AHEAD = 600 * 10**9
+"""Nanoseconds that a statement may be ahead of the reader's clock: silos' clocks differ by minutes at most."""
 
 LONGEST = 2**19
 """Characters of all heads in one message; more are not read."""
 
 
 class LedgerHead(BaseModel):
-    """What a silo says of its ledger; `at` is its own clock in nanoseconds, by which an older statement is known."""
+    """What a silo says of its ledger; `at` is its own clock in nanoseconds."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -48,6 +54,11 @@ class LedgerHead(BaseModel):
         except (InvalidSignature, ValueError):
             return False
         return True
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it was made in the future, by the clock of this machine; such a statement is believed by nobody."""
+        return self.at > time.time_ns() + MOST_AHEAD
 
 
 class SentHead(LedgerHead):
@@ -74,20 +85,50 @@ def read_head(reply: Message, silo: str, key: ec.EllipticCurvePublicKey) -> Sent
         stated = LedgerHead.model_validate_json(text if isinstance(text, str) else "")
     except ValidationError:
         return None
-    if stated.silo != silo or not stated.is_signed(key):
+    if stated.silo != silo or stated.is_ahead or not stated.is_signed(key):
         return None
     return SentHead(**stated.model_dump(), key=key_line(key))
 
 
-def put_heads(task: RecordDict, heads: Mapping[str, SentHead]) -> None:
-    """Put what silos said last into a task; a task without it is as good."""
-    if heads:
-        task[HEADS] = ConfigRecord({"json": json.dumps([each.model_dump() for each in heads.values()])})
+def contradiction(before: LedgerHead, now: LedgerHead) -> str:
+    """How a statement contradicts the highest one; empty where it does not."""
+    if now.count < before.count:
+        return f"it had {before.count} entries, and has {now.count}"
+    if now.count == before.count and now.head != before.head:
+        return f"its entry {now.count} is another one than before"
+    return ""
+
+
+def put_heads(task: RecordDict, heads: Iterable[SentHead]) -> None:
+    """Put what silos said into a task; a task without it is as good."""
+    text = _written(heads)
+    if text:
+        task[HEADS] = ConfigRecord({"json": text})
 
 
 def read_heads(message: Message) -> list[SentHead]:
     """The statements that came with a task; what is not of the agreed form is left out."""
-    text = wire.settings_of(message, HEADS).get("json")
+    return _all_read(wire.settings_of(message, HEADS).get("json"))
+
+
+def put_heard(answer: RecordDict, heads: Iterable[SentHead]) -> None:
+    """Put into an answer what other silos once stated, and contradict by now."""
+    text = _written(heads)
+    if text:
+        answer.config_records[wire.ANSWER][HEARD] = text
+
+
+def read_heard(reply: Message) -> list[SentHead]:
+    """The statements that a silo holds against others; their signatures are still to be checked."""
+    return _all_read(wire.settings_of(reply, wire.ANSWER).get(HEARD))
+
+
+def _written(heads: Iterable[SentHead]) -> str:
+    found = [each.model_dump() for each in heads]
+    return json.dumps(found) if found else ""
+
+
+def _all_read(text: object) -> list[SentHead]:
     if not isinstance(text, str) or len(text) > LONGEST:
         return []
     try:

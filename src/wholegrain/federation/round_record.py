@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, SupportsFloat
 
 from wholegrain._json_numbers import finite, or_infinity
 from wholegrain.federation.messages import SiloFault
@@ -54,7 +54,8 @@ class RoundRecord:
 
     round: int
     cohort: tuple[str, ...]
-    epsilon: float
+    spent: SupportsFloat
+    """ε spent so far, which may be a number that is computed when somebody asks."""
     seconds: float
     failed: bool = False
     moved: float = 0.0
@@ -65,6 +66,11 @@ class RoundRecord:
     scores: Mapping[str, Score] = field(default_factory=dict)
     private: Mapping[str, PrivateScore] = field(default_factory=dict)
     """Private scores of people who are held out, of all silos together and of each; they are paid for."""
+
+    @property
+    def epsilon(self) -> float:
+        """ε spent so far."""
+        return float(self.spent)
 
     def without_time(self) -> "RoundRecord":
         """The same, without how long it took: in a release that would tell how many items there are, without noise."""
@@ -94,7 +100,7 @@ class RoundRecord:
             facts["scores"] = {name: Score.read(score) for name, score in facts.pop(SCORES).items()}
             facts["private"] = read_private_scores(facts.pop(PRIVATE, {}))
             facts["faults"] = tuple(SiloFault(**fault) for fault in facts["faults"])
-            facts |= {"cohort": tuple(facts["cohort"]), "epsilon": or_infinity(facts["epsilon"])}
+            facts |= {"cohort": tuple(facts["cohort"]), "spent": or_infinity(facts.pop("epsilon"))}
             return RoundRecord(**facts)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is no record of a round ({type(error).__name__})") from error

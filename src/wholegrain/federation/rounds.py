@@ -9,9 +9,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from wholegrain import _check
+from wholegrain._machine_faults import is_passing
 from wholegrain.clipping.rounding import all_finite
 from wholegrain.errors import RunError
-from wholegrain.federation.aggregation import average
+from wholegrain.federation.aggregation import Mean, average
 from wholegrain.federation.messages import Answer, Engine, RoundTask, SiloFault, SumUpdate
 from wholegrain.federation.round_record import RoundRecord
 from wholegrain.federation.server_optimiser import PLAIN, Memory, Server
@@ -72,8 +74,7 @@ def rounds(
         cohort = horizon.cohort(number)
         reservation = guard.reserve(number, dict.fromkeys(cohort, horizon.steps), digest(state.vector))
         task = RoundTask(number, cohort, horizon.steps, state.vector)
-        answers = _first_answers(engine.run(task), cohort)
-        mean = average(answers, averaged.weights, state.vector.numel(), state.vector.dtype)
+        mean = _mean(task, engine, averaged)
         guard.confirm(reservation, mean.answered)
         after = None
         if mean.vector is not None and len(mean.used) >= averaged.fewest:
@@ -85,7 +86,7 @@ def rounds(
         record = RoundRecord(
             round=number,
             cohort=cohort,
-            epsilon=reservation.epsilon,
+            spent=reservation.spent,
             seconds=time.perf_counter() - started,
             failed=failed,
             moved=moved,
@@ -95,6 +96,18 @@ def rounds(
         failures = failures + 1 if failed else 0
         if failures == MOST_FAILED_ROUNDS:
             raise RunError(_gave_up(number, mean.faults))
+
+
+def _mean(task: RoundTask, engine: Engine, averaged: Aggregation) -> Mean:
+    """What the silos of a round make together; nothing where the machine itself has no room for it."""
+    answers = _first_answers(engine.run(task), task.silos)
+    try:
+        return average(answers, averaged.weights, task.vector.numel(), task.vector.dtype)
+    except (MemoryError, OSError) as error:  # not what a lost process of the run is told by: that ends it
+        if not is_passing(error):
+            raise
+        why = f"its answer was lost here ({type(error).__name__}: {_check.reason(error)})"
+        return Mean(None, (), (), tuple(SiloFault(silo, why) for silo in task.silos))
 
 
 def _apply_server_step(

@@ -83,7 +83,7 @@ class Backbone:
         """The options that it was made with, in one line: a file can hold anything."""
         given = self.facts.get("options")
         written = [f"{key} = {json.dumps(given[key], default=str)}" for key in given] if isinstance(given, dict) else []
-        return _check.printable(", ".join(written))[:300] or "their defaults"
+        return _check.quoted(", ".join(written)) or "their defaults"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from dp_accounting import DpEvent, NonPrivateDpEvent
 from wholegrain.clipping.clipping import ClipPer, Pool
 from wholegrain.data.sampling import FixedItems, PoissonItems, PoissonSubjects
 from wholegrain.errors import AccountingError
+from wholegrain.policies.own_types import find_own_types
 from wholegrain.policies.policy import FixedNoise, Policy, PublicDivisor, SiloFacts
 from wholegrain.privacy import events
 from wholegrain.privacy.accountants import Accountant
@@ -45,6 +46,8 @@ Row = tuple[Policy, SiloFacts]
 
 def obstacles(policy: Policy, unit: Unit) -> tuple[str, ...]:
     """Why nothing can be proved of a row for a unit; empty where something can."""
+    if own := find_own_types(policy):
+        return own  # whose attributes may be anything
     reasons = []
     if policy.clip.per is ClipPer.NONE:
         reasons.append("gradients are not clipped, so one subject may move the sum without bound")

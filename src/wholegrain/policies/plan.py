@@ -209,7 +209,7 @@ def with_guarantees(plan: Plan) -> Plan:
 
 
 def _guarantee(plan: Plan, unit: Unit) -> Guarantee:
-    reasons = obstacles(plan.rows[0][0], unit) or _missing_bound(plan, unit)
+    reasons = _obstacles(plan, unit) or _missing_bound(plan, unit)
     if plan.scores is not None and unit is Unit.SILO:
         reasons = (*reasons, "private scores bound what a person adds to them, not what a silo does")
     if reasons:
@@ -278,13 +278,18 @@ def _weight_in_sum(plan: Plan) -> str:
     return "a subject in m silos counts 1/m in each" if plan.rows[0][0].by_span else f"in {plan.span} silos at most"
 
 
+def _obstacles(plan: Plan, unit: Unit) -> tuple[str, ...]:
+    """Those of any silo's row: a policy of one's own may give each silo another."""
+    return tuple(dict.fromkeys(reason for policy, _ in plan.rows for reason in obstacles(policy, unit)))
+
+
 def _missing_bound(plan: Plan, unit: Unit) -> tuple[str, ...]:
     silo = missing_bound(plan.rows, unit)
     return () if silo is None else (f"no public bound on the items of one subject is declared for '{silo}'",)
 
 
 def _require_priceable(plan: Plan, goal: Goal) -> None:
-    reasons = obstacles(plan.rows[0][0], plan.unit)
+    reasons = _obstacles(plan, plan.unit)
     if reasons:
         raise SpecError(f"{plan.policy} cannot promise anything for the unit '{plan.unit}': {'; '.join(reasons)}.")
     missing = _missing_bound(plan, plan.unit)

@@ -4,29 +4,76 @@ import math
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, SupportsFloat
 
 from wholegrain.errors import BudgetError, LedgerError, RefusalError
 from wholegrain.privacy.accountants import Accountant
 from wholegrain.privacy.ledger import Ledger
 from wholegrain.privacy.ledger_entries import BudgetOpened, Released, Reserved, RunOpened
 from wholegrain.privacy.ledger_state import LedgerState, RunAccount
+from wholegrain.privacy.paid_ahead import PaidAhead
 from wholegrain.privacy.pricing import NOTHING, Price, Releases
 from wholegrain.privacy.statement import account_price, run_price
 
 
+@dataclass(frozen=True, eq=False)
+class Spent:
+    """ε of what an account's runs have released, or one of them: a number that is computed when it is asked for."""
+
+    opened: BudgetOpened
+    runs: tuple[RunAccount, ...]
+    accountant: Accountant
+    run: str | None = None
+    known: float | None = None
+
+    @cached_property
+    def _epsilon(self) -> float:
+        if self.known is not None:
+            return self.known
+        if self.run is None:
+            return account_price(self.opened, self.runs, self.accountant).epsilon
+        own = next(run for run in self.runs if run.opening.run == self.run)
+        return run_price(own, self.opened.unit, self.accountant, self.opened.delta).epsilon
+
+    def __float__(self) -> float:
+        return self._epsilon
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SupportsFloat) and self._epsilon == float(other)
+
+    def __hash__(self) -> int:
+        return hash(self._epsilon)
+
+    def __repr__(self) -> str:
+        return repr(self._epsilon)
+
+
 @dataclass(frozen=True)
 class Reservation:
-    """Releases of one round that are paid for; ε that the run has spent with them, and the account."""
+    """Releases of one round that are paid for; what the run has spent with them, and the account."""
 
     releases: tuple[Reserved, ...]
-    epsilon: float
-    account: float = math.nan
+    spent: SupportsFloat
+    spent_by_account: SupportsFloat = math.nan
+
+    @property
+    def epsilon(self) -> float:
+        """ε that the run has spent."""
+        return float(self.spent)
+
+    @property
+    def account(self) -> float:
+        """ε that all runs of its account have spent."""
+        return float(self.spent_by_account)
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Prices all that the account ever paid for plus what is asked, and only then reserves it.
+    """Reserves what is asked if all that the account ever paid for costs its budget at most together with it.
+
+    The plan is priced once, to its end: a payment within it only compares counts (`paid_ahead`). What leaves it, and
+    whatever comes beside it (rounds played again with fresh noise, other runs on the account), is priced as it comes.
 
     Guarantee: after `reserve` returns, everything ever reserved from the account costs its budget at most, whatever was
     asked, by whichever run or process, in whatever order. An account without a limit (a run that promises nothing, or
@@ -40,6 +87,7 @@ class Guard:
     run: str
     stream: str | None
     accountant: Accountant
+    ahead: PaidAhead
 
     @staticmethod
     def open(
@@ -56,6 +104,7 @@ class Guard:
         The account is opened with `budget` unless it is there already. A run that is there already must have been
         opened on the same terms, and goes on.
         """
+        ahead = PaidAhead(run.run, horizon, scores)
         with ledger.writing() as transaction:
             known = transaction.state.runs.get(run.run)
             if known is not None and known.opening != run:
@@ -69,20 +118,30 @@ class Guard:
                 _require_room(opened or budget, before, run.run)
                 after = [*before, RunAccount(run, horizon, scored=scores)]
                 _require_paid(opened or budget, before, after, "The run", accountant)
+                ahead.keep(after)
                 transaction.add(*([] if opened else [budget]), run)
-        return Guard(ledger, run.run, stream, accountant)
+        return Guard(ledger, run.run, stream, accountant, ahead)
 
     @property
     def budget(self) -> BudgetOpened:
         """The account's budget."""
         return _budget(self.ledger.state, self.run)
 
-    def reserve(self, round: int, steps: Mapping[str, int], start: str, once_among: str | None = None) -> Reservation:
+    def reserve(
+        self,
+        round: int,
+        steps: Mapping[str, int],
+        start: str,
+        once_among: str | None = None,
+        confirming: Reservation | None = None,
+    ) -> Reservation:
         """Pay for the steps of a round from the parameters `start`, or refuse and leave the ledger as it was.
 
-        With `once_among`, a silo that was ever paid for this round, in any run whose name begins so, is refused.
+        With `once_among`, a silo that was ever paid for this round, in any run whose name begins so, is refused. What
+        is `confirming` has left its silos since it was paid for, and is noted in the same write.
         """
-        return self._pay(self._reservations(round, steps, start, "training"), f"Round {round}", once_among)
+        asked = self._reservations(round, steps, start, "training")
+        return self._pay(asked, f"Round {round}", once_among, confirming.releases if confirming else ())
 
     def reserve_scores(
         self, round: int, silos: Iterable[str], start: str, once_among: str | None = None
@@ -91,19 +150,36 @@ class Guard:
         asked = self._reservations(round, dict.fromkeys(silos, 1), start, "scores")
         return self._pay(asked, f"The private scores of round {round}", once_among)
 
-    def _pay(self, asked: tuple[Reserved, ...], who: str, once_among: str | None = None) -> Reservation:
+    def _pay(
+        self, asked: tuple[Reserved, ...], who: str, once_among: str | None = None, left: tuple[Reserved, ...] = ()
+    ) -> Reservation:
         with self.ledger.writing() as transaction:
             for each in asked if once_among is not None else ():
                 if transaction.state.was_played(once_among or "", each):
                     raise RefusalError("secure_sum", f"round {each.round} was answered before, and is answered once")
             fresh = tuple(release for release in asked if not transaction.state.holds(release))
             opened = _budget(transaction.state, self.run)
-            before, after = transaction.state.runs_of(opened.account), transaction.state.runs_of(opened.account, fresh)
-            _require_room(opened, before, self.run)
-            account = _require_paid(opened, before, after, who, self.accountant)
-            own = self._own(opened, after, account)
-            transaction.add(*fresh)
-        return Reservation(asked, own.epsilon, account.epsilon)
+            after = transaction.state.runs_of(opened.account, fresh)
+            _require_room(opened, after, self.run)
+            known = self._require_paid(opened, transaction.state, after, who) if fresh else None
+            transaction.add(*_notes(transaction.state, left), *fresh)
+        account = Spent(opened, tuple(after), self.accountant, known=known)
+        own = account if opened.runs == "one" else Spent(opened, account.runs, self.accountant, self.run)
+        return Reservation(asked, own, account)
+
+    def _require_paid(
+        self, opened: BudgetOpened, state: LedgerState, after: list[RunAccount], who: str
+    ) -> float | None:
+        """Refuse what the budget cannot pay for; ε after it, where that had to be computed."""
+        if opened.epsilon is None or self.ahead.covers(after):
+            return None
+        planned = self.ahead.with_plan(after)
+        if planned is not None and planned != after:
+            if account_price(opened, planned, self.accountant).epsilon <= opened.epsilon:
+                self.ahead.keep(planned)
+                return None
+            self.ahead.give_up()
+        return _require_paid(opened, state.runs_of(opened.account), after, who, self.accountant).epsilon
 
     def require_paid(self, releases: Releases) -> None:
         """Refuse a ledger that knows less of this run than it has released: it was put back to an earlier state."""
@@ -118,16 +194,7 @@ class Guard:
         """Note that the releases of these silos have left them."""
         arrived = set(silos)
         with self.ledger.writing() as transaction:
-            for release in reservation.releases:
-                if release.silo in arrived and not transaction.state.was_released(release):
-                    transaction.add(Released(**release.model_dump(exclude={"kind", "steps"})))
-
-    def _own(self, opened: BudgetOpened, runs: list[RunAccount], account: Price) -> Price:
-        """What this run has spent, whatever the others have."""
-        if opened.runs == "one":
-            return account
-        run = next(run for run in runs if run.opening.run == self.run)
-        return run_price(run, opened.unit, self.accountant, opened.delta)
+            transaction.add(*_notes(transaction.state, (r for r in reservation.releases if r.silo in arrived)))
 
     def _reservations(
         self, round: int, steps: Mapping[str, int], start: str, purpose: Literal["training", "scores"]
@@ -137,6 +204,12 @@ class Guard:
             Reserved(run=self.run, round=round, silo=silo, steps=count, stream=stream, start=start, purpose=purpose)
             for silo, count in steps.items()
         )
+
+
+def _notes(state: LedgerState, left: Iterable[Reserved]) -> list[Released]:
+    """That these have left their silos, of which nothing is noted yet."""
+    fresh = [release for release in left if not state.was_released(release)]
+    return [Released(**release.model_dump(exclude={"kind", "steps"})) for release in fresh]
 
 
 def _budget(state: LedgerState, run: str) -> BudgetOpened:

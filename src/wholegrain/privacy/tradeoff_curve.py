@@ -32,6 +32,8 @@ DELTAS = (1e-7, 1e-5, 1e-4, 1e-3, *np.geomspace(0.005, 0.8, 10).tolist())
 GUESSES = (0.5, 0.01)
 """What somebody may believe beforehand."""
 
+LARGEST_EXPONENT = 700.0
+"""Of e: beyond it lies floating point's end."""
 RARE = 0.01
 """The probability, without the person, below which nothing is told of an outcome."""
 
@@ -79,7 +81,7 @@ def fewest_misses(alarms: NDArray[np.float64], pairs: Sequence[tuple[float, floa
     for epsilon, delta in pairs:
         if not math.isfinite(epsilon):
             continue
-        steep = 1 - delta - np.exp(min(epsilon, 700.0)) * alarms
+        steep = 1 - delta - np.exp(min(epsilon, LARGEST_EXPONENT)) * alarms
         flat = math.exp(-epsilon) * (1 - delta - alarms)
         found = np.maximum(found, np.maximum(steep, flat))
     return np.asarray(np.round(np.clip(found, 0.0, 1.0), 12))
@@ -91,7 +93,7 @@ def belief_after(before: float, epsilon: float, delta: float) -> float:
     >>> round(belief_after(0.5, 1.0, 1e-5), 3), round(belief_after(0.01, 1.0, 1e-5), 4)
     (0.731, 0.0267)
     """
-    odds = (math.exp(min(epsilon, 700.0)) + delta / RARE) * before
+    odds = (math.exp(min(epsilon, LARGEST_EXPONENT)) + delta / RARE) * before
     return odds / (1 - before + odds)
 
 

@@ -1,6 +1,5 @@
 """The annex to a data-protection impact assessment (GDPR Art. 35(7)): what a run's record can say, on two pages."""
 
-import math
 from collections.abc import Iterator
 
 from markupsafe import Markup
@@ -11,7 +10,7 @@ from wholegrain.report.advice import not_covered
 from wholegrain.report.glance import NOT_RARE, badges, glance, predicted
 from wholegrain.report.page import asset, template
 from wholegrain.report.run_reader import RunRecord
-from wholegrain.report.wording import WHO, number, number_range, plural, trust_words
+from wholegrain.report.wording import WHO, number, number_range, odds, plural, trust_words
 from wholegrain.runs.spec import GIVEN
 
 BLANK = ""
@@ -92,8 +91,7 @@ def risks(run: RunRecord) -> Iterator[tuple[str, str, str]]:
         ]
         alone = "" if found.unit is not Unit.ITEM else "of one record, not of a person who has several: "
         guessed = f"{alone}a guess of {', one of '.join(sure)}, {NOT_RARE}"
-        times = math.exp(min(found.epsilon, 700.0))
-        after = f"{would}at most {times:.3g} times as likely as without the person, plus δ = {found.delta:g}"
+        after = f"{would}at most {odds(found.epsilon)} times as likely as without the person, plus δ = {found.delta:g}"
     yield "Somebody learns that a person's data was used", "a guess can become certainty", guessed
     yield "Somebody learns what the data says of a person, or rebuilds records", "possible from updates or model", after
     apart = "they never leave it" if run.spec.federation else "not reduced: one machine read the records of all silos"

@@ -37,7 +37,7 @@ def write_card(folder: Path) -> Path:
         raise RunError(f"The run in '{folder}' has no model to describe: there is no {SUMMARY} in it.")
     try:
         write_whole(folder / CARD, model_card(run).encode())
-        RunFolder.open(folder).hide_dates()
+        RunFolder.open(folder).seal()
     except OSError as error:
         raise RunError(f"'{folder / CARD}' cannot be written: {error.strerror}.") from error
     return folder / CARD

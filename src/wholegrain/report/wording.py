@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from wholegrain.models.train_choice import describe
 from wholegrain.privacy.definitions import Guarantee, Standing
-from wholegrain.privacy.tradeoff_curve import AttackView
+from wholegrain.privacy.tradeoff_curve import LARGEST_EXPONENT, AttackView
 from wholegrain.report.run_reader import RunRecord
 from wholegrain.runs.setting_origins import Origin, name_unpaid
 
@@ -42,6 +42,17 @@ def number(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:.4g}"
 
 
+def odds(epsilon: float) -> str:
+    """E to the power of ε; as a power where it is beyond floating point.
+
+    >>> odds(1.0), odds(800.0)
+    ('2.7', 'e to the power of 800')
+    """
+    if epsilon > LARGEST_EXPONENT:
+        return f"e to the power of {number(epsilon)}"
+    return _plain(math.exp(epsilon))
+
+
 def promise(run: RunRecord) -> str:
     """The promise itself, or that there is none."""
     found = run.promise
@@ -51,7 +62,9 @@ def promise(run: RunRecord) -> str:
     limits = "would limit" if run.simulation else "limits"
     seen = "every silo's update" if found.trust is None else "every opened sum over silos"
     scores = " its private scores," if run.plan.scores else ""
-    times = f"{_plain(math.exp(found.epsilon))} times (e to the power of ε = {number(found.epsilon)})"
+    times = f"{odds(found.epsilon)} times"
+    if found.epsilon <= LARGEST_EXPONENT:
+        times += f" (e to the power of ε = {number(found.epsilon)})"
     return (
         f"{_caveat(run)}Everything that this run releases – {seen} of every round,{scores} and the final model –"
         f" {limits} what anybody can learn about {who.rstrip(',')}. Whatever anybody concludes from it, that conclusion"

@@ -21,6 +21,7 @@ from wholegrain.privacy.ledger_entries import Account, BudgetOpened, RunOpened, 
 from wholegrain.privacy.ledger_state import LedgerState, RunAccount
 from wholegrain.privacy.pricing import Price, Releases, Terms
 from wholegrain.privacy.statement import account_price, data_price, run_price
+from wholegrain.runs.ledger_counter import LedgerCounter
 from wholegrain.runs.ledger_registry import LedgerRegistry, open_known_ledger
 from wholegrain.runs.spec import RunSpec
 from wholegrain.silo.noise import NoiseSource
@@ -32,18 +33,25 @@ def open_ledger(path: Path | None, *, create: bool = True) -> Ledger:
     """The ledger at this path, or one in memory."""
     if path is None:
         return Ledger.in_memory()
+    if create:
+        make_ledger_folder(path)
+    return Ledger.open(path, create=create)
+
+
+def make_ledger_folder(path: Path) -> None:
+    """The folder of a ledger, which is its owner's alone; one that somebody else made stays as it is."""
     try:
-        if create and (path.parent == state_folder() or not path.parent.is_dir()):
-            private_folder(path.parent)  # ours; a folder that somebody else made stays as it is
+        if path.parent == state_folder() or not path.parent.is_dir():
+            private_folder(path.parent)
     except (OSError, ValueError) as error:  # ValueError: a character that no path can have
         raise LedgerError(f"The ledger '{path}' cannot be made: {_check.reason(error)}.") from error
-    return Ledger.open(path, create=create)
 
 
 @contextlib.contextmanager
 def release_ledger(path: Path, data: str, *, create: bool = True) -> Iterator[Ledger]:
     """The ledger that pays for releases from the data of this name: the one that this machine knows, or its first."""
     LedgerRegistry.here().require_there(data, path)
+    LedgerCounter.here().require_there(data, path)
     with open_ledger(path, create=create) as ledger, open_known_ledger(data, ledger):
         yield ledger
 

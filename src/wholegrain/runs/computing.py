@@ -7,7 +7,8 @@ from torch import nn
 from wholegrain import _check
 from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.devices import Compute
-from wholegrain.clipping.reference import ClippedSum, Loss
+from wholegrain.clipping.errors_as_values import ErrorsAsValues
+from wholegrain.clipping.reference import Loss
 from wholegrain.runs.spec import RunSpec
 
 MOST_GIB = 2.0**30  # as good as no limit
@@ -18,13 +19,13 @@ def asked_compute(spec: RunSpec) -> Compute:
     return Compute.of(spec.compute.device, spec.compute.precision, spec.compute.compiled)
 
 
-def gradient_engine(spec: RunSpec, model: nn.Module, loss: Loss) -> ClippedSum:
+def gradient_engine(spec: RunSpec, model: nn.Module, loss: Loss) -> ErrorsAsValues:
     """What computes the clipped sums of this model."""
     memory = int(min(_check.positive("compute.memory_gib", spec.compute.memory_gib), MOST_GIB) * 2**30)
     return clipped_sums(model, loss, asked_compute(spec), memory)
 
 
-def told_compute(spec: RunSpec, gradients: ClippedSum) -> Compute:
+def told_compute(spec: RunSpec) -> Compute:
     """What of a compiled run is in C: seeded noise."""
     compute = asked_compute(spec)
     if not compute.compiled:

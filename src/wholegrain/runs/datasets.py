@@ -111,6 +111,7 @@ def split_dataset(dataset: Dataset, spec: RunSpec, coins: Coins | None = None) -
     silos = {name: _silo(name, data, dataset, spec, sizes, coins) for name, data in by_name.items()}
     if spec.privacy.noise == "seeded":
         _warn_of_dropped(by_name, silos, items_bound(dataset, spec))
+        _warn_of_empty_parts(held_out, {"validation": spec.evaluation.validation, "test": _test_share(dataset, spec)})
     if spec.policy.by_span or dataset.spans is not None:
         silos = _with_spans(silos, dataset, spec.policy.by_share)
     parts = {name: dataset.data.take(index) for name, index in held_out.items() if len(index)}
@@ -263,6 +264,19 @@ def _warn_of_dropped(before: Mapping[str, SubjectData], silos: Mapping[str, Silo
             total,
             100 * dropped / total,
         )
+
+
+def _warn_of_empty_parts(held_out: Mapping[str, NDArray[np.int64]], shares: Mapping[str, float]) -> None:
+    """Tell of parts that are asked for and have nobody. Private, as what K drops is."""
+    for name, share in shares.items():
+        if share and not len(held_out[name]):
+            log.warning(
+                "There are no scores of the part '%s': evaluation.%s = %g holds out each by a coin of its own, and of"
+                " so few it held out none. Take another seed, a larger share, or data of more people.",
+                name,
+                name,
+                share,
+            )
 
 
 def _require_declared_classes(dataset: Dataset) -> None:

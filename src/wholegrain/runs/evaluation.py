@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from wholegrain.federation.round_record import Score
 from wholegrain.models.dropout import without_dropout
 from wholegrain.models.model_inputs import values
 from wholegrain.runs.metrics import LESS_IS_BETTER, Metric, find_metrics
+from wholegrain.silo.views import view_items
 
 log = logging.getLogger("wholegrain.runs")
 
@@ -40,10 +42,11 @@ class Scorer:
         return Scorer(task, loss, find_metrics(dict.fromkeys([task.headline, *names]), task))
 
     def score(self, model: nn.Module, vector: Tensor, data: SubjectData) -> Score:
-        """The model's score at parameters `vector`."""
-        layout, inputs = Layout.of(model), torch.from_numpy(data.inputs)
+        """The model's score at parameters `vector`; an item at which it raises an error has no finite answer."""
+        view, inputs = partial(call, model, Layout.of(model), vector), torch.from_numpy(data.inputs)
         with torch.no_grad(), without_dropout(model):
-            outputs = torch.cat([call(model, layout, vector, values(x)) for x in torch.split(inputs, CHUNK)])
+            like = view(values(inputs.new_zeros(1, *inputs.shape[1:])))
+            outputs = torch.cat([view_items(view, some, like) for some in torch.split(inputs, CHUNK)])
             return self.of_outputs(outputs, torch.from_numpy(data.targets))
 
     def constant(self, data: SubjectData) -> Score:

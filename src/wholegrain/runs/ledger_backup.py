@@ -11,6 +11,7 @@ from pathlib import Path
 from wholegrain._files import PRIVATE_FILE, private_folder, sync_folder
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger import Head, Ledger
+from wholegrain.runs.ledger_counter import LedgerCounter
 from wholegrain.runs.ledger_registry import FILE, LEDGER, LedgerRegistry
 
 
@@ -47,6 +48,7 @@ def restore(folder: Path, path: Path) -> Head:
         registry = LedgerRegistry.here()
         for data in {account.data for account in copy.state.budgets}:
             registry.require_same(data, copy)
+            LedgerCounter.here().require_same(data, copy)
         _require_not_older(copy, path)
         head = copy.head
     try:

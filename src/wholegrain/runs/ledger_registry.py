@@ -5,7 +5,8 @@ would open a fresh budget on data that has already paid. So the state folder rem
 release was ever made from, the identity and the last head of its ledger, and anything else is refused until its owner
 says so (`wholegrain ledger adopt`, `wholegrain ledger forget`).
 
-What this finds: mistakes, restored copies, moved folders. It cannot find somebody who may write the state folder too.
+What this finds: mistakes, restored copies, moved folders. It cannot find somebody who may write the state folder too,
+or a copy of ledger and state folder together; `ledger_counter` finds that, where an operator keeps one.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from wholegrain._files import locked, private_folder, write_whole
 from wholegrain._places import state_folder
 from wholegrain.errors import LedgerError
 from wholegrain.privacy.ledger import Head, Ledger
+from wholegrain.runs.ledger_counter import LedgerCounter
 from wholegrain.runs.spec import RunSpec
 
 LEDGER = "ledger.sqlite"
@@ -99,9 +101,8 @@ class LedgerRegistry:
 
     def note(self, data: str, ledger: Ledger, head: Head) -> None:
         """Remember how far the data's ledger has come; it never goes back."""
-        if ledger.path is None or all(account.data != data for account in ledger.state_as_read.budgets):
-            return
-        seen = KnownLedger(str(ledger.state_as_read.identity), os.path.abspath(ledger.path), head.number, head.hash)
+        path = os.path.abspath(ledger.path or "")
+        seen = KnownLedger(str(ledger.state_as_read.identity), path, head.number, head.hash)
         with self._writing() as all_known:
             before = all_known.get(data)
             if before is None or before["identity"] != seen.identity or before["number"] < seen.number:
@@ -111,16 +112,22 @@ class LedgerRegistry:
         """From now on this ledger keeps the account of the data, whichever did before."""
         if all(account.data != data for account in ledger.state.budgets):
             raise LedgerError(f"The ledger '{ledger.path}' holds no budget of the data '{data}'.")
+        head = ledger.head
+        LedgerCounter.here().replace(data, head)
         with self._writing() as all_known:
-            head = ledger.head
             path = os.path.abspath(ledger.path or "")
             all_known[data] = asdict(KnownLedger(str(ledger.state.identity), path, head.number, head.hash))
 
     def forget(self, data: str) -> KnownLedger:
         """Begin anew: what was spent of the data is not known here any more."""
+        counter = LedgerCounter.here()
+        counted = counter.find(data)
         known = self.find(data)
+        if known is None and counted is not None:
+            known = KnownLedger("", "a folder that is gone", counted.number, counted.hash)
         if known is None:
             raise LedgerError(f"This machine knows of no ledger of the data '{data}'.")
+        counter.replace(data, None)
         with self._writing() as all_known:
             all_known.pop(data, None)
         return known
@@ -158,11 +165,22 @@ class LedgerRegistry:
 @contextlib.contextmanager
 def open_known_ledger(data: str, ledger: Ledger) -> Iterator[Ledger]:
     """The ledger of this data, if it is the one; whatever is written in it from now on is remembered."""
-    registry = LedgerRegistry.here()
+    registry, counter = LedgerRegistry.here(), LedgerCounter.here()
+
+    def note(head: Head) -> None:
+        if _pays_for(ledger, data):
+            registry.note(data, ledger, head)
+            counter.note(data, head)
+
     registry.require_same(data, ledger)
-    registry.note(data, ledger, ledger.head)
-    ledger.notice = lambda head: registry.note(data, ledger, head)
+    counter.require_same(data, ledger)
+    note(ledger.head)
+    ledger.notice = note
     yield ledger
+
+
+def _pays_for(ledger: Ledger, data: str) -> bool:
+    return ledger.path is not None and any(account.data == data for account in ledger.state_as_read.budgets)
 
 
 def _ways(data: str) -> str:

@@ -6,8 +6,8 @@ from torch import nn
 
 from wholegrain import _check
 from wholegrain.clipping.clipping import Clip
+from wholegrain.clipping.errors_as_values import ErrorsAsValues
 from wholegrain.clipping.parameters import flatten
-from wholegrain.clipping.reference import ClippedSum
 from wholegrain.clipping.trial_items import TRIAL, make_items
 from wholegrain.data.dataset import Dataset
 from wholegrain.errors import ModelError
@@ -18,7 +18,7 @@ from wholegrain.silo.views import apply_view
 
 
 def require_fit(
-    model: nn.Module, gradients: ClippedSum, clip: Clip, dataset: Dataset, frozen: nn.Module | None = None
+    model: nn.Module, gradients: ErrorsAsValues, clip: Clip, dataset: Dataset, frozen: nn.Module | None = None
 ) -> None:
     """Two items of zeros through the gradients of the plan, so that what cannot train is refused before it costs.
 
@@ -37,7 +37,7 @@ def require_fit(
             outputs = model(inputs)
         if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
             seen = inputs if frozen is None else apply_view(inputs, frozen, groups.numpy())
-            gradients(vector, seen, targets, groups, clip)
+            gradients.engine(vector, seen, targets, groups, clip)
     except Exception as error:  # the model is the user's own code
         raise ModelError(
             f"The model does not fit the data ({dataset.features} features, {dataset.task}): {_check.reason(error)}."

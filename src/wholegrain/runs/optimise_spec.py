@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wholegrain.clipping.devices import USUAL, Compute
-from wholegrain.clipping.losses import find_loss
 from wholegrain.clipping.parameters import Layout
 from wholegrain.data.dataset import Dataset
 from wholegrain.data.feature_scale import scale_of_numbers, scale_of_table
@@ -23,7 +22,7 @@ from wholegrain.policies.policy_catalog import find
 from wholegrain.policies.search import POLICIES, CandidatePlan, SearchQuery, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget
-from wholegrain.runs.computing import asked_compute, gradient_engine, told_compute
+from wholegrain.runs.computing import asked_compute, told_compute
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.declared_sizes import declared_sizes
 from wholegrain.runs.default_settings import (
@@ -161,7 +160,7 @@ def _compute(spec: RunSpec, learner: TrainedModel, known: PublicFacts) -> Comput
     """Where a run would compute; silos of a federation say it themselves."""
     if spec.federation is not None or asked_compute(spec) == USUAL:
         return USUAL
-    return told_compute(spec, gradient_engine(spec, learner.trained, find_loss(spec.model.loss, known.task)))
+    return told_compute(spec)
 
 
 def _forecast(

@@ -79,6 +79,7 @@ def plan_for(
             " train in a round."
         )
     _warn_of_large_delta(plan)
+    _warn_of_small_epsilon(plan)
     if scored is not None:
         plan = plan_scores(plan, spec, silos, scored)
     plan = replace(plan, guarantees=tuple(_on_device(guarantee, spec.compute.device) for guarantee in plan.guarantees))
@@ -97,6 +98,21 @@ def _warn_of_large_delta(plan: Plan) -> None:
             " of one of them. Set privacy.delta to 1e-5, or to a hundredth of 1/subjects where there are more.",
             plan.delta,
             people,
+        )
+
+
+def _warn_of_small_epsilon(plan: Plan) -> None:
+    """Tell of an ε that lets nothing be learnt: n units together change no probability by more than a factor e^(nε)."""
+    if plan.budget is None or plan.unit is Unit.SILO:
+        return
+    units = sum(silo.items if plan.unit is Unit.ITEM else silo.subjects for _, silo in plan.rows)
+    if plan.budget.epsilon * units < 1:
+        log.warning(
+            "ε = %g is below one in %d, the %ss of all silos together: even all of them could hardly change what is"
+            " released, which is noise. Set privacy.epsilon to between 0.1 and 10.",
+            plan.budget.epsilon,
+            units,
+            plan.unit,
         )
 
 
@@ -177,6 +193,8 @@ def check_early(spec: RunSpec) -> None:
     _check.count("rounds.steps", spec.rounds.steps)
     _check.count("rounds.fewest_silos", spec.rounds.fewest_silos)
     _check.count("rounds.checkpoint_every", spec.rounds.checkpoint_every)
+    if spec.silos.span is not None:
+        _check.count("silos.span", spec.silos.span)
     if spec.ledger.epsilon is not None:
         _check.positive("ledger.epsilon", spec.ledger.epsilon)
     if spec.privacy.noise == "secure" and spec.data.table is not None and spec.ledger.data is None:

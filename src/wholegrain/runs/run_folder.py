@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 import wholegrain
-from wholegrain._files import date_alike, sync_folder, write_whole
+from wholegrain._files import PRIVATE_FOLDER, close_to_others, date_alike, sync_folder, write_whole
 from wholegrain.clipping.parameters import Layout
 from wholegrain.errors import RunError
 from wholegrain.federation.round_record import RoundRecord
@@ -78,8 +78,10 @@ class RunFolder:
         run = new_run() if paid is None else paid.run
         draft = path.with_name(f".{path.name}.{run}")
         try:
-            draft.mkdir(parents=True)
-            RunFolder(draft, run)._fill(prepared, paid)
+            draft.mkdir(parents=True, mode=PRIVATE_FOLDER if is_release(prepared) else 0o777)
+            kept = RunFolder(draft, run)
+            kept._fill(prepared, paid)
+            kept.seal()
             os.rename(draft, path)
             sync_folder(path.parent)
         except OSError as error:
@@ -204,20 +206,34 @@ class RunFolder:
         return StartState(state, done)
 
     def add_round(self, done: RoundRecord, state: State, every: int) -> None:
-        """Make a round last: its line, then (for every so many rounds) its parameters."""
+        """Make a round last: its line, then (for every so many rounds) its parameters. What fails can be done again."""
         try:
-            with (self.path / ROUNDS).open("a", encoding="utf-8") as file:
-                file.write(done.line())
-                file.flush()
-                os.fsync(file.fileno())
-            if state.round % every == 0:
-                self._checkpoints.add(state)
-            self.hide_dates()
+            with self._line_added(done.line().encode()):
+                if state.round % every == 0:
+                    self._checkpoints.add(state)
+            self.seal()
         except OSError as error:
             raise RunError(
                 f"Round {done.round} cannot be recorded in '{self.path}': {error.strerror}; what was recorded before is"
                 f" whole. Make room, then `wholegrain resume {self.path}`."
             ) from error
+
+    @contextlib.contextmanager
+    def _line_added(self, line: bytes) -> Iterator[None]:
+        """With one more line on record, which is taken back if what follows it fails; a line is not added twice."""
+        path = self.path / ROUNDS
+        before = path.stat().st_size
+        try:
+            if not path.read_bytes().endswith(line):
+                with path.open("ab") as file:
+                    file.write(line)
+                    file.flush()
+                    os.fsync(file.fileno())
+            yield
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, before)
+            raise
 
     def add_earlier_rounds(self, rounds: Iterable[RoundRecord]) -> None:
         """The lines of rounds that were played before the folder was there."""
@@ -231,13 +247,18 @@ class RunFolder:
         try:
             write_model(self.path / MODEL, run, _whole(run))
             self._write(SUMMARY, RunSummary.of(run).facts())
-            self.hide_dates()
+            self.seal()
         except OSError as error:
             raise RunError(f"The run cannot be saved in '{self.path}': {error.strerror}.") from error
 
-    def hide_dates(self) -> None:
-        """Date all files of a release as its beginning: a folder is passed on with the dates of its files."""
+    def seal(self) -> None:
+        """Close a release to others, and date its files as its beginning.
+
+        Scores without noise are among what it records, and a folder is passed on with the dates of its files.
+        """
         if self.identity.key == "machine":
+            for path in (self.path, *self.path.rglob("*")):
+                close_to_others(path)
             date_alike(self.path, (self.path / IDENTITY).stat().st_mtime)
 
     def _remove_partial_files(self) -> None:

@@ -127,7 +127,7 @@ def prepare(
         origins=origins,
         loss=loss,
         clipped_sum=sum_in_parts(gradients, spec.compute.ranks_per_silo, plan.rows[0][0].clip),
-        compute=told_compute(spec, gradients),
+        compute=told_compute(spec),
         noise=noise_source(spec.privacy.noise, spec.seed, spec.compute.compiled),
         server=Server.of(spec.server),
     )
@@ -178,12 +178,16 @@ def execute(
     record: Recorder = forget,
     observe: Observer = ignore,
     score_engine: ScoreEngine | None = None,
+    payer: "RunPayer | None" = None,
 ) -> RunResult:
-    """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored."""
+    """Play the rounds; each is recorded, then told to the observer, when it is averaged and scored.
+
+    A `payer` in the place of the guard is one that asks it in the end.
+    """
     start = start or StartState(State(0, prepared.first))
     guard.require_paid(prepared.plan.horizon.releases(start.state.round))
     played = play_rounds(
-        prepared, guard, engine=engine, start=start, record=record, observe=observe, score_engine=score_engine
+        prepared, payer or guard, engine=engine, start=start, record=record, observe=observe, score_engine=score_engine
     )
     return make_result(prepared, played, guard.ledger, guard.run)
 

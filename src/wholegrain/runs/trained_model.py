@@ -54,7 +54,7 @@ class TrainedModel:
         if self.frozen is None:
             return data
         inputs = apply_view(torch.from_numpy(data.inputs), self.frozen, data.subjects).numpy()
-        return SubjectData(np.ascontiguousarray(inputs), data.targets, data.subjects)
+        return data.shown_as(np.ascontiguousarray(inputs))
 
 
 def build_trained_model(spec: ModelSpec, features: int, task: Task, seed: int) -> TrainedModel:

@@ -11,9 +11,11 @@ Why the noise is enough, in the arithmetic that runs:
   all the others' stay the same to the last bit.
 
 An answer that is not finite counts as wrong, a loss that is not finite as its bound, a probability that is none as one
-half. A silo in which nobody is held out releases noise, as any other does.
+half; where the model or the loss raises an error at an item, what it gives is not finite. A silo in which nobody is
+held out releases noise, as any other does.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from wholegrain.clipping.errors_as_values import attempt
 from wholegrain.clipping.parameters import Layout, call
 from wholegrain.clipping.reference import Loss
 from wholegrain.data.every_token import EveryToken
@@ -91,11 +94,8 @@ class ScoreMaker:
         Private: the result.
         """
         weights = _divisors(data, form, spans)
-        layout = Layout.of(self.model)
         with torch.no_grad(), without_dropout(self.model):
-            outputs = apply_view(
-                torch.from_numpy(data.inputs), lambda inputs: call(self.model, layout, vector, inputs), data.subjects
-            )
+            outputs = apply_view(torch.from_numpy(data.inputs), _At(self.model, vector), data.subjects)
         targets = torch.from_numpy(data.targets)
         rows: dict[Measure, Callable[[], Counts]] = {
             "accuracy": lambda: self._centre(data, self._right(outputs, targets), weights),
@@ -141,8 +141,13 @@ class ScoreMaker:
 
     def _losses(self, outputs: Tensor, targets: Tensor, bound: float) -> Counts:
         """The loss of each item as a share of its bound. One by one: what is computed beside it must not matter."""
-        found = np.array([float(self.loss(outputs[[i]], targets[[i]])) for i in range(len(outputs))], np.float64)
+        found = np.array([self._loss(outputs[[i]], targets[[i]]) for i in range(len(outputs))], np.float64)
         return _in_steps(np.where(np.isfinite(found), found, bound) / bound)
+
+    def _loss(self, output: Tensor, target: Tensor) -> float:
+        """The loss of one item; what it raises is told to nobody."""
+        found = attempt(lambda: float(self.loss(output, target)))
+        return math.nan if found is None else found
 
     def _cells(self, data: SubjectData, outputs: Tensor, bins: int) -> Counts:
         """The cell of each item: the range of its predicted probability, of what came true and of what did not.
@@ -157,6 +162,18 @@ class ScoreMaker:
         true = targets == 1 if two else outputs.argmax(1) == targets
         bin = (chosen.nan_to_num(0.5) * bins).long().clamp(0, bins - 1)
         return np.asarray((bin + bins * true.long()).numpy(), np.int64)
+
+
+class _At(nn.Module):
+    """A model with these values of its trainable parameters."""
+
+    def __init__(self, model: nn.Module, vector: Tensor) -> None:
+        super().__init__()
+        self.model, self._vector, self._layout = model, vector, Layout.of(model)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The model's outputs."""
+        return call(self.model, self._layout, self._vector, inputs)
 
 
 def make_form(settings: ScoreSettings, task: Task, noise_multiplier: float, *, by_span: bool = False) -> ScoreForm:
