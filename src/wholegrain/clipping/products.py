@@ -62,7 +62,11 @@ def add_product(total: Tensor, left: Tensor, right: Tensor, *, begun: bool) -> N
     """Add left [row, k] times right [k, column] to a total, which holds anything where it has not begun."""
     if not (prefers_onednn() and is_worth(total) and left.dtype is torch.float32):
         total.addmm_(left, right, beta=int(begun))
-    elif begun:
-        total.add_(multiply(left, right))
+        return
+    # With the shorter side as rows, which is faster.
+    tall = left.shape[0] > right.shape[1]
+    made = multiply(right.t(), left.t()).t() if tall else multiply(left, right)
+    if begun:
+        total.add_(made)
     else:
-        total.copy_(multiply(left, right))
+        total.copy_(made)
