@@ -65,22 +65,21 @@ def _take(facts: Facts, op: Op) -> None:
 
 def _find(call: Call) -> Found:
     kinds = [call.where(each) for each in call.tensors]
-    torchs = call.op.target.namespace == "aten"
+    torchs, counted = call.op.target.namespace == "aten", any(out in call.facts.tape.counts for out in call.op.outs)
+    if call.op.counts_rows and not counted and all(each.number not in call.facts.tape.counts for each in call.tensors):
+        # a size that was cut short when it was recorded
+        raise Meet("a number of rows is used that its result does not have")
     if call.name in FILLS:
         return filled(call)
     if Kind.SUMMED in kinds:
         return after_end(call)
-    if torchs and all(kind is Kind.SHARED for kind in kinds) and not any(_counts(call.facts.tape, call.op)):
+    if torchs and all(kind is Kind.SHARED for kind in kinds) and not counted:
         return Kind.SHARED
     if call.name in RULES:
         return RULES[call.name](call)
     if torchs and POINTWISE in call.op.target.tags:
         return pointwise(call)
     raise Meet("nobody has shown that rows stay apart")
-
-
-def _counts(tape: Tape, op: Op) -> list[bool]:
-    return [out in tape.counts for out in op.outs]
 
 
 def _require_size(tape: Tape, out: int, place: Where) -> None:

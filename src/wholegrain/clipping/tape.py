@@ -60,6 +60,11 @@ class Op:
         return name_of(self.target)
 
     @property
+    def counts_rows(self) -> bool:
+        """Whether it is told a number of rows."""
+        return any(_has_size(value) for _, value in self)
+
+    @property
     def mutates(self) -> bool:
         """Whether it writes into an argument: no operation of a tape does."""
         return bool(self.target._schema.is_mutable)
@@ -104,6 +109,10 @@ def find_refs(tree: Any) -> Iterator[int]:
             yield from find_refs(each)
 
 
+def _has_size(tree: Any) -> bool:
+    return any(_has_size(each) for each in tree) if isinstance(tree, (list, tuple)) else isinstance(tree, Sized)
+
+
 def map_tree(change: Callable[[Any], Any], tree: Any) -> Any:
     """The same tree of tuples, lists and dicts with other leaves."""
     if isinstance(tree, (list, tuple)):
@@ -123,7 +132,7 @@ def name_of(target: Any) -> str:
     return str(name if library == "aten" else f"{library}::{name}")
 
 
-SIZED = frozenset({"size", "sizes", "input_size", "input_sizes", "repeats", "end", "N"})
+SIZED = frozenset({"size", "sizes", "shape", "input_size", "input_sizes", "repeats", "end", "N"})
 """Arguments by which an operation is told how many rows there are; elsewhere such a number would be a value."""
 
 
@@ -189,9 +198,9 @@ def _merge(one: Any, other: Any, sized: bool, rows: tuple[int, int]) -> Any:
 def _same_tensor(one: Tensor, other: Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata or torch.allclose(
-        one, other, rtol=0.0, atol=0.0, equal_nan=one.is_floating_point()
-    )
+    if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
+        return True
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _note_count(tape: Tape, rows: int, number: int, one: Tensor, other: Tensor) -> None:
@@ -213,7 +222,8 @@ def simplify(tape: Tape, known: dict[int, Tensor]) -> None:
     """Keep the values of what depends on nothing from outside, and drop what nothing depends on."""
     ops, folded = [], set(tape.constants) & set(known)
     for op in tape.ops:
-        if all(out in known and out not in tape.counts for out in op.outs) and folded.issuperset(op.inputs):
+        fixed = not op.counts_rows and all(out in known and out not in tape.counts for out in op.outs)
+        if fixed and folded.issuperset(op.inputs):
             folded.update(op.outs)
         else:
             ops.append(op)
