@@ -21,12 +21,14 @@ from wholegrain.clipping.batch_invariance import LARGER, WIDE, round_size_up
 from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.ends import rows_first
 from wholegrain.clipping.gradient_norms import add_lengths, group_lengths, merge_uses
-from wholegrain.clipping.operations import is_product, is_rounded_once
+from wholegrain.clipping.operations import is_by_value, is_product, is_rounded_once
 from wholegrain.clipping.rows import Kind, Place
 from wholegrain.clipping.shares_of_pass import Pass
 from wholegrain.clipping.tape import Op, Ref
 from wholegrain.clipping.traced import TracedGradients
 
+METHOD = 2
+"""Of these checks: another number for others, so that no verdict of earlier ones is believed."""
 BASE = 64
 """Rows of the pass that all others are compared with."""
 PERIOD = 7
@@ -69,7 +71,7 @@ class KernelChecks:
         return self._trusted[rows]
 
     def _key(self, kind: str, size: int) -> str:
-        return f"{kind} {size} {self._traced.signature}"
+        return f"{METHOD} {kind} {size} {torch._C._get_mkldnn_enabled()} {self._traced.signature}"
 
     def _try(self, rows: int) -> bool:
         """Run the program on made-up items, and every operation on its way with random rows as well."""
@@ -86,7 +88,7 @@ class KernelChecks:
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 nonlocal ok
-                if ok and (rows == BASE or is_product(op)) and not is_rounded_once(op):
+                if ok and (rows == BASE or not is_by_value(op)) and not is_rounded_once(op):
                     ok = self._repeats(number, op, ends, args, kwargs, rows)
                 return usual(*args, **kwargs)
 
@@ -180,16 +182,26 @@ def _multiple(traced: TracedGradients) -> int:
     """Of how many rows a pass must be a multiple, so that no elementwise function has a remainder.
 
     Vectorised code computes many values at a time and the remainder one by one, with other instructions, which may
-    round differently. Multiples of WIDE values have no remainder.
+    round differently. Multiples of WIDE values have no remainder. Along a line it is the same, where vectors reach over
+    values of several rows that lie side by side, as with time first.
     """
     found, proof = 1, traced.proof
     for op, _ in traced.program.kept:
-        if is_rounded_once(op) or is_product(op) or torch.Tag.pointwise not in op.target.tags:
+        if is_rounded_once(op) or is_product(op):
             continue
-        for out in op.outs:
-            if isinstance(proof.where.get(out), Place) and proof.tape.values[out].is_floating_point():
-                found = max(found, WIDE // gcd(WIDE, prod(proof.tape.shape(out)) // proof.tape.rows))
+        for number in op.outs if is_by_value(op) else (*op.inputs, *op.outs):
+            place, like = proof.where.get(number), proof.tape.values[number]
+            if isinstance(place, Place) and like.is_floating_point():
+                side = like.numel() // proof.tape.rows if is_by_value(op) else _beside(like, place)
+                found = max(found, WIDE // gcd(WIDE, side))
     return found
+
+
+def _beside(like: Tensor, place: Place) -> int:
+    """How many values of a row lie side by side before the next row's; none, where all of them do."""
+    strides = [stride for size, stride in zip(like.shape, like.stride(), strict=True) if size > 1]
+    outermost = like.stride(place.dim) >= max(strides, default=1) and place.outer == 1
+    return 0 if outermost else place.inner * like.stride(place.dim)
 
 
 def _some(like: Tensor) -> Tensor:
