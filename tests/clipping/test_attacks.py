@@ -134,3 +134,53 @@ def test_verdicts_hold_for_the_instructions_that_libraries_were_told(monkeypatch
     before = verdicts.machine.__wrapped__()
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     assert verdicts.machine.__wrapped__() != before
+
+
+class LeavesBehind(nn.Module):
+    """Keeps the largest number it has seen, unless somebody looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.seen = nn.Parameter(drawn(3, 5)), nn.Buffer(torch.ones(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            self.seen.copy_(inputs.detach().abs().max()[None])
+        return (inputs + self.seen) @ self.weight.t()
+
+
+@pytest.mark.parametrize("per", [ClipPer.ITEM, ClipPer.SUBJECT])
+def test_a_gradient_that_is_too_long_leaves_nothing_behind(per: ClipPer) -> None:
+    """What the program cannot measure is not computed by the model itself."""
+    inputs = drawn(20, 5)
+    inputs[3] *= 1e15
+    batch = inputs, drawn(20, 3), torch.arange(20) // 2
+    assert find_move(LeavesBehind(), squares, batch, Clip(per, Pool.MEAN, 0.01)) <= 1 + SLACK
+
+
+def cancelling(images: Tensor, size: int, channels: int) -> Tensor:
+    """Gradients of a convolution's outputs under which its kernel's is nothing but rounding, for units of a size."""
+    found = []
+    for unit in images.double().split(size):
+        seen = functional.unfold(unit, 3, padding=1)
+        matrix = seen.permute(1, 0, 2).flatten(1)
+        drawn_before = drawn(channels, matrix.shape[1]).double()
+        left = drawn_before - drawn_before @ torch.linalg.pinv(matrix) @ matrix
+        found.append(left.view(channels, size, -1).transpose(0, 1).flatten(1))
+    return torch.cat(found).float()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_one_unit_of_a_size_is_rounded_as_two_are(size: int) -> None:
+    """The other of two subjects that have so many items leaves, and nobody else has as many."""
+    other, layer = 1 + (size == 1), nn.Conv2d(3, 5, 3, bias=False, padding=1)
+    images = drawn(2 * size + 8 * other, 3, 8, 8)
+    targets = torch.cat([cancelling(images[: 2 * size], size, 5), cancelling(images[2 * size :], other, 5)])
+    groups = torch.cat([torch.arange(2).repeat_interleave(size), 2 + torch.arange(8).repeat_interleave(other)])
+    clip = Clip(ClipPer.SUBJECT, Pool.SUM, 1e-7)
+
+    def products(outputs: Tensor, given: Tensor) -> Tensor:
+        return (outputs * given).sum()
+
+    model = nn.Sequential(layer, nn.Flatten())
+    assert find_move(model, products, (images, targets, groups), clip) <= 1 + SLACK
