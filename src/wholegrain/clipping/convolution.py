@@ -18,6 +18,8 @@ from wholegrain.clipping.parameters import Slot
 if TYPE_CHECKING:
     from wholegrain.clipping.ends import EndUse
 
+SEVERAL = 2
+"""Groups that a convolution has at least: libraries have other kernels for one."""
 LARGE = 4
 """A kernel so many times as large as what it sees and gives in an item is not formed for every unit."""
 
@@ -38,19 +40,24 @@ def form_convolution(use: "EndUse") -> Share:
 
 def _form_run(use: "EndUse", run: UnitRun) -> Tensor:
     """Gradients of the kernel of units that have equally many items [unit, …]."""
-    weight = use["weight"]
-    g, x = (_side_by_side(use[name][run.items], run) for name in ("grad_output", "input"))
-    kernels = weight[:1, :1].expand(run.count * weight.shape[0], *weight.shape[1:])  # of which only the shape is asked
+    weight, count = use["weight"], max(run.count, SEVERAL)
+    g, x = (_side_by_side(_several(use[name][run.items], run), run.size) for name in ("grad_output", "input"))
+    kernels = weight[:1, :1].expand(count * weight.shape[0], *weight.shape[1:])  # of which only the shape is asked
     found: Tensor = torch.ops.aten.convolution_backward(
         g, x, kernels, None, use["stride"], use["padding"], use["dilation"], use["transposed"], use["output_padding"],
-        run.count * use["groups"], [False, True, False],
+        count * use["groups"], [False, True, False],
     )[1]  # fmt: skip
-    return found.reshape(run.count, *weight.shape)
+    return found.reshape(count, *weight.shape)[: run.count]
 
 
-def _side_by_side(images: Tensor, run: UnitRun) -> Tensor:
+def _several(images: Tensor, run: UnitRun) -> Tensor:
+    """Images of a run's units, and of the only one once more."""
+    return images if run.count >= SEVERAL else torch.cat([images] * SEVERAL)
+
+
+def _side_by_side(images: Tensor, size: int) -> Tensor:
     """[item of its unit, unit · channel, …]."""
-    return images.reshape(run.count, run.size, *images.shape[1:]).transpose(0, 1).flatten(1, 2)
+    return images.reshape(-1, size, *images.shape[1:]).transpose(0, 1).flatten(1, 2)
 
 
 def _is_large(use: "EndUse") -> bool:

@@ -47,6 +47,10 @@ class EndUse:
         """An argument by its name in the operation's schema."""
         return self._resolve(self._names[name])
 
+    def has(self, name: str) -> bool:
+        """Whether there is such an argument."""
+        return name in self._names
+
     def _resolve(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self._resolve(each) for each in value]
@@ -106,7 +110,8 @@ def form_sum(use: EndUse) -> Share:
     """A sum over rows, and over other dimensions."""
     value, place = use["self"], use.place("self")
     assert place is not None
-    dims = [dim % value.dim() for dim in (use["dim"] or range(value.dim()))]
+    named = use["dim"] if use.has("dim") else None  # a parameter without dimensions has its sum over all
+    dims = [dim % value.dim() for dim in (named or range(value.dim()))]
     rows = rows_first(value, place, use.rows)
     joined = place.outer * place.inner > 1
     left = [dim for dim in range(value.dim()) if dim != place.dim]  # what follows the rows, in order

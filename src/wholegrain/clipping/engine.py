@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from wholegrain.clipping import reference
 from wholegrain.clipping.backend_selection import Backend, prove_backend
 from wholegrain.clipping.batch_invariance import LEAST_ROWS
 from wholegrain.clipping.clip_units import Buckets, Units
@@ -254,10 +253,10 @@ class BookKeeping(DropoutCoins):
         """Add a piece's contributions into `total`; how many were not finite."""
         items = piece.inputs.shape[0]
         if items > self._most_items and piece.units.count == 1:
-            return self._add_large_unit(vector, piece, clip, total)
+            return self._add_unit(vector, piece, clip, total)
         size = self._find_size(vector, items)
         if size is None and piece.units.count == 1 and items > 1:
-            return self._add_large_unit(vector, piece, clip, total)
+            return self._add_unit(vector, piece, clip, total)
         if (
             size is None
         ):  # in passes of a size that is trusted, with the same rows; groups are not cut by their neighbours
@@ -307,7 +306,7 @@ class BookKeeping(DropoutCoins):
     ) -> int:
         """Group by group, so that a subject changes no other group than its own; how many were not finite.
 
-        Where a norm is not certain, the reference tells not finite from only large.
+        Where a norm is not certain, the gradient itself tells not finite from only large.
         """
         zeroed = 0
         for parts, uncertain in computed.plan_sums(clip, grouping):
@@ -327,22 +326,16 @@ class BookKeeping(DropoutCoins):
         return self._buffers
 
     def _add_one_by_one(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal) -> int:
-        """Every unit by the reference, but for those that only fill up."""
+        """Every unit by itself, but for those that only fill up."""
         counts = [True] * piece.units.count if piece.after is None else (piece.after != 0).tolist()
         masks = (one for one, real in zip(each_unit(piece.units.count), counts, strict=True) if real)
-        return sum(self._by_reference(vector, take_some(piece, one), clip, total) for one in masks)
+        return sum(self._add_unit(vector, take_some(piece, one), clip, total) for one in masks)
 
-    def _by_reference(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal) -> int:
-        alone = clip if clip.per is ClipPer.SUBJECT else replace(clip, pool=Pool.SUM)
-        with torch.inference_mode(False):
-            inputs, targets = piece.inputs.clone(), piece.targets.clone()
-            groups = torch.zeros(len(inputs), dtype=torch.int64)
-            pooled = reference.clipped_sum(self.model, self._loss, vector, inputs, targets, groups, alone)
-        total.wide.settle().add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
-        return pooled.zeroed
+    def _add_unit(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal) -> int:
+        """One unit whose norm is not certain, or that is large: its gradient is summed up first, then clipped.
 
-    def _add_large_unit(self, vector: Tensor, piece: Piece, clip: Clip, total: SplitTotal) -> int:
-        """One unit that is larger than what is computed at once: its gradient is summed up first, then clipped."""
+        By the program that was proved; the model itself could leave something behind for others.
+        """
         own = self._wide_zeros(vector.numel())
         unclipped = Clip(ClipPer.NONE, Pool.SUM, clip.norm)
         for start in range(0, len(piece.inputs), self._most_items):
@@ -351,7 +344,7 @@ class BookKeeping(DropoutCoins):
             self._add(vector, some, unclipped, SplitTotal(own), UNGROUPED)
         row = own.settle()[None] if piece.before is None else own.settle()[None] * piece.before
         pooled = pool_gradients(row, torch.zeros(1, dtype=torch.int64), Clip(ClipPer.ITEM, Pool.SUM, clip.norm))
-        total.wide.settle().add_(pooled.total)
+        total.wide.settle().add_(pooled.total, alpha=1.0 if piece.after is None else float(piece.after))
         return pooled.zeroed
 
     def _cut(self, batch: Piece, grouping: SumGroups) -> Iterator[Piece]:

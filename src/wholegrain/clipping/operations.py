@@ -2,6 +2,10 @@
 
 import math
 
+import torch
+
+from wholegrain.clipping.row_places import RULES
+from wholegrain.clipping.row_rules_values import pointwise
 from wholegrain.clipping.tape import Op, Ref
 
 # fmt: off
@@ -27,6 +31,8 @@ PRODUCTS = frozenset({
     *(f"wholegrain::{kind}{way}" for kind in ("lstm", "gru", "rnn") for way in ("", "_backward")),
 })
 """Made of matrix products, whose order of adding up may hang on how many rows there are."""
+INSIDE = frozenset({"glu", "glu_backward", "logsumexp"})
+"""Compute values one by one on their way."""
 # fmt: on
 
 
@@ -39,5 +45,10 @@ def is_rounded_once(op: Op) -> bool:
 
 
 def is_product(op: Op) -> bool:
-    """Whether it is tried in every size of a pass."""
+    """Whether it is made of matrix products."""
     return op.name in PRODUCTS
+
+
+def is_by_value(op: Op) -> bool:
+    """Whether each value is computed by itself, so that only vectors and their remainder can round differently."""
+    return torch.Tag.pointwise in op.target.tags or RULES.get(op.name) is pointwise or op.name in INSIDE

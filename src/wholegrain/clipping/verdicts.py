@@ -6,6 +6,7 @@ code that only this machine's key can make; one that was changed or damaged is n
 
 import hashlib
 import hmac
+import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,8 @@ from wholegrain.errors import RunError
 
 CODE = 32
 """Bytes of a verdict's code."""
+LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_")
+"""How variables of the environment begin by which torch's libraries choose instructions."""
 
 
 _found: dict[str, bool] = {}
@@ -40,13 +43,15 @@ def remembered(question: str, ask: Callable[[], bool]) -> bool:
 
 @cache
 def machine() -> str:
-    """The build of torch and the kind of processor: kernels are chosen by these."""
+    """The build of torch, the kind of processor, and what libraries are told: kernels are chosen by these."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()
         kinds = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
         model = "\n".join(line for line in lines if line.partition(":")[0].strip() in kinds)
-    return "\n".join((torch.__config__.show(), torch.backends.cpu.get_cpu_capability(), model, platform.platform()))
+    set_by_user = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(LIBRARIES))
+    capability = torch.backends.cpu.get_cpu_capability()
+    return "\n".join((torch.__config__.show(), capability, model, platform.platform(), *set_by_user))
 
 
 def _place(question: str) -> tuple[Path, bytes]:
