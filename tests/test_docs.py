@@ -34,7 +34,7 @@ RUN_BY = {
     ],
     "docs/extend.md": [
         (r'"""(visits|yogi)\.py"""', "tests/test_extend.py::test_a_source_and_a_server_optimiser"),
-        (r'"""prelu_rule\.py"""', "tests/test_extend.py::test_the_rule_is_used_and_is_the_reference"),
+        (r'"""damp\.py"""', "tests/test_extend.py::test_with_the_rule_a_model_is_proved_and_is_the_reference"),
         (
             r'"""check_visits\.py"""',
             "tests/test_extend.py::test_the_test_of_a_source_holds_for_the_pages_own_and_finds_one_that_is_wrong",
@@ -64,13 +64,7 @@ NOT_RUN = {
         (r"wholegrain audit .*\n? *--canaries", "four trainings with 3,000 features; test_audit runs a smaller one")
     ],
     "docs/diabetes130.md": [(r"\$ wholegrain plan examples/diabetes130", "the table is not part of the clone")],
-    "docs/gradients.md": [
-        (r"net = wg\.from_transformers", "transformers and peft are not in the lock"),
-        (
-            r"from wholegrain\.clipping\.layers",
-            "names of the reader's own; tests/oracles/test_own_rule.py registers one",
-        ),
-    ],
+    "docs/clipping.md": [(r"net = wg\.from_transformers", "transformers and peft are not in the lock")],
     "docs/paid-choices.md": [(r"wholegrain tune", "the reader's own spec; tests/cli/test_tune.py runs the command")],
     "docs/reproduction.md": [(r"\$ wholegrain reproduce", "half an hour; tests/reproduction runs the smallest scale")],
 }

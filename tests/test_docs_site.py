@@ -83,7 +83,7 @@ def test_names_may_break_in_words_and_never_in_code_that_is_copied(site: Path) -
 
 
 def test_a_figure_opens_alone(site: Path) -> None:
-    page = site / "gradients" / "index.html"
+    page = site / "clipping" / "index.html"
     (found,) = re.findall(r'<a class="figure" href="([^"]+gradients\.svg)"><img ', page.read_text("utf-8"))
     assert (page.parent / found).resolve().exists()
 

@@ -6,8 +6,8 @@ file's name is a digest of all that it was made from: the program's files, the c
 new file is tried in a process of its own first: a virtual machine may claim instructions that it does not have, and
 these would end a run.
 
-The flags ask for arithmetic as it is written, which docs/arithmetic.md rests on: nothing fused that is not written as
-one operation, no other order, and numbers below 2⁻¹²⁶ as they are.
+The flags ask for arithmetic as it is written, so that noise has the same bits as in numpy (`counter_noise`): nothing
+fused that is not written as one operation, no other order, and numbers below 2⁻¹²⁶ as they are.
 """
 
 import contextlib

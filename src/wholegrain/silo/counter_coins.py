@@ -1,7 +1,7 @@
 """Coins of compiled simulations: one for each item or subject, drawn and put in order by the C program.
 
 A coin is 64 bits of two words of Philox, a function of the silo's key in this round, of the draw and of the place that
-it is for. `toss` says in numpy what the program (gradients/program/draws.c) does. Laws that there is no program for are
+it is for. `toss` says in numpy what the program (program/draws.c) does. Laws that there is no program for are
 numpy's: choices of a fixed size, caps on a subject's items, and rates so small that a coin for everybody takes longer.
 Reproducible, and therefore for simulation only.
 """

@@ -5,7 +5,7 @@ Words are those of Philox 4x32 with ten rounds [Salmon et al. 2011], and two of 
 that neither compiler nor processor nor library decides a bit. A radius takes 31 bits: values reach 6.6 standard
 deviations. Reproducible, and therefore for simulation only.
 
-The C program (gradients/program/noise.c) makes a value in less than 2 ns. What is here in numpy says what it does.
+The C program (program/noise.c) makes them faster. What is here in numpy says what it does.
 """
 
 import ctypes

@@ -26,7 +26,7 @@ What remains, beside the assumption that AES-256 in counter mode cannot be told 
   a pair this makes a difference of 2⁻⁵² at most: 10⁻⁹ for 6.6 million values.
 - The numbers are those of the mathematics, not of a clock: how long they take is not claimed to be independent of them.
 - Sums are taken to move by what was priced times 1 + SLACK: what floating point does to them before they get here is
-  bounded by that (gradients/rounding.py), and the noise is larger by as much.
+  bounded by that (clipping/rounding.py), and the noise is larger by as much.
 
 Never to be added here: a seed, a way to get at a key, a log of what was drawn.
 """

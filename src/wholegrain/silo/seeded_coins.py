@@ -1,7 +1,7 @@
 """Seeded coins of numpy, with the C program to put batches in order where it was compiled before.
 
 Who is drawn is what numpy's generator says, number by number: its `binomial` is called, and the program
-(gradients/program/draws.c) repeats what `Generator.choice` does with the same generator. Whether it does so in this
+(program/draws.c) repeats what `Generator.choice` does with the same generator. Whether it does so in this
 version of numpy is tried first. Where it does not, where there is no program, and for large silos, numpy does all of
 it: the same batches, in more time. Reproducible, and therefore for simulation only.
 """
