@@ -37,10 +37,12 @@ def add_all(sums: ParameterSums) -> dict[str, Tensor]:
     places = torch.tensor([0, 2, 2, 1, 0, 1])
     expected = {name: torch.zeros(shape).double() for name, shape in SHAPES.items()}
     for _ in range(2):
-        sums.add_at(Slot("table", (2, 5)), places, rows)
-        expected["table"][2:5].index_add_(0, places, rows.double())
+        sums.add_at(Slot("table"), places, rows)
+        expected["table"].index_add_(0, places, rows.double())
         sums.add_product(Slot("table"), left, right)
+        sums.add_product(Slot("table", (5, 7), turned=True), left @ right, torch.eye(5))
         expected["table"] += left.double() @ right.double()
+        expected["table"].view(5, 7).add_((left.double() @ right.double()).t())
         sums.add_rows(Slot("bias"), rows, weights)
         expected["bias"] += weights.double() @ rows.double()
         sums.add(Slot("bias"), rows[0])

@@ -59,5 +59,8 @@ def prove_backend(
     checks = KernelChecks(program, inputs, targets, most)
     with torch.inference_mode():
         terms = program.count_terms(inputs, targets)
-        sizes: PassSizes = checks if checks.fit(LEAST_ROWS) is not None else FixedPlaces()
-    return Backend(program, most, sizes, terms, checks.steady, ModelWatch(model))
+        trusted = checks.fit(LEAST_ROWS) is not None
+    sizes: PassSizes = checks if trusted else FixedPlaces()
+    # Where rows depend on who is beside them, so does every unit, whatever is made of its rows afterwards.
+    steady = checks.steady if trusted else lambda size, subjects: False
+    return Backend(program, most, sizes, terms, steady, ModelWatch(model))
