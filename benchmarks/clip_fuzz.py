@@ -30,7 +30,6 @@ from wholegrain.clipping.devices import DEVICES, PRECISIONS, USUAL, Compute
 from wholegrain.clipping.kernels import MOST_TRIED
 from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.clipping.rounding import SLACK
-from wholegrain.models.ft_transformer import ft_transformer
 from wholegrain.models.text import causal_transformer
 
 CLASSES = 3
@@ -125,20 +124,6 @@ class Written(nn.Module):
         return torch.addmm(self.bias, x.reshape(-1, 4), self.matrix).view(*x.shape[:2], CLASSES).mean(1)
 
 
-class MeanOfPositions(nn.Module):
-    """The mean of a sequence's outputs."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[item, position, feature] to [item, feature]."""
-        return x.mean(1)
-
-
-def _text_encoder(norm_first: bool = False) -> nn.Module:
-    kind = "gelu" if norm_first else "relu"
-    layers = [nn.TransformerEncoderLayer(4, 2, 6, 0.0, kind, batch_first=True, norm_first=norm_first) for _ in range(2)]
-    return nn.Sequential(nn.Embedding(7, 4), *layers, MeanOfPositions(), nn.Linear(4, CLASSES))
-
-
 def _norm(norm: nn.Module, channels: int) -> nn.Module:
     return nn.Sequential(norm, nn.Flatten(), nn.Linear(channels * 4, CLASSES))
 
@@ -199,10 +184,7 @@ KINDS: Mapping[str, Kind] = {
     "tapped": Kind(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Linear(4, CLASSES)), (4,)),
     "two uses": Kind(Own, (4,)),
     "one by one": Kind(Deciding, (4,)),
-    "text encoder": Kind(lambda: _text_encoder(), (5,), tokens=7),
-    "norms first": Kind(lambda: _text_encoder(norm_first=True), (5,), tokens=7),
     "causal transformer": Kind(lambda: causal_transformer(5, CLASSES, vocabulary=7, width=4, heads=2), (5,), tokens=7),
-    "columns": Kind(lambda: ft_transformer(5, CLASSES, width=4, heads=2), (5,)),
 }
 
 

@@ -15,7 +15,7 @@ from wholegrain.clipping.compiled_chain import CompiledChain
 from command import Command
 from compilers import require_compiler
 from small_runs import SPEC, Stopped, secure_spec, write_spec
-from wholegrain.clipping import c_library, unit_passes
+from wholegrain.silo import c_library, unit_passes
 from wholegrain.clipping.devices import Compute
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.trial_items import perturb

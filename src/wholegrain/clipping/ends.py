@@ -43,6 +43,10 @@ class EndUse:
         usual = {each.name: each.default_value for each in schema if each.has_default_value()}
         return usual | given | self.end.op.kwargs
 
+    def __contains__(self, name: str) -> bool:
+        """Whether the operation has such an argument."""
+        return name in self._names
+
     def __getitem__(self, name: str) -> Any:
         """An argument by its name in the operation's schema."""
         return self._resolve(self._names[name])
@@ -106,7 +110,8 @@ def form_sum(use: EndUse) -> Share:
     """A sum over rows, and over other dimensions."""
     value, place = use["self"], use.place("self")
     assert place is not None
-    dims = [dim % value.dim() for dim in (use["dim"] or range(value.dim()))]
+    given = use["dim"] if "dim" in use else None
+    dims = [dim % value.dim() for dim in (given or range(value.dim()))]
     rows = rows_first(value, place, use.rows)
     joined = place.outer * place.inner > 1
     left = [dim for dim in range(value.dim()) if dim != place.dim]  # what follows the rows, in order

@@ -244,9 +244,11 @@ class BookKeeping(DropoutCoins):
         adds = narrow_adds(batch.units.count, vector.dtype)
         if vector.numel() <= SMALL or clip.per in (ClipPer.NONE, ClipPer.BATCH) or adds < parts:
             return SplitTotal(wide)
-        narrow = torch.empty_like(vector)
+        with torch.inference_mode(False):
+            narrow = torch.empty_like(vector)
         return SplitTotal(wide, LazyZeros(Views.of(self._layout, narrow)), adds, batch.units.count)
 
+    @torch.inference_mode(False)  # as with a single total: what a caller gets must be an ordinary tensor
     def _wide_zeros(self, size: int) -> LazyZeros:
         return LazyZeros(Views.of(self._layout, torch.empty(size, dtype=torch.float64)))
 

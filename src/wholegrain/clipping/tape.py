@@ -123,7 +123,7 @@ def name_of(target: Any) -> str:
     return str(name if library == "aten" else f"{library}::{name}")
 
 
-SIZED = frozenset({"size", "sizes", "input_size", "input_sizes", "repeats", "end", "N"})
+SIZED = frozenset({"size", "sizes", "shape", "input_size", "input_sizes", "repeats", "end", "N"})
 """Arguments by which an operation is told how many rows there are; elsewhere such a number would be a value."""
 
 
