@@ -43,9 +43,9 @@ class EndUse:
         usual = {each.name: each.default_value for each in schema if each.has_default_value()}
         return usual | given | self.end.op.kwargs
 
-    def __contains__(self, name: str) -> bool:
-        """Whether the operation has such an argument."""
-        return name in self._names
+    def get(self, name: str) -> Any:
+        """An argument that some overloads of the operation do not have."""
+        return self[name] if name in self._names else None
 
     def __getitem__(self, name: str) -> Any:
         """An argument by its name in the operation's schema."""
@@ -110,8 +110,7 @@ def form_sum(use: EndUse) -> Share:
     """A sum over rows, and over other dimensions."""
     value, place = use["self"], use.place("self")
     assert place is not None
-    given = use["dim"] if "dim" in use else None
-    dims = [dim % value.dim() for dim in (given or range(value.dim()))]
+    dims = [dim % value.dim() for dim in (use.get("dim") or range(value.dim()))]
     rows = rows_first(value, place, use.rows)
     joined = place.outer * place.inner > 1
     left = [dim for dim in range(value.dim()) if dim != place.dim]  # what follows the rows, in order

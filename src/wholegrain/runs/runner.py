@@ -127,7 +127,7 @@ def prepare(
         origins=origins,
         loss=loss,
         clipped_sum=sum_in_parts(gradients, spec.compute.ranks_per_silo, plan.rows[0][0].clip),
-        compute=told_compute(spec, gradients),
+        compute=told_compute(spec),
         noise=noise_source(spec.privacy.noise, spec.seed, spec.compute.compiled),
         server=Server.of(spec.server),
     )
