@@ -2,10 +2,8 @@
 
 Run: python benchmarks/clip_fuzz.py --cases 100000
 Elsewhere: python benchmarks/clip_fuzz.py --cases 10000 --device cuda --precision bfloat16
-In C: python benchmarks/clip_fuzz.py --cases 10000 --compiled
-Products of the layers' rules in C: python benchmarks/clip_fuzz.py --cases 10000 --products
 
-Every layer rule and every way to compute gradients, per item and per subject. Parameters, inputs and clip norms are
+Every kind of layer and every way to compute gradients, per item and per subject. Parameters, inputs and clip norms are
 drawn with exponents from −149 to 127 (those of single precision), layer by layer, so that activations, gradients and
 weights meet at their extremes. A case is a batch and one of its subjects: the sum with the subject and the sum without
 it, both from the engine for that device and precision, compared in double precision. The bound is C·(1 + SLACK).
@@ -19,25 +17,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from wholegrain.clipping.layers import COMPOSITES, LAYERS
-from wholegrain.clipping.trial import MOST_TRIED
 
-from wholegrain.clipping import products
 from wholegrain.clipping.backend_selection import SlowGradients
 from wholegrain.clipping.choice import clipped_sums
 from wholegrain.clipping.clipping import LEAST_NORM, MOST_NORM, Clip, ClipPer, Pool
 from wholegrain.clipping.devices import DEVICES, PRECISIONS, USUAL, Compute
-from wholegrain.clipping.engine import BookKeeping
+from wholegrain.clipping.kernels import MOST_TRIED
 from wholegrain.clipping.parameters import Layout, flatten
-from wholegrain.clipping.reference import ClippedSum
 from wholegrain.clipping.rounding import SLACK
-from wholegrain.models.ft_transformer import ft_transformer
 from wholegrain.models.text import causal_transformer
 
 CLASSES = 3
@@ -77,7 +69,7 @@ class Tied(nn.Module):
 
 
 class Own(nn.Module):
-    """A layer whose weight is also read by an operation that has no rule."""
+    """A layer whose weight is also read by another operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,34 +182,10 @@ KINDS: Mapping[str, Kind] = {
     "written by hand": Kind(Written, (5, 4)),
     "rms norm": Kind(lambda: Around(nn.RMSNorm(4), 4), (4, 4)),
     "tapped": Kind(lambda: nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Linear(4, CLASSES)), (4,)),
-    "vmap": Kind(Own, (4,)),
+    "two uses": Kind(Own, (4,)),
     "one by one": Kind(Deciding, (4,)),
-}
-RULES = {*LAYERS, *COMPOSITES}
-DENSE = ("linear", "mlp", "deep", "wide")
-"""Kinds that the compiled program of dense chains knows."""
-
-
-class MeanOfPositions(nn.Module):
-    """The mean of a sequence's outputs."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[item, position, feature] to [item, feature]."""
-        return x.mean(1)
-
-
-def _text_encoder(**options: Any) -> nn.Module:
-    layers = [nn.TransformerEncoderLayer(4, 2, 6, 0.0, batch_first=True, **options) for _ in range(2)]
-    return nn.Sequential(nn.Embedding(7, 4), *layers, MeanOfPositions(), nn.Linear(4, CLASSES))
-
-
-ENCODERS: Mapping[str, Kind] = {
-    "text encoder": Kind(_text_encoder, (5,), tokens=7),
-    "norms first": Kind(lambda: _text_encoder(norm_first=True, activation="gelu"), (5,), tokens=7),
     "causal transformer": Kind(lambda: causal_transformer(5, CLASSES, vocabulary=7, width=4, heads=2), (5,), tokens=7),
-    "columns": Kind(lambda: ft_transformer(5, CLASSES, width=4, heads=2), (5,)),
 }
-"""Kinds that the compiled program of encoders knows; to torch they are nothing new."""
 
 
 @dataclass(frozen=True)
@@ -230,22 +198,14 @@ class Found:
     move: float
 
 
-def multiplying_in_c(model: nn.Module) -> ClippedSum:
-    """The rules of layers with their products in C, however small these are."""
-    products.WORTH = products.NARROW = 0
-    return BookKeeping(model, cross_entropy, compiled=True)
-
-
-def fuzz(
-    kind: str, cases: int, seed: int, compute: Compute = USUAL, large: float = LARGE, in_c: bool = False
-) -> Iterator[Found]:
+def fuzz(kind: str, cases: int, seed: int, compute: Compute = USUAL, large: float = LARGE) -> Iterator[Found]:
     """So many cases of one kind of model; a large subject is in this part of the batches."""
-    kind_of = {**KINDS, **ENCODERS}[kind]
+    kind_of = KINDS[kind]
     draws, made = np.random.default_rng(seed), kind_of.make()
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowGradients)
-        engine = multiplying_in_c(made) if in_c else clipped_sums(made, cross_entropy, compute)
+        engine = clipped_sums(made, cross_entropy, compute)
         layout, start = Layout.of(made), flatten(made)
         done = 0
         while done < cases:
@@ -299,26 +259,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="+", choices=[*KINDS, *ENCODERS], help="of models; all if left out")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of models; all if left out")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
-    parser.add_argument("--compiled", action="store_true", help="by the program in C, which knows some kinds only")
-    parser.add_argument("--products", action="store_true", help="the layers' rules, with products in C")
     given = parser.parse_args()
-    compute = Compute.of(given.device, given.precision, given.compiled)
-    there = (*DENSE, *ENCODERS) if given.compiled else tuple(KINDS)
-    kinds = given.kinds or there
+    compute, kinds = Compute.of(given.device, given.precision), given.kinds
     torch.set_num_threads(1)
     worst, clipped = Counter[str](), 0
-    told = f"{compute}, products in C" if given.products else f"{compute}"
-    started, each = time.perf_counter(), -(-given.cases // len(there))
-    print(
-        f"Seed {given.seed}, {each:,} cases of each of {len(kinds)} kinds; {told}.",
-        flush=True,
-    )
+    started, each = time.perf_counter(), -(-given.cases // len(kinds))
+    print(f"Seed {given.seed}, {each:,} cases of each of {len(kinds)} kinds; {compute}.", flush=True)
     for kind in kinds:
         begun = said = time.perf_counter()
-        for done, found in enumerate(islice(fuzz(kind, each, given.seed, compute, in_c=given.products), each)):
+        for done, found in enumerate(islice(fuzz(kind, each, given.seed, compute), each)):
             worst[kind] = max(worst[kind], found.move)
             clipped += found.move > 0.99
             if time.perf_counter() - said > PROGRESS:

@@ -120,7 +120,8 @@ def test_a_mistake_gets_its_sentence(mistake: str, tmp_path: Path, monkeypatch: 
     said = str(refused.value)
     assert said.count("\n") == 0
     assert said.endswith(".")
-    assert list(tmp_path.iterdir()) == []
+    # A net that can be trained may have been tried already: this machine's verdicts on kernels, and their key.
+    assert {path.parent.name for path in tmp_path.rglob("*") if path.is_file()} <= {"kernels", "keys"}
 
 
 @pytest.mark.usefixtures("coarse_prices")

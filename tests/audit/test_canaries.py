@@ -45,7 +45,7 @@ def test_a_canary_moves_its_own_coordinate_as_far_as_anybody_may(policy: str, mo
     design = crowd(policy)
     size = design.prepared.first.numel()
     pooled = design.gradients(design.start, *batch_of(design, design.homes[3][0]), CLIPS[policy])
-    block = pooled.total[size:]
+    block = pooled.total[size:].float()
     ours = torch.zeros(design.block.size)
     ours[3::8][:2] = moves  # the third and the eleventh live in the third home
     torch.testing.assert_close(block, ours, rtol=1e-4, atol=1e-4)

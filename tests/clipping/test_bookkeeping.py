@@ -68,23 +68,11 @@ def test_two_uses_of_one_parameter_are_summed_before_they_are_squared() -> None:
     torch.testing.assert_close(gradient_lengths(merge_uses(both), units).squared, rows.square().sum(1))
 
 
-def test_different_rows_of_one_parameter_are_different_parameters() -> None:
-    units, rows = Units.of_items(3), drawn(0, 3, 4)
-    apart = [Rows([(Slot("w", (0, 1)), rows)]), Rows([(Slot("w", (1, 2)), rows)])]
-    torch.testing.assert_close(gradient_lengths(merge_uses(apart), units).squared, 2 * rows.square().sum(1))
-
-
 def test_shares_that_are_tangled_through_a_third() -> None:
     units, a, b = Units.of_items(3), drawn(0, 3, 4), drawn(1, 3, 4)
     tangled = [Rows([(W, a)]), Rows([(B, b)]), Rows([(W, a), (B, a)]), Rows([(V, b)])]
     expected = (2 * a).square().sum(1) + (a + b).square().sum(1) + b.square().sum(1)
     torch.testing.assert_close(gradient_lengths(merge_uses(tangled), units).squared, expected)
-
-
-def test_a_parameter_and_some_of_its_rows() -> None:
-    units, whole = Units.of_items(3), drawn(0, 3, 2, 4)
-    overlapping = [Rows([(W, whole)]), Rows([(Slot("w", (0, 1)), -whole[:, :1])])]
-    torch.testing.assert_close(gradient_lengths(merge_uses(overlapping), units).squared, whole[:, 1].square().sum(1))
 
 
 def test_squares_do_not_change_what_is_held() -> None:

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wholegrain.clipping.candidates import use_rules
-from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.parameters import Layout, flatten
+from wholegrain.clipping.parameters import flatten
 
 # A process of its own, because a peak is a whole process's. Vectors are so large that each is mapped by itself, and
 # given back when it is freed; a small model goes first, so that libraries are in memory.
@@ -77,31 +75,3 @@ def test_a_step_leaves_nothing_in_memory() -> None:
         return sum(type(each) is Tensor for each in gc.get_objects())
 
     assert tensors_after(2) == tensors_after(5)
-
-
-class Residual(nn.Module):
-    """Autograd goes between its layers, whose gradients of an item are formed: positions are many, weights small."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(32, 64), nn.Linear(64, 32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[item, position, feature] to [item, feature]."""
-        return (x + self.outer(torch.relu(self.inner(x)))).mean(1)
-
-
-def test_no_formed_gradient_outlives_its_pass() -> None:
-    """They lie where activations were. In buffers of their own, a step would hold both."""
-    model, items = Residual(), 16
-    made = use_rules(model, Layout.of(model))
-    made.attach(flatten(model))
-    with made.program.mode():
-        inputs, classes = torch.ones(items, 64, 32), torch.zeros(items, dtype=torch.int64)
-        shares = made.program.run(nn.functional.cross_entropy, inputs, classes, Units.of_items(items))
-    formed = [rows for share in shares for rows in share.rows() if rows.shape[1:] in ((64, 32), (32, 64))]
-    assert [rows.shape[0] for rows in formed] == [items, items]
-    places = [rows.untyped_storage().data_ptr() for rows in formed]
-    del shares, formed
-    held = [each.untyped_storage().data_ptr() for each in gc.get_objects() if type(each) is Tensor]
-    assert not set(places) & set(held)

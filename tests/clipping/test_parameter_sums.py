@@ -37,10 +37,12 @@ def add_all(sums: ParameterSums) -> dict[str, Tensor]:
     places = torch.tensor([0, 2, 2, 1, 0, 1])
     expected = {name: torch.zeros(shape).double() for name, shape in SHAPES.items()}
     for _ in range(2):
-        sums.add_at(Slot("table", (2, 5)), places, rows)
-        expected["table"][2:5].index_add_(0, places, rows.double())
+        sums.add_at(Slot("table"), places, rows)
+        expected["table"].index_add_(0, places, rows.double())
         sums.add_product(Slot("table"), left, right)
+        sums.add_product(Slot("table", (5, 7), turned=True), left @ right, torch.eye(5))
         expected["table"] += left.double() @ right.double()
+        expected["table"].view(5, 7).add_((left.double() @ right.double()).t())
         sums.add_rows(Slot("bias"), rows, weights)
         expected["bias"] += weights.double() @ rows.double()
         sums.add(Slot("bias"), rows[0])
@@ -134,3 +136,14 @@ def test_a_large_model_is_summed_in_single_precision_within_the_bound() -> None:
         assert torch.linalg.vector_norm(found - exact) <= (SUM + ADDED) * clip.norm
         rest = each(vector, inputs[1:], targets[1:], subjects[:-1], clip).total
         assert torch.linalg.vector_norm(found.double() - rest.double()) <= (1 + SLACK) * clip.norm
+
+
+@pytest.mark.parametrize("width", [4, 200])
+@pytest.mark.parametrize("memory", [1, 1 << 28])
+def test_a_caller_may_write_into_the_sum(width: int, memory: int) -> None:
+    """Noise is added to it in place."""
+    model, targets = nn.Linear(width, 100), torch.arange(60) % 100
+    engine = BookKeeping(model, cross_entropy, memory)
+    for per in (ClipPer.SUBJECT, ClipPer.NONE):
+        found = engine(flatten(model), draw(60, width), targets, torch.arange(60), Clip(per, Pool.MEAN, 0.5)).total
+        assert not found.add_(1).is_inference()

@@ -1,7 +1,6 @@
 """Awkward models, losses and numbers: each was once computed wrongly, or not at all."""
 
 import math
-import warnings
 from typing import Any
 
 import pytest
@@ -9,14 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from agreement import Around, Batch, World, assert_agrees, slow, wavy
-from effort import amount
+from agreement import Around, Batch, World, assert_agrees, assert_same, item_gradients, slow, wavy
 from wholegrain.clipping import reference
-from wholegrain.clipping.backend_selection import SlowGradients, select_backend
-from wholegrain.clipping.clipping import Clip, ClipPer, Pool
+from wholegrain.clipping.clipping import Clip, ClipPer, Pool, pool_gradients
 from wholegrain.clipping.engine import MEMORY, BookKeeping
-from wholegrain.clipping.parameters import Layout, flatten
-from wholegrain.clipping.traced import TracedGradients
+from wholegrain.clipping.parameters import flatten
+from wholegrain.errors import ModelError
 
 WORLD = World(seed=1, items=7, subjects=3, dtype=torch.float64, memory=MEMORY, norm=None)
 
@@ -55,7 +52,7 @@ def test_a_constant_as_long_as_the_batch_beside_a_tapped_module() -> None:
     agrees(model, wavy, *(WORLD.but(items=items, subjects=2).batch((4,)) for items in (5, 7)))
 
 
-def test_outputs_with_times_first() -> None:
+def test_outputs_with_times_first_are_refused() -> None:
     class Turned(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -66,7 +63,8 @@ def test_outputs_with_times_first() -> None:
 
     spoken = lambda outputs, words: cross_entropy(outputs.permute(1, 2, 0), words)  # noqa: E731
     batch = WORLD.batch((3, 4))
-    agrees(WORLD.built(Turned), spoken, Batch(batch.inputs, torch.arange(21).view(7, 3) % 5, batch.groups))
+    with pytest.raises(ModelError, match="do not have an item in each row"):
+        agrees(WORLD.built(Turned), spoken, Batch(batch.inputs, torch.arange(21).view(7, 3) % 5, batch.groups))
 
 
 def test_a_loss_with_weights_of_classes() -> None:
@@ -90,12 +88,11 @@ def test_a_loss_that_ignores_class_zero() -> None:
     agrees(WORLD.built(PositionMajor), ignoring, Batch(batch.inputs, torch.arange(7) % 2 + 1, batch.groups))
 
 
-def test_a_target_that_the_library_ignores_is_refused() -> None:
+def test_a_target_that_the_library_ignores_counts_for_nobody_else() -> None:
     """A mean over what is not ignored would let one item change the weight of the others."""
     batch = classes(WORLD.batch((4,)))
     batch.targets[2] = -100
-    with pytest.raises(RuntimeError, match="out of bounds"):
-        agrees(WORLD.built(lambda: nn.Linear(4, 3)), cross_entropy, batch)
+    agrees(WORLD.built(lambda: nn.Linear(4, 3)), cross_entropy, batch)
 
 
 def test_sequences_of_another_length_than_the_first() -> None:
@@ -169,7 +166,7 @@ def test_weight_norm_of_the_old_kind() -> None:
 
 
 class Unseen(torch.autograd.Function):
-    """A product that is no operation of torch's, so that nobody sees which parameter it reads."""
+    """A product with gradients of its own, which no layer tells of."""
 
     generate_vmap_rule = True
 
@@ -187,7 +184,7 @@ class Unseen(torch.autograd.Function):
         return g @ weight, g.t() @ x
 
 
-def test_a_small_gradient_that_is_missed() -> None:
+def test_a_small_gradient_that_no_layer_tells_of() -> None:
     class Faint(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -196,11 +193,8 @@ def test_a_small_gradient_that_is_missed() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.a(x) + 1e-4 * Unseen.apply(x, self.b.weight)
 
-    world = WORLD.but(dtype=torch.float32)
-    model, batch = world.built(Faint), world.batch((4,))
-    engine, clip = BookKeeping(model, wavy), Clip(ClipPer.ITEM, Pool.SUM, 1e3)
-    slow(lambda: engine(flatten(model), batch.inputs, batch.targets, batch.groups, clip))
-    assert engine.reason is not None
+    engine = agrees(WORLD.built(Faint), wavy, WORLD.batch((4,)), norm=1e3)
+    assert engine.reason is None
 
 
 def test_a_first_layer_that_works_in_place() -> None:
@@ -251,10 +245,10 @@ class Centred(nn.Module):
 
 @pytest.mark.parametrize(
     "change",
-    [lambda m: m.eval(), lambda m: m.centre.mul_(3), lambda m: m.frozen.weight.data.mul_(3)],
-    ids=["mode", "buffer", "frozen"],
+    [lambda m: m.centre.mul_(3), lambda m: m.frozen.weight.data.mul_(3)],
+    ids=["buffer", "frozen"],
 )
-def test_a_model_that_is_changed_between_calls(change) -> None:
+def test_values_that_are_changed_between_calls(change) -> None:
     model, batch = WORLD.built(Centred), WORLD.batch((4,))
     engine = agrees(model, wavy, batch, norm=1e3)
     change(model)
@@ -272,7 +266,7 @@ def test_gradients_of_a_table_that_nearly_cancel(monkeypatch: pytest.MonkeyPatch
             rows = self.table(x)
             return rows[:, 0] - rows[:, 1] * (1 - 1e-4)
 
-    monkeypatch.setattr("wholegrain.clipping.layers.embedding.SMALL_TABLE", 0)
+    monkeypatch.setattr("wholegrain.clipping.ends.SMALL_TABLE", 0)
     along = lambda outputs, targets: (outputs * targets).sum(1).mean()  # noqa: E731
     model, clip = Opposed(), Clip(ClipPer.ITEM, Pool.SUM, 1.0)
     engine = BookKeeping(model, along)
@@ -315,9 +309,12 @@ def test_items_that_mix_only_where_numbers_are_large() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.inner(x / x.abs().max().clamp(min=1))
 
-    batch = WORLD.batch((4,))
+    model, batch = WORLD.built(Guarded), WORLD.batch((4,))
     batch.inputs[0] = 1000
-    agrees(WORLD.built(Guarded), wavy, batch)
+    engine, clip = BookKeeping(model, wavy), Clip(ClipPer.ITEM, Pool.SUM, 0.5)
+    pooled = engine(flatten(model), batch.inputs, batch.targets, batch.groups, clip)
+    assert_same(pooled, pool_gradients(item_gradients(model, wavy, flatten(model), batch), batch.groups, clip))
+    assert engine.reason is not None
 
 
 def test_a_vector_with_strides_and_then_another_at_its_place() -> None:
@@ -325,16 +322,3 @@ def test_a_vector_with_strides_and_then_another_at_its_place() -> None:
     both, engine = torch.randn(15, 2, dtype=torch.float64), BookKeeping(model, wavy)
     for vector in (both[:, 0], both.reshape(-1)[:15]):
         assert_agrees(engine, model, wavy, vector, batch)
-
-
-@pytest.mark.thorough
-def test_a_trial_does_not_fail_by_the_chance_of_its_sketch() -> None:
-    """A sketch of long gradients may come out near zero, where its rounding is no sign of a wrong rule."""
-    for seed in range(amount(60, quick=15)):
-        torch.manual_seed(seed)
-        model = nn.Linear(5, 2)
-        vector, inputs, targets = flatten(model), torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", SlowGradients)
-            chosen = select_backend(model, cross_entropy, Layout.of(model), vector, inputs, targets)
-        assert isinstance(chosen.program, TracedGradients)

@@ -47,7 +47,6 @@ MODELS: dict[Callable[[], nn.Module], tuple[int, ...]] = {
 each_model = pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 
 
-@pytest.mark.filterwarnings("ignore:There is no gradient rule")
 @each_model
 @given(
     calls=st.lists(

@@ -130,7 +130,7 @@ def test_table_tied_to_the_last_map(most: int, world: World, bias: bool) -> None
         return nn.Sequential(table, nn.Linear(4, 4), nn.Tanh(), last)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wholegrain.clipping.layers.embedding.SMALL_TABLE", most)
+        patch.setattr("wholegrain.clipping.ends.SMALL_TABLE", most)
         world.compare(make, (3,), tokens=6)
 
 

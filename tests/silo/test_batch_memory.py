@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from wholegrain.clipping.lent_memory import VECTOR_BYTES
+from wholegrain.clipping.rounding import VECTOR_BYTES
 from wholegrain.data.subjects import SubjectData
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.silo import batch_memory

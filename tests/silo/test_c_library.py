@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from compilers import require_compiler
-from wholegrain.clipping import c_library
 from wholegrain.errors import SpecError
+from wholegrain.silo import c_library
 from wholegrain.silo.c_library import load_library
 
 WHOLE = c_library.PROGRAM

@@ -11,7 +11,6 @@ from torch.nn.functional import cross_entropy
 
 from compilers import require_compiler
 from draw_cases import SAMPLINGS, SILOS
-from wholegrain.clipping import c_library
 from wholegrain.clipping.engine import BookKeeping
 from wholegrain.clipping.parameters import flatten
 from wholegrain.data.sampling import Sampling, draw_batches
@@ -19,7 +18,7 @@ from wholegrain.data.subjects import SubjectData, SubjectIndex
 from wholegrain.models.model_catalog import build
 from wholegrain.policies.policy import SiloFacts
 from wholegrain.policies.policy_catalog import PolicySettings, find
-from wholegrain.silo import noise, seeded_coins
+from wholegrain.silo import c_library, noise, seeded_coins
 from wholegrain.silo.c_library import load_library
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.seeded_coins import MOST, ChosenBatches, find_program

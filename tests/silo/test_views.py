@@ -10,9 +10,9 @@ from wholegrain.clipping.parameters import Layout, flatten
 from wholegrain.data.subjects import SubjectData
 from wholegrain.data.tasks import Classification
 from wholegrain.policies.score_settings import ScoreForm
+from wholegrain.silo import views
 from wholegrain.silo.noise import SeededNoise
 from wholegrain.silo.score_release import STEPS, ScoreMaker
-from wholegrain.silo import views
 from wholegrain.silo.views import ROWS, apply_view
 
 WIDTH, PEOPLE = 10, 2000
@@ -32,7 +32,7 @@ def test_a_view_that_decides_by_values_sees_one_item_at_a_time() -> None:
 
 
 def test_an_item_keeps_its_place_in_a_pass_whoever_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "prove_view", lambda view, like: view)
+    monkeypatch.setattr(views, "prove_view", lambda view, like: view)  # this one tells of places, which no proof allows
     draws = np.random.default_rng(0)
     stored, subjects = torch.from_numpy(draws.random((500, 3), np.float32)), draws.integers(0, 90, 500)
 

@@ -50,14 +50,13 @@ def to_host(values: Tensor) -> Tensor:
 class Compute:
     """A device, and the precision of products in forward and backward passes; parameters are in single precision.
 
-    Sums of clipped gradients, and all that is needed for them, are in double precision on every device. `compiled`: in
-    C what there is a program for, which is seeded noise, and the sums of some models (programs.py): `sums_in_c`.
+    Sums of clipped gradients, and all that is needed for them, are in double precision on every device. `compiled`:
+    seeded noise, and batches of simulations, in C.
     """
 
     device: torch.device = HOST
     precision: torch.dtype = torch.float32
     compiled: bool = False
-    sums_in_c: bool = True
 
     @staticmethod
     def of(device: str, precision: str = "float32", compiled: bool = False) -> "Compute":
@@ -106,7 +105,7 @@ class Compute:
 
     def __str__(self) -> str:
         model = f" ({torch.cuda.get_device_name(self.device)})" if self.device.type == "cuda" else ""
-        compiled = (", compiled" if self.sums_in_c else ", noise compiled") if self.compiled else ""
+        compiled = ", noise compiled" if self.compiled else ""
         return f"{self.device}{model}, {str(self.precision).removeprefix('torch.')}{compiled}"
 
     @contextmanager

@@ -43,13 +43,13 @@ class EndUse:
         usual = {each.name: each.default_value for each in schema if each.has_default_value()}
         return usual | given | self.end.op.kwargs
 
+    def get(self, name: str) -> Any:
+        """An argument that some overloads of the operation do not have."""
+        return self[name] if name in self._names else None
+
     def __getitem__(self, name: str) -> Any:
         """An argument by its name in the operation's schema."""
         return self._resolve(self._names[name])
-
-    def has(self, name: str) -> bool:
-        """Whether there is such an argument."""
-        return name in self._names
 
     def _resolve(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -110,7 +110,7 @@ def form_sum(use: EndUse) -> Share:
     """A sum over rows, and over other dimensions."""
     value, place = use["self"], use.place("self")
     assert place is not None
-    named = use["dim"] if use.has("dim") else None  # a parameter without dimensions has its sum over all
+    named = use.get("dim")  # None for the sum over all, which a parameter without dimensions has
     dims = [dim % value.dim() for dim in (named or range(value.dim()))]
     rows = rows_first(value, place, use.rows)
     joined = place.outer * place.inner > 1

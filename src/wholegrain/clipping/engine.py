@@ -246,6 +246,7 @@ class BookKeeping(DropoutCoins):
         narrow = _ordinary(vector.numel(), vector.dtype)
         return SplitTotal(wide, LazyZeros(Views.of(self._layout, narrow)), adds, batch.units.count)
 
+    @torch.inference_mode(False)  # as with a single total: what a caller gets must be an ordinary tensor
     def _wide_zeros(self, size: int) -> LazyZeros:
         return LazyZeros(Views.of(self._layout, _ordinary(size, torch.float64)))
 

@@ -8,6 +8,8 @@ from torch import nn
 
 from wholegrain.errors import ModelError
 
+DERIVED = {"_flat_weights", "_flat_weight_refs"}
+"""What recurrent layers note of the parameters that they were last called with."""
 PLAIN = (bool, int, float, str, bytes, type(None), tuple)
 
 
@@ -32,18 +34,36 @@ class ModelWatch:
 
 def _facts(model: nn.Module) -> Iterator[tuple[tuple[str, str], Any]]:
     for name, module in model.named_modules():
+        yield (name, "forward"), _Same(type(module).forward)
         for attribute, value in vars(module).items():
-            yield (name, attribute), _fact(value)
+            if attribute not in DERIVED:
+                yield (name, attribute), _fact(value, live=attribute == "_buffers")
 
 
-def _fact(value: Any) -> Any:
+class _Same:
+    """An object that equals itself alone; it is kept, so that no other can take its address."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _fact(value: Any, live: bool = False) -> Any:
+    """A value as it is now; of `live` tensors, whichever values they have."""
     if isinstance(value, PLAIN):
         return value if not isinstance(value, tuple) else tuple(map(_fact, value))
     if isinstance(value, dict):
-        return tuple((key if isinstance(key, PLAIN) else id(key), _fact(each)) for key, each in value.items())
+        return tuple((key if isinstance(key, PLAIN) else _Same(key), _fact(each, live)) for key, each in value.items())
     if isinstance(value, (list, set, frozenset)):
         return tuple(map(_fact, value))
     if isinstance(value, torch.Tensor):
-        version = 0 if isinstance(value, nn.Parameter) else value._version
-        return id(value), tuple(value.shape), value.dtype, value.requires_grad, version
-    return id(value)
+        memory = None if value.requires_grad else value.data_ptr()  # what is trained is given anew in every step
+        # Values of parameters and buffers are seen as they are; those of other tensors are what they were.
+        live = live or value.requires_grad or isinstance(value, nn.Parameter)
+        version = None if live else value._version
+        return _Same(value), memory, tuple(value.shape), value.dtype, value.requires_grad, version
+    return _Same(value)

@@ -10,6 +10,7 @@ from wholegrain.clipping.devices import Compute
 from wholegrain.clipping.errors_as_values import ErrorsAsValues
 from wholegrain.clipping.reference import Loss
 from wholegrain.runs.spec import RunSpec
+from wholegrain.silo.c_library import load_library
 
 MOST_GIB = 2.0**30  # as good as no limit
 
@@ -26,8 +27,8 @@ def gradient_engine(spec: RunSpec, model: nn.Module, loss: Loss) -> ErrorsAsValu
 
 
 def told_compute(spec: RunSpec) -> Compute:
-    """What of a compiled run is in C: seeded noise."""
+    """What is asked for, but compiled only where there is anything in C: seeded noise."""
     compute = asked_compute(spec)
-    if not compute.compiled:
-        return compute
-    return replace(compute, compiled=spec.privacy.noise == "seeded", sums_in_c=False)
+    if compute.compiled:
+        load_library()  # a machine that has none says so before anything is paid for
+    return replace(compute, compiled=compute.compiled and spec.privacy.noise == "seeded")

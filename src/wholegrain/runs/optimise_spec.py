@@ -22,7 +22,7 @@ from wholegrain.policies.policy_catalog import find
 from wholegrain.policies.search import POLICIES, CandidatePlan, SearchQuery, best, candidates
 from wholegrain.privacy.accountants import Accountant, accountant
 from wholegrain.privacy.definitions import Budget
-from wholegrain.runs.computing import asked_compute, told_compute
+from wholegrain.runs.computing import told_compute
 from wholegrain.runs.datasets import load_dataset, split_dataset
 from wholegrain.runs.declared_sizes import declared_sizes
 from wholegrain.runs.default_settings import (
@@ -115,7 +115,7 @@ def optimise(
     if spec.policy.by_span and not all(silo.knows_spans for silo in known.silos):
         raise SpecError("policy.by_span needs silos that know spans; say knows_spans = true of each in [federation].")
     learner = _learner(spec, known)
-    parameters, compute = Layout.of(learner.model).size, _compute(spec, learner, known)
+    parameters, compute = Layout.of(learner.model).size, _compute(spec)
     pricing = pricing or accountant(spec.privacy.accountant)
     if "learning_rate" in spec.rounds.model_fields_set:
         choice = _search(spec, known.silos, parameters, policies, pricing)
@@ -156,11 +156,9 @@ def _learner(spec: RunSpec, known: PublicFacts) -> TrainedModel:
     return build_trained_model(spec.model, len(known.scale.squares), known.task, spec.seed)
 
 
-def _compute(spec: RunSpec, learner: TrainedModel, known: PublicFacts) -> Compute:
+def _compute(spec: RunSpec) -> Compute:
     """Where a run would compute; silos of a federation say it themselves."""
-    if spec.federation is not None or asked_compute(spec) == USUAL:
-        return USUAL
-    return told_compute(spec)
+    return USUAL if spec.federation is not None else told_compute(spec)
 
 
 def _forecast(

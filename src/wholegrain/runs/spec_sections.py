@@ -270,8 +270,8 @@ class ComputeSpec(Section):
     another `device` or `precision`, every unit (subject or item) has passes of its own, of a few items each.
     `precision` is that of products in forward and backward passes; clipped gradients are summed in float64 in any case.
 
-    With `compiled`, seeded noise and batches come from a program in C, and are others than without. The machine's C
-    compiler makes it when it is first asked for.
+    With `compiled`, seeded noise and batches are drawn by a program in C, whose numbers are others than without. The
+    machine's C compiler makes the program when it is first asked for.
 
     So many as `ranks_per_silo` processes can share a silo's step (`--engine distributed`): its sum is made in so many
     parts, on however many processes they are computed.
