@@ -9,7 +9,7 @@ everything that decides it (`verdicts`).
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from math import gcd, prod
+from math import gcd
 from typing import Any
 
 import numpy as np
