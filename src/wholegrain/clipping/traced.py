@@ -101,10 +101,13 @@ class TracedGradients:
     def call(
         self, operations: Operations, take: Take, parameters: Sequence[Tensor], inputs: Tensor, targets: Tensor
     ) -> tuple[Tensor, ...]:
-        """Run the program with these operations; `take` is given every end's operands."""
+        """Run the program with these operations; `take` is given every end's operands.
+
+        Inputs lie in memory as they were recorded, and as kernels were tried, however they are handed over.
+        """
         key = () if self._key is None else tuple(torch.tensor(word) for word in self._key.words)
         values: tuple[Tensor, ...] = self.program.function(
-            inputs.shape[0], operations, take, *parameters, inputs, targets, *key
+            inputs.shape[0], operations, take, *parameters, inputs.contiguous(), targets.contiguous(), *key
         )
         return values
 
