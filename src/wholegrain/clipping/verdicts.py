@@ -1,7 +1,8 @@
 """What was tried of this machine's kernels, kept on disk.
 
-A verdict lies under everything that decides it: the build of torch, the processor, and what was tried. It carries a
-code that only this machine's key can make; one that was changed or damaged is not believed, and tried again.
+A verdict lies under everything that decides it: the build of torch, the processor, this package's code, and what was
+tried. It carries a code that only this machine's key can make; one that was changed or damaged is not believed, and
+tried again.
 """
 
 import hashlib
@@ -40,13 +41,16 @@ def remembered(question: str, ask: Callable[[], bool]) -> bool:
 
 @cache
 def machine() -> str:
-    """The build of torch and the kind of processor: kernels are chosen by these."""
+    """The build of torch, the kind of processor and this package's own code: kernels are chosen by these."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()
         kinds = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
         model = "\n".join(line for line in lines if line.partition(":")[0].strip() in kinds)
-    return "\n".join((torch.__config__.show(), torch.backends.cpu.get_cpu_capability(), model, platform.platform()))
+    own = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+    return "\n".join(
+        (torch.__config__.show(), torch.backends.cpu.get_cpu_capability(), model, platform.platform(), own)
+    )
 
 
 def _place(question: str) -> tuple[Path, bytes]:
