@@ -158,6 +158,8 @@ APART: dict[str, tuple[Any, ...]] = {
     "padded": (lambda x: F.pad(x, (1, 1, 1, 1), "reflect") + F.pad(x, (1, 1, 1, 1), "replicate"), IMAGES),
     "circular": (lambda x: F.pad(x, (1, 1, 1, 1), "circular"), IMAGES),
     "shuffled": (lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2) + F.channel_shuffle(x, 2), IMAGES),
+    "framed": (lambda x, m: F.grid_sample(x, F.affine_grid(m, list(x.shape), align_corners=True), align_corners=True),
+               IMAGES | {"m": _normal(ROWS, 2, 3)}),
     "patches": (lambda x: F.fold(F.unfold(x, 3), (6, 6), 3), IMAGES),
     "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), HEADS),
     "causal": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), HEADS),
