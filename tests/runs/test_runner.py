@@ -151,7 +151,7 @@ class Remembers(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Remembers(), "buffers"),
+        (Remembers(), "changes a tensor that it keeps"),
         (nn.Sequential(nn.Linear(10, 2), nn.RReLU()), "RReLU"),
         (nn.Linear(10, 1), "shape"),
         (nn.Linear(10, 5), "shape"),

@@ -132,8 +132,9 @@ def _require_no_state(where: str, function: Any, seen: set[Any]) -> None:
     seen.add(function.__code__)
     for code in _codes(function.__code__):
         _require_no_writes(where, code)
-        for name in code.co_names:
-            _require_steady(where, name, function.__globals__.get(name), seen)
+        for step in dis.get_instructions(code):
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                _require_steady(where, step.argval, function.__globals__.get(step.argval), seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         _require_steady(where, name, cell.cell_contents, seen)
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):

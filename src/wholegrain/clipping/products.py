@@ -31,10 +31,22 @@ def prefers_onednn() -> bool:
 
 def product_for(target: Any, right: Tensor) -> Callable[..., Tensor]:
     """What computes `mm` or `addmm` with a right factor like this, which everybody shares."""
-    if not prefers_onednn() or not is_worth(right):
-        operation: Callable[..., Tensor] = target._op
-        return operation
-    return multiply if target is torch.ops.aten.mm.default else add_multiplied
+    operation: Callable[..., Tensor] = target._op
+    if prefers_onednn() and is_worth(right):
+        return multiply if target is torch.ops.aten.mm.default else add_multiplied
+    return _in_order(operation) if right.numel() < WORTH else operation
+
+
+def _in_order(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """With a small right factor that lies in memory by rows.
+
+    By columns, as a layer's transposed weight does, MKL adds up some rows in another order than others.
+    """
+
+    def multiplied(*given: Tensor) -> Tensor:
+        return operation(*given[:-1], given[-1].contiguous())
+
+    return multiplied
 
 
 def is_worth(matrix: Tensor) -> bool:

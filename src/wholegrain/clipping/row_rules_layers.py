@@ -95,6 +95,18 @@ def _wanted(call: Call, *places: Where) -> tuple[Where, ...]:
     return tuple(place for place, there in zip(places, call["output_mask"], strict=True) if there)
 
 
+@rule("affine_grid_generator")
+def framed(call: Call) -> Found:
+    """The places of each image by its own matrix."""
+    return _first(call.together("theta"))
+
+
+@rule("grid_sampler_2d")
+def sampled(call: Call) -> Found:
+    """Each image at its own places."""
+    return _first(call.together("input", "grid"))
+
+
 @rule("native_layer_norm")
 def layer_norm(call: Call) -> Found:
     """Each position by itself."""

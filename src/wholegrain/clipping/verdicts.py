@@ -1,7 +1,8 @@
 """What was tried of this machine's kernels, kept on disk.
 
-A verdict lies under everything that decides it: the build of torch, the processor, and what was tried. It carries a
-code that only this machine's key can make; one that was changed or damaged is not believed, and tried again.
+A verdict lies under everything that decides it: the build of torch, the processor, this package's code, and what was
+tried. It carries a code that only this machine's key can make; one that was changed or damaged is not believed, and
+tried again.
 """
 
 import hashlib
@@ -43,15 +44,16 @@ def remembered(question: str, ask: Callable[[], bool]) -> bool:
 
 @cache
 def machine() -> str:
-    """The build of torch, the kind of processor, and what libraries are told: kernels are chosen by these."""
+    """The build of torch, the kind of processor, what libraries are told and this package's code: all that decides."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()
         kinds = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
         model = "\n".join(line for line in lines if line.partition(":")[0].strip() in kinds)
     set_by_user = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(LIBRARIES))
+    own = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
     capability = torch.backends.cpu.get_cpu_capability()
-    return "\n".join((torch.__config__.show(), capability, model, platform.platform(), *set_by_user))
+    return "\n".join((torch.__config__.show(), capability, model, platform.platform(), *set_by_user, own))
 
 
 def _place(question: str) -> tuple[Path, bytes]:
