@@ -26,10 +26,10 @@ from wholegrain.clipping.parameters import flatten
 from wholegrain.clipping.reference import Loss
 from wholegrain.clipping.unit_passes import UnitPasses
 from wholegrain.data.subjects import SubjectData
+from wholegrain.errors import ModelError
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import MODELS, build
 from wholegrain.models.trainable_part import train_part
-from wholegrain.errors import ModelError
 from wholegrain.policies.policy import Policy, SiloFacts
 from wholegrain.policies.policy_catalog import CATALOG, PolicySettings, make_row
 from wholegrain.privacy.trust import SecureSum
@@ -197,7 +197,7 @@ class Reading(nn.Module):
 @pytest.mark.parametrize("model", [HostConstant(), Reading()], ids=["mixes devices", "reads a value"])
 def test_what_is_placed_wrongly_fails_here(model: nn.Module) -> None:
     """So that all tests above would: the engine's own tensors are held to the same."""
-    with pytest.raises(ModelError, match="two devices|meta tensors"):
+    with pytest.raises(ModelError, match=r"two devices|meta tensors"):
         train(model, silo(), row(), SeededNoise(0))
 
 
