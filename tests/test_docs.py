@@ -64,7 +64,7 @@ NOT_RUN = {
         (r"wholegrain audit .*\n? *--canaries", "four trainings with 3,000 features; test_audit runs a smaller one")
     ],
     "docs/diabetes130.md": [(r"\$ wholegrain plan examples/diabetes130", "the table is not part of the clone")],
-    "docs/clipping.md": [(r"net = wg\.from_transformers", "transformers and peft are not in the lock")],
+    "docs/clipping.md": [(r"net = wg\.from_transformers", "weights that lie on a hub")],
     "docs/paid-choices.md": [(r"wholegrain tune", "the reader's own spec; tests/cli/test_tune.py runs the command")],
     "docs/reproduction.md": [(r"\$ wholegrain reproduce", "half an hour; tests/reproduction runs the smallest scale")],
 }
