@@ -22,7 +22,7 @@ WIDE = 32
 """A vectorised function has no remainder, which it would compute value by value, at multiples of this many values."""
 LARGER = 8
 """So many larger sizes are tried in the place of one that fails."""
-FINENESS = 4
+FINENESS = 3
 """Sizes are whole multiples of 2^−FINENESS of the next lower power of two: few sizes to try, few rows to fill up."""
 
 
@@ -64,7 +64,7 @@ def round_size_up(items: int, multiple: int) -> int:
     """The next size that is tried.
 
     >>> [round_size_up(items, 1) for items in (3, 17, 100, 101, 127, 500)]
-    [16, 17, 100, 104, 128, 512]
+    [16, 18, 104, 104, 128, 512]
     """
     items = max(items, LEAST_ROWS)
     step = max(multiple, 1 << max(0, items.bit_length() - 1 - FINENESS))

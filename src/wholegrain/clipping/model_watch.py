@@ -18,11 +18,17 @@ class ModelWatch:
 
     def __init__(self, model: nn.Module) -> None:
         self._model, self._before = model, dict(_facts(model))
+        self._modules = list(model.modules())
+        self._objects = self._glance()
 
     def require_same(self) -> None:
         """Refuse a model that is another one now."""
+        seen = self._glance()  # in every step, so that it must be quick
+        if seen == self._objects:
+            return
         now = dict(_facts(self._model))
         if now == self._before:
+            self._objects = seen
             return
         changed = next(key for key in (*now, *self._before) if now.get(key) != self._before.get(key))
         name, attribute = changed
@@ -30,6 +36,25 @@ class ModelWatch:
             f"'{attribute}' of {name or 'the model'} was changed after the first step, which was recorded and proved"
             " without the change: make changes before the first step, or begin another run."
         )
+
+    def _glance(self) -> list[Any]:
+        """Which objects all modules hold, and what is in these."""
+        found: list[Any] = []
+        for module in self._modules:
+            found.append(id(type(module).forward))
+            for attribute, value in vars(module).items():
+                if attribute not in DERIVED:
+                    found.append(_held(value, attribute == "_buffers"))
+        return found
+
+
+def _held(value: Any, live: bool) -> Any:
+    if isinstance(value, (dict, list, tuple, set)):
+        held = value.values() if isinstance(value, dict) else value
+        return [_held(each, live) for each in held] if value else len(value)
+    if isinstance(value, torch.Tensor) and not live and not value.requires_grad:
+        return id(value), value._version
+    return id(value)
 
 
 def _facts(model: nn.Module) -> Iterator[tuple[tuple[str, str], Any]]:

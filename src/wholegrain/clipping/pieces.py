@@ -164,7 +164,7 @@ def _divide_evenly(items: int, most: int) -> int:
     """The same number of pieces, but of nearly equal sizes, in steps in which passes are filled up.
 
     >>> _divide_evenly(512, 145), _divide_evenly(100, 145), _divide_evenly(300, 145)
-    (128, 145, 100)
+    (128, 145, 104)
     """
     even = round_size_up(-(-items // -(-items // most)), 1)
     return even if items > most and even <= most else most
