@@ -151,6 +151,28 @@ def test_a_parameter_without_dimensions_is_taken() -> None:
     assert engine.reason is None
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_model_that_computes_in_half_precision_itself(kind: torch.dtype) -> None:
+    """Biases are then sums in single precision of values in half."""
+
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(9, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 3))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            with torch.autocast("cpu", kind):
+                return self.layers(inputs).float()
+
+    model, batch = Narrow(), (drawn(40, 9), drawn(40, 3), torch.arange(40) // 2)
+    engine = BookKeeping(model, squares)
+    for per in (ClipPer.ITEM, ClipPer.SUBJECT):
+        clip = Clip(per, Pool.MEAN, 0.5)
+        assert engine(flatten(model), *batch, clip).total.norm() <= 40 * clip.norm
+        assert find_move(model, squares, batch, clip) <= 1 + SLACK
+    assert engine.reason is None
+
+
 def test_verdicts_hold_for_the_instructions_that_libraries_were_told(monkeypatch: pytest.MonkeyPatch) -> None:
     before = verdicts.machine.__wrapped__()
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")

@@ -35,6 +35,8 @@ class EndUse:
     slots: Mapping[int, Slot]
     shapes: Mapping[int, tuple[int, ...]]
     """Of the results, by their place."""
+    kinds: Mapping[int, torch.dtype]
+    """Of the results' numbers: what is measured and added up has their precision, not that of what it is made of."""
 
     @cached_property
     def _names(self) -> dict[str, Any]:
@@ -66,8 +68,8 @@ class EndUse:
 
     def pooled(self, formed: Mapping[int, Tensor]) -> Share:
         """Gradients of each row [row, …], by the place of the result, as rows of units."""
-        held = [(self.slots[out], self.units.pool(rows)) for out, rows in formed.items() if out in self.slots]
-        return Rows(held)
+        wanted = [(out, rows.to(self.kinds[out])) for out, rows in formed.items() if out in self.slots]
+        return Rows([(self.slots[out], self.units.pool(rows)) for out, rows in wanted])
 
 
 Rule = Callable[[EndUse], Share]

@@ -47,8 +47,9 @@ class Pass:
         if end.rule == "product":
             return self._outer([(number, slots[0])], (), turned=False)
         values = dict(zip(end.op.inputs, self._operands[number], strict=True))
-        shapes = dict(zip(result_places(end.op), map(self.proof.tape.shape, end.op.outs), strict=True))
-        use = EndUse(end, places_of(self.proof, end), values, self.rows, self.units, slots, shapes)
+        made = dict(zip(result_places(end.op), (self.proof.tape.values[out] for out in end.op.outs), strict=True))
+        shapes, kinds = {at: tuple(each.shape) for at, each in made.items()}, {at: made[at].dtype for at in made}
+        use = EndUse(end, places_of(self.proof, end), values, self.rows, self.units, slots, shapes, kinds)
         return RULES[end.rule](use)
 
     def _simple(self, plan: Simple) -> Share:
