@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -82,7 +83,7 @@ class UnitPasses(DropoutCoins):
         """The model is copied to the device, with what is frozen in it as it is now."""
         self.model, self._loss, self.compute = model, loss, compute
         self._layout = Layout.of(model)
-        self._isolated = Isolated(deepcopy(model).to(compute.device))
+        self._isolated = Isolated(deepcopy(model).to(compute.device), loss)
         self._tried = set[Shape]()
 
     @property
@@ -138,19 +139,20 @@ class UnitPasses(DropoutCoins):
 
     def _mean_gradient(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """The mean of the gradients of these items' own losses, times the scale."""
-        leaf, scale = vector.detach().requires_grad_(), self.compute.scale / len(inputs)
+        # A vector of its own: a model can write into parameters, too.
+        leaf, scale = vector.detach().clone().requires_grad_(), self.compute.scale / len(inputs)
 
-        def differentiate(placed: nn.Module) -> Tensor:
+        def differentiate(placed: nn.Module, loss: Loss) -> Tensor:
             with self.compute.narrow():
                 outputs = placed(inputs)
             if not outputs.requires_grad:
                 return torch.zeros_like(leaf)
             wide = outputs.detach().to(torch.promote_types(outputs.dtype, torch.float32))
-            outward = outward_gradient(self._loss, wide, targets, len(inputs)) * scale
+            outward = outward_gradient(loss, wide, targets, len(inputs)) * scale
             return torch.autograd.grad(outputs, leaf, outward.to(outputs.dtype))[0]
 
-        with torch.enable_grad(), self._isolated.fresh() as copy:
-            return compute_at(copy, self._layout.views(leaf), differentiate)
+        with torch.enable_grad(), self._isolated.fresh() as (copy, loss):
+            return compute_at(copy, self._layout.views(leaf), partial(differentiate, loss=loss))
 
     def _require_repeats(self, inputs: Tensor, targets: Tensor) -> None:
         """Refuse a model whose passes differ from call to call: tried on this device, once for each shape of items."""
@@ -175,8 +177,8 @@ class UnitPasses(DropoutCoins):
         """
         for x in make_items(inputs):
             for y in make_items(targets):
-                with suppress(IndexError, RuntimeError):
-                    batch_gradient(self.model, self._loss, self._layout, vector, x, y)
+                with suppress(IndexError, RuntimeError), self._isolated.own_numbers():
+                    batch_gradient(*deepcopy((self.model, self._loss)), self._layout, vector, x, y)
                     return x, y
         return zero_items(inputs), zero_items(targets)
 
