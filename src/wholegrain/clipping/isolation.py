@@ -1,16 +1,19 @@
 """A model whose program is not proved: every unit sees a copy of its own, so that nothing is left behind for others.
 
-What the copy holds (attributes, buffers, lists) is as it was before the first unit, and random numbers begin anew. What
-lies outside of the model cannot be copied: where its own code reaches a list, a tensor or a variable there, it is
-refused, as a public fact about the program. Installed libraries are taken not to keep anything between calls.
+What the copy holds (attributes, buffers, lists, frozen parameters) is as it was before the first unit, and random
+numbers begin anew; the same holds for the loss. What lies outside of both cannot be copied: where their own code
+reaches a list, a tensor or a variable there, it is refused, as a public fact about the program. Installed libraries are
+taken not to keep anything between calls.
 """
 
 import dis
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -24,55 +27,37 @@ from wholegrain.clipping.reference import Loss
 from wholegrain.errors import ModelError
 
 WRITES = {"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"}
-OWN = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "COPY"}
+OWN = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"}
 """Where an object comes from whose attributes may be written: arguments, the module itself among them."""
-HIDDEN = {
-    "setattr",
-    "delattr",
-    "exec",
-    "eval",
-    "globals",
-    "vars",
-    "__dict__",
-    "__class__",
-    "__globals__",
-    "__closure__",
-}
+HIDDEN = {"setattr", "delattr", "exec", "eval", "globals", "vars", "__dict__", "__class__", "__globals__"}
 """Names by which code reaches what reading it does not show."""
 UNCALLED = {"__repr__", "__eq__", "__hash__"}
 """Methods that computing does not need."""
-STEADY = (int, float, complex, str, bytes, type(None), ModuleType, torch.dtype, torch.device, Path)
-"""Kinds of values that nobody can change."""
-CHANGING = (list, dict, set, bytearray, torch.Tensor, np.ndarray, nn.Module)
-"""Kinds of libraries' values that somebody can."""
+STEADY = (int, float, complex, str, bytes, bool, type(None), tuple, frozenset, type, ModuleType, torch.dtype,
+          torch.device, torch.Size, Path)  # fmt: skip
+"""Kinds of values that nobody can change; of a tuple, that is asked of what it holds."""
 
-
-class Both(nn.Module):
-    """A model and its loss, either of which may keep something."""
-
-    def __init__(self, model: nn.Module, loss: Loss | None) -> None:
-        super().__init__()
-        self.model, self.loss = model, loss or _no_loss
-
-
-def _no_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    raise NotImplementedError("a view has no loss")
+Seen = dict[int, Any]
+"""What was looked at, by its address; it is kept, so that nothing else can have that address."""
 
 
 class Isolated:
-    """Copies of a model and its loss as they are now; trainable parameters are the model's own."""
+    """Copies of a model and a loss as they are now; trainable parameters are the model's own, to be replaced."""
 
     def __init__(self, model: nn.Module, loss: Loss | None, device: torch.device) -> None:
-        both = Both(model, loss)
-        _require_isolated(both)
+        seen: Seen = {}
+        for name, module in model.named_modules():
+            _require_no_state_in(name or type(module).__name__, module, seen)
+        _require_no_state_in("the loss", loss, seen)
         self._shared: dict[int, Any] = {}
-        self._kept = self._copy(both).to(device)
-        self._shared = {id(p): p for p in self._kept.parameters()}
+        kept, of_kept = self._copy((model, loss or _no_loss))
+        self._kept = kept.to(device), of_kept
+        self._shared = {id(p): p for p in self._kept[0].parameters() if p.requires_grad}
         self._states = _seeded_states()
 
-    def _copy(self, both: Both) -> Both:
+    def _copy(self, pair: tuple[nn.Module, Loss]) -> tuple[nn.Module, Loss]:
         try:
-            return deepcopy(both, dict(self._shared))
+            return deepcopy(pair, dict(self._shared))
         except Exception as error:  # a model may hold anything
             raise ModelError(
                 "The model's program could not be proved, so that each person's gradient needs a copy of the model, and"
@@ -80,12 +65,18 @@ class Isolated:
             ) from error
 
     @contextmanager
-    def fresh(self) -> Iterator[Both]:
-        """A copy that nobody has used, with random numbers that begin anew."""
+    def fresh(self) -> Iterator[tuple[nn.Module, Loss]]:
+        """A model and a loss that nobody has used."""
+        with self.own_numbers():
+            yield self._copy(self._kept)
+
+    @contextmanager
+    def own_numbers(self) -> Iterator[None]:
+        """Random numbers that begin anew; afterwards those of the calling program go on."""
         before = random.getstate(), np.random.get_state(), torch.get_rng_state()
         self._set(self._states)
         try:
-            yield self._copy(self._kept)
+            yield
         finally:
             self._set(before)
 
@@ -93,6 +84,10 @@ class Isolated:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
+
+
+def _no_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("a view has no loss")
 
 
 def copy_to_record(model: nn.Module) -> nn.Module:
@@ -110,75 +105,124 @@ def _seeded_states() -> tuple[Any, Any, torch.Tensor]:
     return random.Random(0).getstate(), np.random.RandomState(0).get_state(), drawn
 
 
-def _require_isolated(both: Both) -> None:
-    """Refuse a model whose own code reaches what a copy would share."""
-    seen: set[Any] = set()
-    for name, module in both.named_modules():
-        where = name.removeprefix("model.") or type(both.model).__name__
-        for kind in type(module).__mro__:
-            _require_steady(where, kind.__name__, kind, seen)
-        for value in vars(module).values():
-            held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
-            for each in held:
-                if isinstance(each, (FunctionType, MethodType)):
-                    _require_no_state(where, each, seen)
-
-
-def _require_no_state(where: str, function: Any, seen: set[Any]) -> None:
-    """Refuse a function that reaches what another call could have changed."""
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType) or function.__code__ in seen or _is_library(function.__module__):
+def _require_no_state_in(where: str, value: Any, seen: Seen) -> None:
+    """Of a part of a model, and of all that it holds: functions of its own class, and what these reach."""
+    if id(value) in seen or isinstance(value, (torch.Tensor, np.ndarray, str, bytes, ModuleType)):
         return
-    seen.add(function.__code__)
-    for code in _codes(function.__code__):
+    if isinstance(value, FunctionType):
+        _require_no_state(where, value, seen)
+    elif isinstance(value, type):
+        _require_no_state_of_class(where, value, seen)
+    else:
+        seen[id(value)] = value
+        _require_no_state_of_class(where, type(value), seen)
+        for held in _held(value):
+            _require_no_state_in(where, held, seen)
+
+
+def _held(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, MethodType):
+        yield from (value.__func__, value.__self__)
+    elif hasattr(value, "__dict__"):
+        yield from vars(value).values()
+
+
+def _require_no_state_of_class(where: str, kind: type, seen: Seen) -> None:
+    for each in kind.__mro__:
+        if id(each) in seen or _is_library(sys.modules.get(each.__module__)):
+            continue
+        seen[id(each)] = each
+        for attribute, value in vars(each).items():
+            value = getattr(value, "__func__", value)
+            if attribute in UNCALLED:
+                continue
+            if isinstance(value, property):
+                for function in (value.fget, value.fset):
+                    _require_no_state(where, function, seen)
+            elif isinstance(value, FunctionType):
+                _require_no_state(where, value, seen)
+            elif not attribute.startswith("__") and not _is_steady(value):
+                _refuse(where, f"the attribute '{attribute}' of its class {each.__name__}")
+
+
+def _require_no_state(where: str, function: Any, seen: Seen) -> None:
+    """Refuse a function that reaches what it, or another call, could change."""
+    if not isinstance(function, FunctionType) or id(function.__code__) in seen:
+        return
+    if _is_library(sys.modules.get(function.__module__)):
+        return
+    seen[id(function.__code__)] = function.__code__
+    codes = list(_codes(function.__code__))
+    names = {name for code in codes for name in code.co_names}
+    reached = _Reached(where, names, seen)
+    for code in codes:
         _require_no_writes(where, code)
         for step in dis.get_instructions(code):
+            if step.opname == "IMPORT_NAME":
+                reached.require_steady(step.argval, sys.modules.get(step.argval))
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                _require_steady(where, step.argval, function.__globals__.get(step.argval), seen)
+                reached.require_steady(step.argval, function.__globals__.get(step.argval))
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        _require_steady(where, name, cell.cell_contents, seen)
+        if name != "__class__":
+            reached.require_steady(name, cell.cell_contents)
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        _require_steady(where, f"a default of {function.__name__}", value, seen)
+        reached.require_steady(f"a default of {function.__name__}", value)
 
 
 def _require_no_writes(where: str, code: CodeType) -> None:
     """Refuse code that writes into variables, or attributes of objects, that are not its own."""
-    base = ""
+    base, copied = "", list[str]()
     for step in dis.get_instructions(code):
         if step.opname in WRITES and step.argval not in code.co_cellvars:
             _refuse(where, f"the variable '{step.argval}'")
-        if step.opname == "STORE_ATTR" and base not in OWN:
+        if step.opname == "COPY":  # of what is changed by `+=`, and stored after a SWAP
+            copied.append(base)
+        if step.opname == "STORE_ATTR" and (copied.pop() if base == "SWAP" and copied else base) not in OWN:
             _refuse(where, f"the attribute '{step.argval}' of something")
         if step.argval in HIDDEN and "LOAD" in step.opname:
             _refuse(where, f"'{step.argval}'")
         base = base if step.opname == "LOAD_ATTR" else step.opname
 
 
-def _require_steady(where: str, name: str, value: Any, seen: set[Any]) -> None:
-    """Refuse a value that somebody could change; of a class of one's own, that is asked of what it has."""
-    if isinstance(value, (FunctionType, MethodType)):
-        _require_no_state(where, value, seen)
-    elif isinstance(value, type):
-        _require_steady_class(where, value, seen)
-    elif isinstance(value, (tuple, frozenset)):
-        for each in value:
-            _require_steady(where, name, each, seen)
-    elif not isinstance(value, STEADY) and (isinstance(value, CHANGING) or not _is_library(type(value).__module__)):
-        _refuse(where, f"'{name}'")
+@dataclass(frozen=True)
+class _Reached:
+    """What a function may reach by the names in its code."""
+
+    where: str
+    names: Set[str]
+    seen: Seen
+
+    def require_steady(self, name: str, value: Any) -> None:
+        """Refuse what somebody could change; of a module, what the function may ask it for."""
+        if isinstance(value, ModuleType) and not _is_library(value):
+            if id(value) not in self.seen:
+                self.seen[id(value)] = value
+                for each in self.names & vars(value).keys():
+                    self.require_steady(each, vars(value)[each])
+                del self.seen[id(value)]  # another function may ask it for more
+        elif isinstance(value, MethodType):
+            self.require_steady(name, value.__self__)
+            _require_no_state(self.where, value.__func__, self.seen)
+        elif isinstance(value, (FunctionType, type)):
+            _require_no_state_in(self.where, value, self.seen)
+        elif not _is_steady(value):
+            _refuse(self.where, f"'{name}'")
 
 
-def _require_steady_class(where: str, kind: type, seen: set[Any]) -> None:
-    if kind in seen or _is_library(kind.__module__):
-        return
-    seen.add(kind)
-    for name, value in vars(kind).items():
-        value = getattr(value, "__func__", value)
-        if name in UNCALLED:
-            continue
-        if isinstance(value, property):
-            _require_steady(where, name, (value.fget, value.fset), seen)
-        elif isinstance(value, FunctionType) or not name.startswith("__"):
-            _require_steady(where, f"{name}' of the class '{kind.__name__}", value, seen)
+def _is_steady(value: Any) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return all(_is_steady(each) for each in value)
+    if hasattr(value, "cache_info"):  # it answers from what it was asked before
+        return False
+    if isinstance(value, (list, dict, set, bytearray, torch.Tensor, np.ndarray, nn.Module)):
+        return False
+    return isinstance(value, STEADY) or _is_library(sys.modules.get(type(value).__module__))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -188,18 +232,17 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(each)
 
 
-def _is_library(name: str | None) -> bool:
+def _is_library(module: ModuleType | None) -> bool:
     """Whether a module was installed: Python's own, this package, or among site packages."""
-    module, own = sys.modules.get(name or ""), __name__.partition(".")[0]
     path = getattr(module, "__file__", None)
     if module is None or path is None:
-        return module is not None and name != "__main__"
-    python = str(Path(dis.__file__).parent)
-    return "site-packages" in path or path.startswith(python) or str(name).partition(".")[0] == own
+        return module is not None and module.__name__ != "__main__"
+    python, own = str(Path(dis.__file__).parent), __name__.partition(".")[0]
+    return "site-packages" in path or path.startswith(python) or module.__name__.partition(".")[0] == own
 
 
 def _refuse(where: str, what: str) -> None:
     raise ModelError(
-        f"The model's program could not be proved, and '{where}' reaches {what} outside of the model, where one person"
-        " could leave something behind for others: keep it in the model, or make it a constant."
+        f"The model's program could not be proved, and '{where}' reaches {what} outside of the model, where one"
+        " person's items could leave something behind for others: keep it in the model, or make it a constant."
     )

@@ -14,6 +14,7 @@ from wholegrain.clipping.clip_units import Units
 from wholegrain.clipping.flows import Flows
 from wholegrain.clipping.gradient_norms import merge_uses
 from wholegrain.clipping.isolation import copy_to_record
+from wholegrain.clipping.parameter_sums import align
 from wholegrain.clipping.parameters import Layout, compute_at
 from wholegrain.clipping.program import Operations, Program, Take
 from wholegrain.clipping.recurrent import WholeRecurrent
@@ -107,7 +108,13 @@ class TracedGradients:
         """
         key = () if self._key is None else tuple(torch.tensor(word) for word in self._key.words)
         values: tuple[Tensor, ...] = self.program.function(
-            inputs.shape[0], operations, take, *parameters, inputs.contiguous(), targets.contiguous(), *key
+            inputs.shape[0],
+            operations,
+            take,
+            *parameters,
+            align(inputs.contiguous()),
+            align(targets.contiguous()),
+            *key,
         )
         return values
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -138,7 +139,7 @@ class UnitPasses(DropoutCoins):
 
     def _mean_gradient(self, vector: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """The mean of the gradients of these items' own losses, times the scale."""
-        leaf, scale = vector.detach().requires_grad_(), self.compute.scale / len(inputs)
+        leaf, scale = vector.detach().clone().requires_grad_(), self.compute.scale / len(inputs)
 
         def differentiate(placed: nn.Module, loss: Loss) -> Tensor:
             with self.compute.narrow():
@@ -149,9 +150,8 @@ class UnitPasses(DropoutCoins):
             outward = _outward_gradient(loss, wide, targets) * scale
             return torch.autograd.grad(outputs, leaf, outward.to(outputs.dtype))[0]
 
-        with torch.enable_grad(), self._isolated.fresh() as both:
-            views = self._layout.views(leaf)
-            return compute_at(both.model, views, lambda placed: differentiate(placed, both.loss))
+        with torch.enable_grad(), self._isolated.fresh() as (copy, loss):
+            return compute_at(copy, self._layout.views(leaf), partial(differentiate, loss=loss))
 
     def _require_repeats(self, inputs: Tensor, targets: Tensor) -> None:
         """Refuse a model whose passes differ from call to call: tried on this device, once for each shape of items."""
@@ -183,8 +183,8 @@ class UnitPasses(DropoutCoins):
         """
         for x in make_items(inputs):
             for y in make_items(targets):
-                with suppress(Exception), self._isolated.fresh() as both:
-                    batch_gradient(deepcopy(both.model).cpu(), both.loss, self._layout, vector, x, y)
+                with suppress(Exception), self._isolated.fresh() as (copy, loss):
+                    batch_gradient(deepcopy(copy).cpu(), loss, self._layout, vector, x, y)
                     return x, y
         return zero_items(inputs), zero_items(targets)
 

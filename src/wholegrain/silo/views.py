@@ -55,8 +55,8 @@ def _isolated(view: View) -> View:
     isolated = Isolated(view, None, HOST)
 
     def shown(rows: Tensor) -> Tensor:
-        with isolated.fresh() as both:
-            found: Tensor = both.model(rows)
+        with isolated.fresh() as (copy, _):
+            found: Tensor = copy(rows)
         return found
 
     return shown
