@@ -237,7 +237,7 @@ def test_what_is_frozen_is_computed_once_and_in_the_silo(started, monkeypatch: p
     (agreed, _) = host.agreed
     frozen = model_catalog.build("mlp", 3, 2, 11, {"hidden": [4]})[:3]
     expected = frozen(torch.from_numpy(host.silo.data.inputs).float())
-    assert torch.equal(agreed.silo.inputs, expected)
+    torch.testing.assert_close(agreed.silo.inputs, expected)  # by another library on some processors
 
 
 def test_another_loss_than_the_charters_is_refused_and_costs_nothing(opened: Open) -> None:

@@ -197,7 +197,7 @@ def test_running_statistics_are_refused_and_instance_norm_without_them_is_not() 
         ("causal_transformer", {"dropout": float("nan")}, "dropout, it should be a finite number (it is nan)."),
         ("mlp", {"hiden": [8]}, "has no option 'hiden' (did you mean 'hidden'?); it has hidden."),
         ("mlp", {"features": 3}, "has no option 'features'; it has hidden."),
-        ("mlp", {"hid\x1b]0;x\x07\nPROVED": 3}, "has no option 'hid ]0;x  PROVED'; it has hidden."),
+        ("mlp", {"hid\x1b]0;x\x07\nPROVED": 3}, "has no option 'hid ]0;x PROVED'; it has hidden."),
     ],
 )
 def test_an_option_of_the_wrong_kind_is_told_with_its_key(name: str, options: dict[str, object], words: str) -> None:

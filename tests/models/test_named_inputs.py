@@ -137,7 +137,7 @@ def test_models_of_transformers_have_rules(kind: str) -> None:
     assert_fast(wg.from_transformers(model.eval()), inputs)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_adapters_of_peft_have_rules_and_nothing_else_is_trained(kind: str) -> None:
     peft = pytest.importorskip("peft")

@@ -87,7 +87,8 @@ class ErrorsAsValues:
         buckets: Buckets | None = None,
     ) -> ClippedTotal:
         """Pool the gradients, at parameters `vector`, of a batch whose item i belongs to subject `groups[i]`."""
-        self._require_works(vector, inputs, targets, clip)
+        if len(inputs):
+            self._require_works(vector, inputs, targets, clip)
 
         def sum_up(chosen: Tensor | None = None) -> ClippedTotal | None:
             some = (inputs, targets, groups, clip, buckets)

@@ -266,7 +266,7 @@ def _fill(made: Tensor, place: Place, rows: int, period: int, draws: torch.Gener
     if made.is_floating_point():
         some = torch.randn(shape, generator=draws) * 2.0 ** torch.randint(-2, 3, shape, generator=draws)
     else:
-        some = torch.randint(2, shape, generator=draws)
+        some = torch.zeros(shape, dtype=torch.int64)  # a place that every table has
     view.copy_(some.to(made.dtype)[torch.arange(rows) % shape[0]])
 
 
