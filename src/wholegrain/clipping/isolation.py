@@ -190,8 +190,10 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _is_library(module: ModuleType | None) -> bool:
-    """Whether a module was installed: Python's own, or among site packages."""
+    """Whether a module was installed: Python's own, among site packages, or this package wherever it lies."""
     path = getattr(module, "__file__", None)
+    if module is not None and module.__name__.partition(".")[0] == "wholegrain":
+        return True
     if module is None or path is None:
         return module is not None and module.__name__ != "__main__"
     return "site-packages" in path or path.startswith((sys.base_prefix, sys.prefix))
