@@ -8,16 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
-from wholegrain.clipping.layers import LAYERS
 
-from wholegrain.clipping import reference
-from wholegrain.clipping.clipping import Clip, ClipPer, Pool
-from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.parameters import flatten
-from wholegrain.clipping.traced import TracedGradients
 from wholegrain.runs.runner import execute, open_guard, prepare
 from wholegrain.runs.spec import load
 
@@ -73,21 +64,3 @@ def test_the_test_of_a_source_holds_for_the_pages_own_and_finds_one_that_is_wron
     check.visits = importlib.import_module("wrong_visits").visits
     with pytest.raises(AssertionError):
         check.check_removal(path, oldest, folder / "without.parquet")
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (5, 3, 4)], ids=["rows", "positions"])
-@pytest.mark.parametrize("per", [ClipPer.ITEM, ClipPer.SUBJECT])
-@pytest.mark.usefixtures("folder")
-def test_the_rule_is_used_and_is_the_reference(
-    per: ClipPer, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(LAYERS, nn.PReLU, None)  # type: ignore[arg-type]  # undone, whatever is registered
-    __import__("prelu_rule")
-    torch.manual_seed(0)
-    width = shape[1] * shape[2] if len(shape) == 3 else shape[1]
-    model = nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Flatten(), nn.Linear(width, 2)).double()
-    batch = torch.randn(*shape).double(), torch.arange(5) % 2, torch.arange(5) // 2
-    engine, clip = BookKeeping(model, cross_entropy), Clip(per, Pool.MEAN, 0.1)
-    expected = reference.clipped_sum(model, cross_entropy, flatten(model), *batch, clip).total
-    torch.testing.assert_close(engine(flatten(model), *batch, clip).total, expected)
-    assert isinstance(engine._chosen.program, TracedGradients)

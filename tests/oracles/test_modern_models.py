@@ -287,18 +287,18 @@ def test_a_model_that_decides_by_values_is_not_run_in_batches(make: Callable[[],
 
 
 class ByShape(nn.Module):
-    """Decides by shapes and by constants, which tell nothing of items."""
+    """Decides by shapes and by numbers of its own, which tell nothing of items."""
 
     def __init__(self) -> None:
         super().__init__()
         self.last = nn.Linear(4, CLASSES)
-        self.register_buffer("limit", torch.tensor(3))
+        self.limit = 3
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(x if x.shape[1] > int(self.limit) else -x)
+        return self.last(x if x.shape[1] > self.limit else -x)
 
 
-def test_a_model_may_decide_by_shapes_and_constants() -> None:
+def test_a_model_may_decide_by_shapes_and_its_own_numbers() -> None:
     model, batch = ByShape(), batch_of((4,), 7)
     engine = BookKeeping(model, cross_entropy)
     assert slow(lambda: assert_agrees(engine, model, cross_entropy, flatten(model), batch)) == []
