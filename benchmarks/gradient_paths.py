@@ -1,4 +1,4 @@
-"""Which models run on which way: by rules, module by module with vmap, by vmap whole, or one item after the other.
+"""Which models are proved, and run in whole batches, and which go one unit after the other, and why.
 
 Run: python benchmarks/gradient_paths.py
 
@@ -20,11 +20,9 @@ from torch.nn.functional import cross_entropy
 
 from clip_fuzz import KINDS
 from wholegrain.clipping import reference
-from wholegrain.clipping.batch_invariance import SteadySizes
-from wholegrain.clipping.chain_backend import Chain
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.engine import BookKeeping
-from wholegrain.clipping.graph_backend import Graph
+from wholegrain.clipping.kernels import KernelChecks
 from wholegrain.clipping.parameters import flatten
 from wholegrain.models.dropout import with_item_coins
 from wholegrain.models.model_catalog import build
@@ -148,25 +146,18 @@ def describe(row: Row) -> str:
     vector = flatten(model)
     vector += torch.randn(vector.shape, generator=draws) * 0.02  # off a beginning at zero
     engine, clip = BookKeeping(model, cross_entropy), Clip(ClipPer.SUBJECT, Pool.MEAN, 0.1)
-    with warnings.catch_warnings(record=True) as notices:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         found = engine(vector, inputs, targets, groups, clip).total
     expected = reference.clipped_sum(model, cross_entropy, vector, inputs, targets, groups, clip).total
     off = float((found.double() - expected.double()).norm() / expected.double().norm())
-    return f"| {row.name} | {_way(engine, notices)} | {_passes(engine)} | {off:.0e} |"
-
-
-def _way(engine: BookKeeping, notices: list[warnings.WarningMessage]) -> str:
-    assert engine._chosen is not None
-    told = " ".join(str(each.message) for each in notices if "radient" in str(each.message))
-    if isinstance(engine._chosen.program, Chain):
-        return "rules, without autograd"
-    return told or "rules" if isinstance(engine._chosen.program, Graph) else told
+    return f"| {row.name} | {engine.reason or 'proved'} | {_passes(engine)} | {off:.0e} |"
 
 
 def _passes(engine: BookKeeping) -> str:
-    assert engine._chosen is not None
-    return "whole batches" if isinstance(engine._chosen.sizes, SteadySizes) else "of 16 rows, or one by one"
+    if engine._chosen is None:
+        return "of one unit"
+    return "whole batches" if isinstance(engine._chosen.sizes, KernelChecks) else "of 16 rows"
 
 
 def main() -> None:
