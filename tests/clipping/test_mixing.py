@@ -28,6 +28,7 @@ def is_bounded(moves: Moves) -> bool:
     return moves.own <= 1 + SLACK and moves.later <= SLACK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES.values() if case.meets], ids=lambda case: case.name)
 def test_rows_do_meet_in_it(case: Case) -> None:
     """Or else the test below would say nothing: a batch is not the sum of its parts, or one pass breaks the bound."""
