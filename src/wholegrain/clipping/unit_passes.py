@@ -164,9 +164,12 @@ class UnitPasses(DropoutCoins):
         x, y = self._make_up(vector, inputs, targets)
         same = self._repeats(*(each.to(self.compute.device) for each in (vector, x, y)))
         if not bool(devices.to_host(same)):
+            remedy = "set compute.device to 'cpu' and compute.precision to 'float32'"
+            if not self.compute.needs_passes:
+                remedy = "a model must be a function of its parameters and its items"
             raise ModelError(
                 f"The model's gradients differ from call to call on {self.compute}, so that nobody's influence on"
-                " others can be bounded; set compute.device to 'cpu' and compute.precision to 'float32'."
+                f" others can be bounded; {remedy}."
             )
         self._tried.add(shape)
 
