@@ -59,7 +59,7 @@ TWISTS = {
     drop_layer: "draws random numbers",
     mask_by_numpy: "draws random numbers",
     draw_from_its_own: "changes 'own'",
-    draw_from_the_system: "draws|gives other outputs|differ from call to call",
+    draw_from_the_system: "differ from call to call.*a function of its parameters and its items",
     anneal: "gives other outputs",
     wait_and_turn: "changes 'calls'",
 }

@@ -170,9 +170,12 @@ class UnitPasses(DropoutCoins):
                 f"The model cannot compute the gradient of one unit by itself: {_check.reason(error)}."
             ) from error
         if not bool(devices.to_host(same)):
+            remedy = "set compute.device to 'cpu' and compute.precision to 'float32'"
+            if not self.compute.needs_passes:
+                remedy = "a model must be a function of its parameters and its items"
             raise ModelError(
                 f"The model's gradients differ from call to call on {self.compute}, so that nobody's influence on"
-                " others can be bounded; set compute.device to 'cpu' and compute.precision to 'float32'."
+                f" others can be bounded; {remedy}."
             )
         self._tried.add(shape)
 

@@ -17,6 +17,10 @@ from wholegrain.runs.model_repeats import find_memory, random_states
 from wholegrain.silo.views import apply_view
 
 
+class _RefusedError(ModelError):
+    """What there is to say of a model, and not only that it does not fit."""
+
+
 def require_fit(
     model: nn.Module, gradients: ErrorsAsValues, clip: Clip, dataset: Dataset, frozen: nn.Module | None = None
 ) -> None:
@@ -31,13 +35,17 @@ def require_fit(
     targets, groups = torch.from_numpy(dataset.task.made_up(2)), torch.arange(2)
     shape = (2, dataset.task.outputs)
     before = [buffer.clone() for buffer in model.buffers()]
-    drawn = random_states()
+    drawn, mixes = random_states(), False
     try:
         with without_dropout(model):
             outputs = model(inputs)
+        if outputs.shape == shape:
+            mixes = _mixes(model, inputs)
         if outputs.dim() != 2 or outputs.shape == shape:  # else its shape is what there is to say
             seen = inputs if frozen is None else apply_view(inputs, frozen, groups.numpy())
             gradients.engine(vector, seen, targets, groups, clip)
+    except _RefusedError:
+        raise
     except Exception as error:  # the model is the user's own code
         raise ModelError(
             f"The model does not fit the data ({dataset.features} features, {dataset.task}): {_check.reason(error)}."
@@ -49,7 +57,7 @@ def require_fit(
         )
     if random_states() != drawn:
         raise ModelError("The model draws random numbers of its own, so that no run could be repeated; remove them.")
-    if _mixes(model, inputs):
+    if mixes:
         raise ModelError(
             "The model mixes the items of a batch (an item's output depends on the others), so no item's influence can"
             " be bounded."
@@ -96,7 +104,7 @@ def _mixes(model: nn.Module, inputs: torch.Tensor) -> bool:
         items, mend = "tokens 0 and 1", "give it a larger vocabulary"
         if inputs.is_floating_point():
             items, mend = "values", "it must take any finite numbers"
-        raise ModelError(f"The model cannot take made-up {items}: {_check.reason(error)}; {mend}.") from error
+        raise _RefusedError(f"The model cannot take made-up {items}: {_check.reason(error)}; {mend}.") from error
 
 
 def require_tokens(model: nn.Module, dataset: Dataset) -> None:
