@@ -226,7 +226,7 @@ def _draw(value: Tensor, place: Any, rows: int, draws: torch.Generator) -> Tenso
         if not value.is_floating_point() or place is not Kind.SHARED:
             return value
         made, own = _like(value)
-        own.copy_(torch.randn(own.shape, generator=draws))
+        own.normal_(generator=draws)
         return made
     made, own = _like(value)
     if own.shape[place.dim] != made.shape[place.dim]:  # one row for all

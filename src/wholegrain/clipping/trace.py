@@ -7,10 +7,12 @@ with two numbers of rows: what differs between the two counts rows.
 """
 
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -331,13 +333,30 @@ def as_compiled() -> Iterator[None]:
     Nor does torch choose kernels that do several things at once for the host.
     """
     before = torch.compiler._is_compiling_flag, torch._C._get_mkldnn_enabled()
+    stands_in = _leave_compiler_out()
     torch.compiler._is_compiling_flag = True
     torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
+        if stands_in is not None and sys.modules.get("torch._dynamo") is stands_in:
+            del sys.modules["torch._dynamo"]
+            vars(torch).pop("_dynamo", None)
         torch.compiler._is_compiling_flag = before[0]
         torch._C._set_mkldnn_enabled(before[1])
+
+
+def _leave_compiler_out() -> ModuleType | None:
+    """Something in the place of torch's compiler, unless that is there.
+
+    Torch's rules for shapes ask it not to compile them. To be asked that, it would be imported, which takes seconds.
+    """
+    if "torch._dynamo" in sys.modules:
+        return None
+    stand_in = ModuleType("torch._dynamo")
+    stand_in.disable = lambda function, *options, **named: function  # type: ignore[attr-defined]
+    sys.modules["torch._dynamo"] = stand_in
+    return stand_in
 
 
 Program = Callable[[Recorder], Sequence[Tensor | None]]

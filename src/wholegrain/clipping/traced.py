@@ -72,7 +72,7 @@ class TracedGradients:
         draws, kinds = torch.Generator().manual_seed(1), self.proof.tape.values
         inputs = self.proof.tape.inputs
         return [
-            torch.randn(shape, generator=draws, dtype=kinds[inputs[name]].dtype) * 0.05
+            torch.randn(shape, generator=draws, dtype=kinds[inputs[name]].dtype).mul_(0.05)
             for name, shape in zip(self._layout.names, self._layout.shapes, strict=True)
         ]
 
