@@ -52,8 +52,8 @@ def _held(value: Any, live: bool) -> Any:
     if isinstance(value, (dict, list, tuple, set)):
         held = value.values() if isinstance(value, dict) else value
         return [_held(each, live) for each in held] if value else len(value)
-    if isinstance(value, torch.Tensor) and not live and not value.requires_grad:
-        return id(value), value._version
+    if isinstance(value, torch.Tensor) and not value.requires_grad:
+        return id(value), value.data_ptr(), None if live or isinstance(value, nn.Parameter) else value._version
     return id(value)
 
 
