@@ -197,9 +197,3 @@ class SinglePrecision:
         squares = outward.square().sum(1) * (rows.square().sum(1) + 1)
         outward = outward * squares.clamp(min=clip.norm**2).rsqrt().mul(clip.norm)[:, None]
         return ClippedTotal(torch.cat([(outward.t() @ rows).flatten(), outward.sum(0)]), 0)
-
-
-def rounded_up(rows: Tensor, norm: float) -> Tensor:
-    """Rows as they were once clipped: by a factor in their own precision, to which a small one is rounded up."""
-    lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    return rows * (norm / lengths.clamp(min=norm)).to(rows.dtype)[:, None]

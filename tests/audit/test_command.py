@@ -42,7 +42,7 @@ def test_an_audit_says_what_it_did(wholegrain: Command, spec: Path, tmp_path: Pa
     for words in ("PROVED", "95% confidence", "Verdict: consistent", "not private", "passed", "AUC"):
         assert words in outcome.out
     assert (tmp_path / "roc.svg").read_text().startswith("<svg")
-    assert {path.name for path in tmp_path.iterdir()} <= {"small.toml", "roc.svg", "cache"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"small.toml", "roc.svg", "cache", "state"}
 
 
 @pytest.mark.slow

@@ -12,12 +12,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from effort import amount
-from planted_faults import POLICIES, SinglePrecision, audited, prepared, rounded_up
+from planted_faults import POLICIES, SinglePrecision, audited, prepared
 from wholegrain.audit import sensitivity
 from wholegrain.audit.findings import AuditVerdict
 from wholegrain.audit.sensitivity import extreme_vectors, largest_move, move_among_many, scaled_vector
 from wholegrain.audit.sums import allowed_move, noised_sum_input
-from wholegrain.clipping import clipping
 from wholegrain.clipping.clipping import Clip, ClipPer, Pool
 from wholegrain.clipping.parameters import Layout
 from wholegrain.clipping.rounding import SLACK
@@ -45,14 +44,6 @@ def test_squares_that_underflow_let_raw_features_through() -> None:
     found = audited(run)
     assert found.verdict is AuditVerdict.VIOLATION
     assert found.failed == (MOVE,)
-
-
-@pytest.mark.slow
-def test_clip_factors_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = prepared("subject_dp")
-    monkeypatch.setattr(clipping, "_clip_rows", rounded_up)
-    assert largest_move(run, seed=0) > 1.8
-    assert audited(run).failed == (MOVE,)
 
 
 @pytest.mark.thorough
