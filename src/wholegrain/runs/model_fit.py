@@ -1,5 +1,7 @@
 """Whether a model and the data go together, tried before anything is paid for: a failing step would tell of people."""
 
+import warnings
+
 import numpy as np
 import torch
 from torch import nn
@@ -89,7 +91,8 @@ def mixes_items(model: nn.Module, inputs: torch.Tensor) -> bool:
 def _mixes_in(model: nn.Module, batch: torch.Tensor, size: int) -> bool:
     """Whether made-up items, repeated up to a batch of this size, give other outputs than each alone."""
     number = torch.arange(size) % TRIAL
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what a model says where there are no gradients
         together = model(batch[number].clone())
         alone = torch.cat([model(batch[k : k + 1].clone()) for k in range(TRIAL)])[number]
     return together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True)
