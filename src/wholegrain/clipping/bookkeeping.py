@@ -54,10 +54,6 @@ class Share(Protocol):
         """
         ...
 
-    def rows(self) -> Iterator[Tensor]:
-        """All that norms and sums are computed from, [item, ...] or [unit, ...]."""
-        ...
-
     def hand_over(self, run: UnitRun) -> Iterator[Tensor]:
         """Gradients of a run's units [unit, ...] that were formed to be summed; they are kept no longer."""
         ...
@@ -79,11 +75,10 @@ class Rows:
         held: Sequence[tuple[Slot, Tensor]],
         fold: "Fold | None" = None,
         squares: Tensor | None = None,
-        in_c: bool = False,
     ) -> None:
-        """`squares` are their squared norms, where they are known; `in_c` if C computed them, unit by unit."""
+        """`squares` are their squared norms, where they are known."""
         self._held = held  # [unit, value]
-        self._fold, self._squares, self._in_c = fold, squares, in_c
+        self._fold, self._squares = fold, squares
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -104,12 +99,6 @@ class Rows:
     def terms(self, units: Units, size: int) -> int:
         """One row for each unit."""
         return 1
-
-    def rows(self) -> Iterator[Tensor]:
-        """The rows, and their norms where they came with them from kernels that go by places."""
-        yield from (rows for _, rows in self._held)
-        if self._squares is not None and not self._in_c:
-            yield self._squares
 
     def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Some of the rows."""

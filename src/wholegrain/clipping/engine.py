@@ -1,9 +1,8 @@
 """The fast way: one backward pass for the clipped sum of any policy ("book-keeping", Bu et al. 2023).
 
-Each layer keeps its inputs and the gradient of its outputs. From these come the norms ("ghost clipping", Li et al.
-2022), and then the weighted sum by one product for each layer; no gradient per item of a large layer is ever formed,
-and no second pass is made. Before an engine is trusted with a model, it is compared with the reference on items made up
-for the purpose.
+The model's program was recorded and proved to keep rows apart. It gives what every parameter's gradient is a sum of;
+from this come the norms ("ghost clipping", Li et al. 2022), and then the weighted sum by one product for each matrix.
+No gradient per item of a large matrix is ever formed, and no second pass is made.
 
 What floating point may do to the result is bounded for all finite parameters, inputs and targets: docs/arithmetic.md.
 """

@@ -101,11 +101,6 @@ class Outer:
         width, inner = self.outward.shape[-1], sum(inward.shape[-1] for _, inward in self.factors)
         return positions > 1 and FORMED * positions * (width + inner) > width * inner
 
-    def rows(self) -> Iterator[Tensor]:
-        """Both factors."""
-        yield self._by_item(self.outward)
-        yield from (self._by_item(inward) for _, inward in self.factors)
-
     def gradients(self, units: Units, run: UnitRun, chosen: slice) -> Iterator[tuple[Slot, Tensor]]:
         """Formed by a product for each unit."""
         outward = self._of(self.outward, run)[chosen]

@@ -66,10 +66,6 @@ class EmbeddingShare:
         """One row for each unit and token."""
         return 1
 
-    def rows(self) -> Iterator[Tensor]:
-        """The gradients at all positions."""
-        yield self._outward
-
     def hand_over(self, run: UnitRun) -> Iterator[Tensor]:
         """The looked-up rows of each unit of a run, one below the other."""
         if self._formed is not None:

@@ -1,7 +1,7 @@
 """The arithmetic that the bounds of docs/arithmetic.md are about, whatever the calling program has set in torch.
 
 One thread. With several, torch divides the values of a batch among them, and each thread computes the last few of its
-own one by one, with instructions that may round differently (`operation_watch`). Which values these are depends on how
+own one by one, with instructions that may round differently (`operations`). Which values these are depends on how
 many people are there, so that one who leaves would change others, in the middle of a batch, where no filling up helps.
 
 One computation at a time, in all threads of the calling program. Engines write into buffers that they keep, and some
